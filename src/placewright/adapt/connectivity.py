@@ -34,6 +34,8 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
     handles = [handle for handle in handles if handle.there]
     pairs = {frozenset(p) for p in _connected(handles)}
     names = [handle.device for handle in handles]
+    # A largest clique by trying: nodes are few, and mostly the first try or the one after it
+    # succeeds.
     for size in range(len(names), 1, -1):
         for some in combinations(names, size):
             if all(frozenset(pair) in pairs for pair in combinations(some, 2)):
@@ -54,6 +56,7 @@ def _connected(handles: Sequence[NodeHandle]) -> list[tuple[str, str]]:
         # A node whose testbed is going down, or whose process dies, is reached by no other one.
         ready = group.answers_of_the_living(range(len(names)), limit_s)
         for rank in ready:
+            # Each pair once: the later one calls the earlier one.
             group.give(rank, "reach", group.addresses[:rank])
         found = group.answers_of_the_living(ready, limit_s)
     finally:

@@ -58,6 +58,7 @@ class Drift:
     def expect(self, seconds: float) -> None:
         """Set the reference: the plan in force was measured before."""
         self.restart()
+        # Settled at once: these stand for the steps from which it is known.
         self._first += [seconds] * SETTLING
         self.reference_s = seconds
 
@@ -65,6 +66,7 @@ class Drift:
         """Make the present step time the reference: a further change is seen at once."""
         self.reference_s = self.recent_s
         self._past.clear()
+        # What the steps scatter by at the new level; the old level would count as scatter.
         self._past.extend(self._recent)
         self._recent.clear()
 

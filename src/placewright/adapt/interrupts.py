@@ -31,5 +31,7 @@ def interrupts_wait() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # In `finally`: also where the block ended by an error, which becomes the context of this
+        # one.
         if pressed:
             raise KeyboardInterrupt

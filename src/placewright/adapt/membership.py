@@ -37,6 +37,7 @@ class RejoinBackoff:
     def lost(self, step: int) -> None:
         """Start waiting, twice as long as before unless the node had stayed for long."""
         stayed = step - self._returned
+        # At the first loss `_returned` is minus infinity: it has stayed for ever.
         self._wait = self.every if stayed > FORGIVEN * self._wait else 2 * self._wait
         self.until = step + self._wait
 
@@ -101,6 +102,7 @@ class Membership:
         left = [n for n in self.alive() if n not in dead]
         # Where all are dead, `reachable` is asked all the same: a testbed may be gone altogether.
         reached = self.reachable(left or self.alive())
+        # Newcomers are suspected only where nobody is known to be gone.
         gone = set(dead) | (set(left) - set(reached)) or set(self.newcomers)
         self.tries += 1
         if not gone and self.tries > TRIES:
@@ -117,6 +119,8 @@ class Membership:
         if not due:
             return set()
         found = set(self.reachable((*self.alive(), *due)))
+        # Who comes back must not cost one that is there: the largest set of nodes that talk may
+        # leave it out.
         back = found.intersection(due) if found.issuperset(self.alive()) else set()
         for name in set(due) - back:
             self._backoff(name).unanswered(step)

@@ -146,6 +146,8 @@ class ReplayLog:
         except OSError:
             self.snapshots.give_up()
             raise
+        # Of the oldest, not of this one: where this one turns out to be damaged, steps are repeated
+        # from the one before.
         self.saved, oldest = step, self.snapshots.oldest()
         self._batches = {s: batch for s, batch in self._batches.items() if s > oldest}
 
@@ -174,6 +176,8 @@ class SnapshotSchedule:
         """
         if self._tries == 0:
             return
+        # Before the try: a worker that dies whenever a snapshot is written must not be asked for
+        # ever.
         self._tries -= 1
         try:
             self.save(running)

@@ -56,6 +56,7 @@ class StepTimeout:
         if timeline.plans != self._plan:
             took_s = timeline.typical_s(LAST, plan=self._plan)
             if took_s > 0 and self._predicted_s > 0:
+                # Never below 1: that a plan beat its prediction says nothing of the next one's.
                 self._factor = max(1.0, took_s / self._predicted_s)
             self._plan, self._predicted_s = timeline.plans, predicted_s()
         own_s = timeline.typical_s(LAST, plan=self._plan)
@@ -221,6 +222,8 @@ class FaultTolerantRun(ABC):
                 if self._running() is None:
                     self._start()
                     self.membership.started()
+                # A fault behind `_counted` leaves the step counted: the next start repeats it from
+                # the snapshot, and it is not counted twice.
                 while self.done < goal:
                     self._advance(self.log.batch(goal))
                     self._rejoin()
@@ -229,6 +232,8 @@ class FaultTolerantRun(ABC):
                     self.membership.tries = 0
                     return found
             except PlacewrightError as error:
+                # With newcomers any error may be theirs: a device that has come back may have other
+                # software, or less memory.
                 if not (isinstance(error, WorkerError) or self.membership.newcomers):
                     raise
                 self._fault(error)
@@ -255,6 +260,7 @@ class FaultTolerantRun(ABC):
         back = self.membership.back(self.done)
         if not back:
             return
+        # So that the start with the nodes that are back repeats nothing.
         self.snapshot_schedule.save(self._up())
         self._dismiss()
         self.membership.rejoin(back, self.done)

@@ -115,6 +115,8 @@ class SnapshotFolder:
             "files": {file.name: _digest(file) for file in files},
         }
         (folder / NOTE).write_text(json.dumps(note), encoding="utf-8")
+        # Contents before names: after a power failure a renamed folder must not hold empty files.
+        # The folder's own entry is forced to the disk behind the rename.
         for file in (*files, folder / NOTE, folder):
             _to_disk(file)
         target = self.path / f"step-{step:08d}"

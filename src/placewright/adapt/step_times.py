@@ -51,6 +51,7 @@ class StepTimes:
 
     def behind(self, k: int, other: int) -> float:
         """Relative difference to the step time of `other`, over turns that both had."""
+        # In turns that both had the machine was equally busy for both.
         both = min(self.turns(k), self.turns(other))
         return self._median(k, both) - self._median(other, both)
 

@@ -101,6 +101,8 @@ class Timeline:
 
     def typical_s(self, last: int, plan: int | None = None) -> float:
         """Median of the last steps, or of those among them that were done under `plan`."""
+        # Of the last steps first, and of the plan then: steps of a plan that was in force long ago
+        # say nothing of now.
         recent = zip(self.step_s[-last:], self.plan[-last:], strict=True)
         steps = [seconds for seconds, number in recent if plan in (None, number)]
         return float(np.median(steps)) if steps else float("nan")

@@ -86,6 +86,7 @@ class PlanTrials(ABC):
         if not self._due:
             return None
         following = self._due.pop(0)
+        # A candidate that goes on is warm already.
         self._cold = self.warm_up_steps if following != self.current else 0
         self.current = following
         return following
@@ -180,6 +181,8 @@ class SuccessiveElimination(PlanTrials):
 
     def _broken_off(self) -> bool:
         """Leave out a turn in which the machine changed, and end."""
+        # Both are nan at a candidate's first turn; `max` keeps its first argument then, and no nan
+        # is larger than that.
         change, error = self.times.shift(self.current)
         self.disturbed = abs(change) > max(SHIFT, SHIFT_ERRORS * error)
         if self.disturbed:
@@ -262,6 +265,7 @@ class ShortTrials(PlanTrials):
         """The first candidate, unless it was fatal or another one is clearly faster."""
         step_s = self.step_s
         ahead = min((k for k in self.candidates if k != self.fatal), key=step_s.__getitem__)
+        # Then the first one has no claim to its place, whatever the lead.
         if self.fatal == 0:
             return ahead
         return ahead if step_s[ahead] < (1.0 - AHEAD) * step_s[0] < math.inf else 0

@@ -75,6 +75,7 @@ def _resident_bytes(flow: Dataflow) -> dict[int, int]:
     found: dict[int, int] = {}
     for k, names in enumerate(flow.inputs_used):
         for name in names:
+            # Popped at its first user, so that no later one counts it again.
             found[k] = found.get(k, 0) + size.pop(name, 0)
     return found
 
@@ -155,6 +156,7 @@ def _held_bytes(flow: Dataflow) -> dict[str, int]:
         held[value] = storage_bytes(spec)
         if target == "aten.copy.default" and held[value] > spec_bytes(spec):
             base = flow.reads[k][0]
+            # To the end of a chain of views: the memory that is copied is that of the last one.
             while base in flow.producer and flow.view_of[flow.producer[base]]:
                 base = flow.view_of[flow.producer[base]]
             held[value] = max(held[value], held.get(base, spec_bytes(flow.specs[base])))

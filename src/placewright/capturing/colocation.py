@@ -79,6 +79,7 @@ def _join_views(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> None
         elif view and producers:
             made, viewed = sum(map(spec_bytes, call.outputs)), spec_bytes(flow.specs[reads[0]])
             shared = len(flow.consumers.get(reads[0], ())) > 1
+            # See rule 2: rotary embeddings, for one.
             if made == viewed and shared:
                 continue
             sets.join(k, users[0] if made > viewed and len(users) == 1 else producers[0])
@@ -118,11 +119,14 @@ class _DisjointSets:
 
     def find(self, k: int) -> int:
         while self.parent[k] != k:
+            # Path halving: every second node on the way points to its grandparent.
             self.parent[k] = self.parent[self.parent[k]]
             k = self.parent[k]
         return k
 
     def join(self, a: int, b: int) -> None:
+        # By position and not by size: the root names the group, and a group is named after its
+        # first operator.
         low, high = sorted((self.find(a), self.find(b)))
         self.parent[high] = low
 

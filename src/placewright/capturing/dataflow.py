@@ -69,6 +69,8 @@ def resolve(step: Lowered) -> Dataflow:
         bases = (base[name] for name in (*names, *call.instruction.mutates) if name in base)
         target = call.instruction.target
         view = operation(target).is_view or target in _AS_CHEAP_AS_VIEWS
+        # Whoever reads what shares memory with an input has to be on its device, and before its
+        # update.
         shares = view or target in _UNDECLARED_VIEWS
         reads.append(names)
         used.append(tuple(dict.fromkeys(bases)))
@@ -80,6 +82,7 @@ def resolve(step: Lowered) -> Dataflow:
                 base[name] = base[names[0]]
     hidden: dict[int, set[int]] = {}
     for before, after in (*_update_order(step, used), *_random_order(step)):
+        # A value that is read orders the two already.
         if all(producer.get(name) != before for name in reads[after]):
             hidden.setdefault(before, set()).add(after)
     order = {k: sorted(hidden[k]) for k in sorted(hidden)}
@@ -103,6 +106,7 @@ def _update_order(step: Lowered, used: Sequence[tuple[str, ...]]) -> Iterator[tu
             if name in last_update:
                 yield last_update[name], k
             if name in step.calls[k].instruction.mutates:
+                # Readers before the update; those behind it are collected anew for the next one.
                 yield from ((reader, k) for reader in readers.pop(name, ()))
                 last_update[name] = k
             else:

@@ -127,6 +127,7 @@ class _Replay(fx.Interpreter):
     def __init__(self, recorded: fx.GraphModule, repeats: Mapping[fx.Node, fx.Node]) -> None:
         super().__init__(recorded)
         self.repeats = repeats
+        # First draws that are repeated later: filled in when they are replayed.
         self.drawn: dict[fx.Node, Any] = dict.fromkeys(repeats.values())
         self.strided = strided_updates(recorded.graph)
         self.at: fx.Node | None = None
@@ -138,6 +139,7 @@ class _Replay(fx.Interpreter):
                 return _repeated(self.drawn[self.repeats[n]])
             made = self._run(n)
             if n in self.drawn:
+                # Copied at once: the step may change the draw before it is repeated.
                 self.drawn[n] = _repeated(made)
             return made
 
@@ -172,6 +174,7 @@ def _modules_named(model: nn.Module, path: list[str]) -> Iterator[None]:
 
             def leave(_m: nn.Module, _args: Any, output: Any) -> None:
                 open_.pop().__exit__(None, None, None)
+                # At an error PyTorch calls this with ``None``: the path stays for the message.
                 if output is not None:
                     path.pop()
 
@@ -191,6 +194,7 @@ def _name_backward(graph: fx.Graph) -> None:
             module_of.setdefault(number, custom["module"])
     for node in graph.nodes:
         custom = node.meta.get("custom") or {}
+        # Autograd gives a backward node the number of the forward node that it differentiates.
         if custom.get("phase") == "backward" and node.meta.get("seq_nr") in module_of:
             node.meta["custom"] = {**custom, "module": module_of[node.meta["seq_nr"]]}
 

@@ -125,6 +125,7 @@ class _Lowering:
         of = (node.meta.get("custom") or {}).get("micro_batch", 0)
         made = _outputs(node)
         self.calls.append(Call(instruction, made, phase, module, *work(node), micro_batch=of))
+        # What reads the result of an update reads the input itself, behind the update.
         self.names[node] = instruction.mutates[0] if instruction.mutates else node.name
 
 

@@ -88,6 +88,7 @@ class _RecipeUpdates(Updates):
             kept = self.state(key, "accumulated", self.specs[key])
             args = (Ref(kept), Ref(gradient), Ref(first))
             self.update(key, "accumulate", self.specs[key], ACCUMULATE, args, {}, (kept,))
+            # From here on the gradient is the tensor of state, read behind its update.
             self.gradients[key] = kept
 
     def unscale(self, rules: Mapping[str, ParameterRule]) -> str:
@@ -125,6 +126,7 @@ class _RecipeUpdates(Updates):
         above = self.call("clip", "above", number, add, (Ref(total), _EPSILON), {})
         inverse = self.call("clip", "inverse", number, "aten.reciprocal.default", (Ref(above),), {})
         scale = self.call("clip", "scale", number, "aten.mul.Tensor", (Ref(inverse), limit), {})
+        # As PyTorch does: never scaled up, and without a branch on a value.
         most = (Ref(scale), None, 1.0)
         factor = self.call("clip", "factor", number, "aten.clamp.default", most, {})
         for key, gradient in self.gradients.items():

@@ -214,6 +214,7 @@ def decode(data: str, spec: TensorSpec) -> Tensor:
     raw = bytearray(base64.b64decode(data))
     if not raw:
         return _empty(spec)
+    # A bytearray, which is writable: PyTorch warns of tensors over bytes that are not.
     return torch.frombuffer(raw, dtype=_dtype(spec)).reshape(spec.shape)
 
 

@@ -68,6 +68,7 @@ def trace(source: ModelSource, *, training: bool) -> Traced:
     try:
         return _training(source, torch.autograd.grad)
     except InputError as error:
+        # Other errors are the model's own, and would come again.
         if _REENTRANT not in str(error.__cause__):
             raise
     return _training(source, _accumulated_gradients)

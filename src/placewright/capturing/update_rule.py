@@ -247,6 +247,8 @@ class Updater:
         noted = notes.tolist()
         known = self._known(state, noted)
         optimizer.param_groups = [{**self._group, "params": [parameter]}]
+        # The one object serves all parameters of the rule: groups and state are this one's for the
+        # length of a step.
         optimizer.state = defaultdict(dict, {parameter: known})
         parameter.grad = gradient
         try:
@@ -256,6 +258,7 @@ class Updater:
             kept = optimizer.state.pop(parameter, {})
             optimizer.param_groups = []
         now = self._kept(kept, state)
+        # Mostly they are equal, and a copy into a tensor takes longer than the comparison.
         if now != noted:
             notes.copy_(torch.tensor(now, dtype=notes.dtype))
 
@@ -279,6 +282,7 @@ class Updater:
         now: list[float] = []
         for name, tensor in zip(rule.tensors, state, strict=True):
             value = kept.get(name)
+            # A class that updates its state in place has written into the program's tensor already.
             if value is not None and value is not tensor:
                 tensor.copy_(value)
             now.append(float(value is not None))

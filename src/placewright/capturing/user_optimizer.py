@@ -230,6 +230,7 @@ def _check_alone(optimizer: Optimizer, rules: Sequence[UpdateRule]) -> None:
         for parameter, sample in zip(parameters, members, strict=True):
             if sample.state:
                 joint.state[parameter] = sample.own_state()
+        # In the order of `alone`: group by group.
         together += parameters
     alone = [sample.alone() for members in samples for sample in members]
     with torch.random.fork_rng(devices=[]):
@@ -332,6 +333,7 @@ def _with_state(
     single, parameter = _Sample(rule, settings, value, state).alone()
     tensors: dict[str, TensorSpec] = {}
     counts: dict[str, None] = {}
+    # Twice: some classes make part of their state in the second step only.
     for _ in range(2):
         parameter.grad = torch.full_like(value, 0.5)
         _try_step(plain_step(single), name, alone=True)

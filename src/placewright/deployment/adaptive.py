@@ -56,6 +56,7 @@ def adaptive_run(
     """
     least = {"snapshot_every": 1, "rejoin_every": 1, "patience_s": 0}
     for name, value in {"steps": steps, **settings}.items():
+        # Others, policies for one, are no numbers.
         if name == "steps" or name in least:
             _refuse_below(name, value, least.get(name, 1))
     job = Job(

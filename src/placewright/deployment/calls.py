@@ -244,6 +244,7 @@ def _signature(arguments: Any) -> Signature:
 
 def _layout(tensor: Tensor) -> Signature:
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    # Strides of dimensions of one element are arbitrary, and no kernel uses them.
     strides = tuple(stride if size > 1 else 0 for size, stride in sizes)
     return tuple(tensor.shape), strides if tensor.numel() else (), str(tensor.dtype)
 

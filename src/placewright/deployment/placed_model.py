@@ -178,6 +178,7 @@ class PlacedModel:
 
         self._follow_weights()
         with self.workers.session(self.workload.graph, self.workload.values) as session:
+            # A run or a stream has loaded something else since, or the workers are others.
             if self._loaded != (session, session.loads):
                 load_plan(
                     session,

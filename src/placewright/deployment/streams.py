@@ -143,6 +143,8 @@ class PlacedStream:
         # Another capture of the model has constants of its own, which the workers have not loaded.
         own = {} if form.program.graph is self.workload.graph else dict(form.program.constants)
         while True:
+            # After a loss the first items are those that were taken and not delivered: they are
+            # given again.
             while stream.in_flight < stream.cut.window:
                 item = self._item(stream.in_flight, source)
                 if item is None or item.form is not form:
@@ -198,6 +200,8 @@ class PlacedStream:
         does not fit, or the model keeps state from sample to sample.
         """
         left = tuple(name for name in self.names if name not in lost)
+        # A model that keeps state has seen the samples in flight: to give them again would change
+        # it twice.
         if not lost or not left or _program(self.workload).keeps_state:
             raise error
         try:
@@ -224,6 +228,7 @@ class PlacedStream:
         if not copied_devices(self.plan):
             return None
         before, leader = leaders(self.plan), np.arange(len(left))
+        # By device of the old plan, the device of the new one that has its stage.
         home = np.full(len(self.names), -1)
         for first in np.unique(self.plan.placement).tolist():
             own = [self.names[d] for d in np.flatnonzero(before == first)]

@@ -65,6 +65,7 @@ class Workers:
             if isinstance(engine, str)
             else nullcontext(engine)
         )
+        # Of `_held`, which does not refer to this object: it would never be collected otherwise.
         self._end = weakref.finalize(self, self._held.close)
 
     def __enter__(self) -> Workers:
@@ -163,6 +164,7 @@ class Workers:
         engine, held = self.engine, self._held
         session = held.session if held.starts_from(state) else None
         if session is not None and cluster.device_names == self.cluster.device_names:
+            # Taken out first: the caller ends it now, and a `close` here must not.
             held.session = None
             return nullcontext(session)
         held.end_session()

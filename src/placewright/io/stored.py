@@ -64,10 +64,12 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
 
 def _replace(target: Path, data: bytes) -> None:
     """Write a temporary file and rename it; devices and pipes are written in place."""
+    # A rename would put a file in the place of /dev/stdout.
     special = target.exists() and not target.is_file()
     if special or not os.access(target.parent, os.W_OK):
         target.write_bytes(data)
         return
+    # In the same folder: a rename is atomic within one file system only.
     draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         draft.write_bytes(data)

@@ -89,6 +89,7 @@ AnyTensor: TypeAlias = Tensor | StoredTensor
 def _read_bytes(file: IO[bytes], left: memoryview, stored: StoredTensor) -> None:
     start = stored.offset
     while len(left):
+        # A read may return less than was asked for: 2 GiB at most on Linux, or up to a signal.
         got = os.preadv(file.fileno(), [left], start)
         if got == 0:
             raise OSError(f"{stored.path} ends before the bytes of {stored.name!r}")
@@ -179,6 +180,7 @@ def write_tensors(path: Path, tensors: Mapping[str, AnyTensor]) -> int:
         }
         end += size
     header = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    # Padded, so that the tensors' bytes begin at a multiple of 8.
     header += b" " * (-len(header) % 8)
     with path.open("wb", buffering=0) as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -203,6 +205,7 @@ def _append(file: IO[bytes], tensor: AnyTensor) -> None:
         return
     left = _bytes_of(tensor.detach().cpu().contiguous())
     while len(left):
+        # Unbuffered, so a write may take less than all of it.
         left = left[file.write(left) :]
 
 

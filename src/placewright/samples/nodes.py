@@ -71,6 +71,7 @@ class NodeWorkers:
             yield self._started(tuple(names))
         except BaseException as error:
             lost = isinstance(error, WorkerError) and self._group is not None
+            # Before they are ended: behind `close` all are dead.
             left = self._group.dead() if lost and self._group is not None else ()
             self.close()
             if isinstance(error, WorkerError) and left:

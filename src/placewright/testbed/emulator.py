@@ -103,6 +103,8 @@ class Emulator:
                 self._learn_lateness(now - (due_s or 0.0))
             # The packet arrived before the process woke up, as late as a timer would have been.
             self._since_s = self._late_s if now - began_s > _SLEPT_S else 0.0
+            # As many packets of each device as `_BATCH`, then the next one: no sender keeps out
+            # others.
             for file in ready:
                 if file in watched:
                     return
@@ -126,6 +128,7 @@ class Emulator:
                 return
             if packet[HEADER] >> 4 != 4:
                 continue
+            # The last two bytes of the destination: see `namespaces.address`.
             target = packet[HEADER + 18] * 256 + packet[HEADER + 19] - 1
             if 0 <= target < self._devices:
                 self._admit(row + target, packet)
@@ -135,6 +138,8 @@ class Emulator:
         now, rate, delay = self._clock() - self._since_s, self._rate[way], self._delay[way]
         channel = int(self._channel[way])
         wait = max(0.0, self._free_s[channel] - now)
+        # Both limits: a slow link may take a packet for longer than a second, a fast one may queue
+        # more than a megabyte.
         if rate <= 0 or self._cut[way] or (wait > DROP_S and wait * rate > DROP_BYTES):
             self._dropped[way] += 1
             return
@@ -142,10 +147,13 @@ class Emulator:
             marked = with_congestion_mark(packet)
             self._marked[way] += marked is not None
             packet = marked or packet
+        # The whole simulation of a link: its channel is taken until then, and the packet arrives a
+        # delay later.
         self._free_s[channel] = now + wait + payload_bytes(packet) / rate
         # Never before its predecessor, also where the delay has just become shorter.
         arrival = max(self._free_s[channel] + delay - OWN_S, self._last_s[way])
         self._last_s[way] = arrival
+        # Ties in the heap go by order of arrival, and never compare packets.
         self._order += 1
         heappush(self._due, (arrival, self._order, way, packet))
 
@@ -154,6 +162,7 @@ class Emulator:
         due, now = self._due, self._clock()
         while due and due[0][0] <= now:
             _, _, way, packet = heappop(due)
+            # Looked at again: a cut loses what was on its way.
             if self._cut[way] or not _written(self._files[way % self._devices], packet):
                 self._dropped[way] += 1
                 continue
@@ -190,6 +199,8 @@ def with_congestion_mark(packet: bytes) -> bytes | None:
     marked = bytearray(packet)
     marked[HEADER + 1] = service | 3
     checksum = ~int.from_bytes(packet[HEADER + 10 : HEADER + 12], "big") & 0xFFFF
+    # RFC 1624, equation 3, HC' = ~(~HC + ~m + m'), where m is the 16-bit word of version and
+    # service; the version is the same in m and m' and cancels out.
     checksum += (~service & 0xFFFF) + (service | 3)
     checksum = (checksum & 0xFFFF) + (checksum >> 16)
     checksum = (checksum & 0xFFFF) + (checksum >> 16)
@@ -220,6 +231,7 @@ def _attach_in(namespace: str) -> int:
 
 def _set_realtime(cpu: int) -> None:
     """Wake up at once when a packet arrives or is due, however busy the cores are."""
+    # A collection would hold up packets, and nothing here makes cycles.
     gc.disable()
     with suppress(OSError):
         os.sched_setaffinity(0, {cpu})

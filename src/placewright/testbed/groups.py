@@ -46,6 +46,7 @@ class Trees:
             directory.mkdir(parents=True, exist_ok=True)
         if self.version == 2:
             inner = Path(name)
+            # From the root downwards: a group can hand on only controllers that it has itself.
             for parent in [*reversed(inner.parents)]:
                 _write(self.cpu / parent / "cgroup.subtree_control", "+cpu +memory")
         return self.group(name)
@@ -94,6 +95,7 @@ def quota_us(cores: float) -> tuple[int, int]:
     if cores == float("inf"):
         return -1, PERIOD_US
     period = PERIOD_US
+    # The kernel refuses quotas under a millisecond: small shares get one of a longer period.
     while cores * period < _LEAST_QUOTA_US and period < _LONGEST_PERIOD_US:
         period *= 2
     period = min(period, _LONGEST_PERIOD_US)
@@ -123,6 +125,7 @@ def find_trees(mounts: Path = Path("/proc/mounts")) -> Trees:
 
 def remove(directory: Path) -> None:
     """End every process in a group and remove it; one that is not there is fine."""
+    # Again and again: a process may fork between the list and the signal.
     for _ in range(200):
         kill(directory)
         try:

@@ -32,6 +32,7 @@ class LinkTable:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
+            # The mapping lives on when the file is closed, and as long as a view of it.
             self.values = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
         self.count = int(self.values[0])
 

@@ -64,6 +64,7 @@ def fill(table: LinkTable, plan: Blueprint) -> None:
 
 def _start_emulator(record: Record) -> None:
     """Start it detached, so that it may outlive this process, and wait until it runs."""
+    # The new one writes its number when it runs; the number of a dead one must not be taken for it.
     LinkTable(record.folder / LINKS).emulator_pid = 0
     program = [sys.executable, "-m", "placewright.testbed.emulator", str(record.folder)]
     with (record.folder / LOG).open("wb") as log:

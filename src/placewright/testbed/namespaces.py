@@ -60,6 +60,7 @@ def make(name: str, position: int, routes: Sequence[Route]) -> None:
     if exists(name):
         return
     _ip("netns", "add", name)
+    # The device is `/32`, so the kernel adds no route of its own: only given links lead anywhere.
     lines = [
         "link set lo up",
         f"tuntap add dev {INTERFACE} mode tun vnet_hdr",

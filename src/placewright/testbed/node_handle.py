@@ -61,6 +61,7 @@ class NodeHandle:
         for group in self.groups:
             _join_group(Path(group))
         join(self.namespace)
+        # Each by itself: the call changes one thread, and libraries have started some already.
         for thread in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(thread), self.cpus)
 

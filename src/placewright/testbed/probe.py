@@ -79,6 +79,7 @@ def call(handle: NodeHandle, address: str, port: int, size: int) -> dict[str, An
         datagram_socket((handle.address, 0)) as datagrams,
     ):
         sent_ns = [_sent_ns(datagrams, (address, port)) for _ in range(ROUNDS)]
+        # A transfer over a slow link takes longer than a datagram's answer may.
         connection.settimeout(None)
         connection.sendall(bytes(size))
     return {"sent_ns": sent_ns}

@@ -120,6 +120,7 @@ class Record:
         # Older versions, which know a single owner, leave testbeds without one alone.
         data = {"schema_version": 1, "owner": None, **asdict(self)}
         temporary.write_text(json.dumps(data), encoding="utf-8")
+        # The emulator is notified below, when the new record is what it finds.
         temporary.replace(self.folder / RECORD)
         _notify(self.folder / CHANGES)
 
@@ -185,5 +186,7 @@ def _start_of(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return -1
+    # Behind the last bracket: the name in brackets may hold brackets and spaces. Field 22 of
+    # proc(5) is the 20th from there.
     fields = stat[stat.rindex(")") + 2 :].split()
     return -1 if fields[0] in "ZX" else int(fields[19])

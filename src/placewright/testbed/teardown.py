@@ -32,6 +32,8 @@ def remove(record: Record) -> None:
 
     Where something cannot be removed (`RunError`) the record stays, to try ``down`` again.
     """
+    # Processes first, which may hold the namespaces; the record last: until then `down` finds all
+    # of it.
     for group in record.groups:
         groups.remove(Path(group))
     for namespace in record.namespaces:
@@ -75,6 +77,7 @@ def _is_emulator(pid: int, folder: Path) -> bool:
 def leave(record: Record) -> None:
     """Give up ownership; remove the testbed unless another process owns it, or it is to stay."""
     with one_at_a_time():
+        # Under the lock the record is read anew: another process may have joined or removed it.
         now, own = record.now(), Process.this()
         if now is None or own not in now.owners:
             return
@@ -131,6 +134,8 @@ def owner_events(folder: Path) -> Iterator[tuple[int, ...]]:
     """
     changes = _open_pipe(folder / CHANGES)
     while (record := still_needed(folder)) is not None:
+        # Without an end to wait for, all owners are gone: the next turn of the loop removes the
+        # testbed.
         ends = [file for owner in record.owners if (file := _end_of(owner)) is not None]
         if ends or not record.owners:
             yield (changes, *ends)

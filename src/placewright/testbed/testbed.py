@@ -93,6 +93,8 @@ class Testbed:
     def _made(cls, begun: Record, cluster: Cluster, trees: Trees, keep: bool) -> Testbed:
         """Make a new testbed; until it is complete this process owns it, whatever `keep` says."""
         plan = blueprint(cluster, begun.cpus)
+        # Before anything is made: whatever happens from here on, what is there can be found and
+        # removed.
         begun.write()
         try:
             links = make(begun, plan, trees)
@@ -114,6 +116,8 @@ class Testbed:
             )
         plan, own = blueprint(cluster, found.cpus), Process.this()
         if not intact(found, plan, trees):
+            # Broken off while it is completed, it is removed and made anew, as half a testbed would
+            # be.
             replace(found, whole=False).write()
         links, record = make(found, plan, trees), found.joined(own, keep=keep)
         record.write()

@@ -66,6 +66,7 @@ def known_value(tensor: Tensor) -> Tensor | None:
         return None
     values: dict[fx.Node, Any] = {}
     with _disable_current_modes(), torch.no_grad():
+        # Later ones come first in the list: so every argument is there before it is read.
         for node in reversed(ancestors):
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
@@ -89,6 +90,7 @@ def _constant_ancestors(last: fx.Node) -> list[fx.Node] | None:
 
 def _changed_in_place(graph: fx.Graph, ancestors: list[fx.Node]) -> bool:
     among = set(ancestors)
+    # The whole graph: an update writes into a tensor that was made before it, so it is no ancestor.
     return any(_is_mutable(node) and among & set(node.all_input_nodes) for node in graph.nodes)
 
 

@@ -105,6 +105,7 @@ class StateRestores:
         found: dict[fx.Node, fx.Node] = {}
         for node in graph.nodes:
             if is_random(node):
+                # Within what was drawn before: the same numbers again. Beyond it: new ones.
                 if position < len(draws):
                     found[node] = _checked_repeat(draws[position], node)
                 else:
@@ -112,6 +113,8 @@ class StateRestores:
                 position += 1
             position_after[node] = position
             for saved in restores.get(node, ()):
+                # A restore sets the generator back: the draws from here on are those that followed
+                # the save.
                 position = position_after[saved]
         if position != len(draws):
             raise _other_draws(draws[position])

@@ -207,6 +207,7 @@ def kernel_seconds(step: StepGraph, threads: int, repeats: int) -> dict[str, flo
     run.run(2)
     whole = statistics.median(run.run(repeats))
     found = run.operator_seconds(repeats)
+    # Before and after the traced steps: other load can only add time.
     whole = min(whole, statistics.median(run.run(repeats)))
     run.close()
     return {name: seconds * whole / sum(found.values()) for name, seconds in found.items()}
@@ -227,6 +228,7 @@ def handover_seconds(hops: int = 200, repeats: int = 15) -> float:
         run.run(3)
         times.append(statistics.median(run.run(repeats)))
         run.close()
+    # The same chain on one device is what the operators take by themselves.
     return max(0.0, times[0] - times[1]) / hops
 
 

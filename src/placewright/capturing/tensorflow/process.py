@@ -109,6 +109,7 @@ def _end(process: subprocess.Popen[str], log: IO[str]) -> None:
                 pipe.close()
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
+            # It leads a session of its own, so its number is the group's.
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     log.close()

@@ -142,6 +142,7 @@ def main() -> None:
     """Keep stdout for answers; what TensorFlow and the model print goes to stderr."""
     os.environ.update(QUIET)
     threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    # Behind this, file descriptor 1 is stderr: what C++ prints cannot get between the answers.
     answers_out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if os.getcwd() not in sys.path:

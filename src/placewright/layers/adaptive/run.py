@@ -195,6 +195,7 @@ class AdaptiveLayerRun(FaultTolerantRun):
         for name in changed:
             drift = self._drifts[name]
             now_s, before_s = drift.recent_s, drift.reference_s
+            # On top of the last change: the reference was measured with that in force.
             self.factors[name] = self.factors.get(name, 1.0) * now_s / before_s
             text = f"{name}: forward passes"
             self.timeline.note(self.done, Kind.DRIFT, text, before_s=before_s, now_s=now_s)

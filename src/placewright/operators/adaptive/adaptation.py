@@ -118,6 +118,8 @@ class Adaptation:
         if watched:
             self.online.add_steps([record])
             self._since_sample = 0
+        # One thing at a time: while a migration is on trial nothing is planned, and while an alarm
+        # lasts steps are watched.
         if self.pending is not None:
             self._conclude(self.pending, step)
         elif self._alarm > 0:
@@ -217,6 +219,7 @@ class Adaptation:
 
     def _conclude(self, migration: PendingMigration, step: int) -> None:
         """Keep the new plan if its steps are shorter than the old one's, else roll back."""
+        # Steps that were done under the plan in force.
         if self.timeline.plan.count(self.timeline.plans) < WARM_UP_STEPS + self.policy.trial_steps:
             return
         self.pending = None
@@ -241,6 +244,7 @@ class Adaptation:
         problem = self.online.problem()
         judgement = judge(problem, plan)
         order = execution_order(problem, judgement)
+        # Before the migration: it already needs memory as the new plan does.
         self.session.expect(judgement.peak_bytes.tolist())
         limit_s = self.session.group.limit_s + LATE * move_s
         moved = self.session.migrate(plan.placement.tolist(), order, limit_s=limit_s)

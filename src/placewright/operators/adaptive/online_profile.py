@@ -96,6 +96,8 @@ class OnlineProfile:
         if not self.knows_usual:
             factors = self.observed.factors.items()
             known = [(name, device_factor([samples])) for name, samples in factors]
+            # Without what the probes have seen of the devices: what is left is the profile's own
+            # error.
             usual = usual_factor([DeviceFactor(f.value / self._slowness(n)) for n, f in known])
             self.observed.usual.append(usual)
 
@@ -152,6 +154,8 @@ class OnlineProfile:
             operators = np.asarray(log.operators)
             measured_s = log.seconds
             predicted_s = self.base.compute_s[operators, device]
+            # With the deviations known so far: the device's factor is what is left for all of its
+            # operators.
             predicted_s = predicted_s * self.observed.deviation[operators]
             total_s = float(predicted_s.sum())
             if measured_s.sum() < ENOUGH * record.duration_s or total_s <= 0:
@@ -167,5 +171,6 @@ class OnlineProfile:
     ) -> None:
         """Move operators' deviations towards the sample; short operators are all noise."""
         long = predicted_s > 0.002 * predicted_s.sum()
+        # One disturbed sample may move an operator by 2 to the power of `SLOWLY` at most, 15 %.
         ratio = np.clip(measured_s[long] / predicted_s[long], 0.5, 2.0)
         self.observed.deviation[operators[long]] *= ratio**SLOWLY

@@ -63,6 +63,7 @@ class Offer:
 
     def worthwhile(self, remaining_steps: float, policy: Policy) -> bool:
         """Whether the gain over the remaining steps pays for the move."""
+        # Cold steps are counted as lost altogether, which errs on the side of staying.
         cost = self.move_s + WARM_UP_STEPS * self.new_s
         saved = (self.current_s - self.new_s) * remaining_steps
         return self.gain > policy.least_gain and saved > (1.0 + policy.margin) * cost

@@ -71,6 +71,7 @@ class RecoveryProbe:
         links = [(int(i), int(j)) for i, j in np.argwhere(self._slow_links(problem))]
         links = [pair for pair in links if pair not in _used(problem, plan)]
         waited_s = time.perf_counter() - self._probed_s
+        # After a probe that took t, none before t / share has passed.
         if not (devices or links) or waited_s * self.share < self._took_s:
             return []
         with self._timed():

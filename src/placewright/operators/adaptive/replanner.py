@@ -45,6 +45,7 @@ class Replanner:
         context = Context(seed=self.seed, judge=judge)
         if self._state is None or self._state.problem.device_names != problem.device_names:
             _, self._state = self.planner.solve(problem, context)  # prices are by device
+            # Prices are made once per set of devices: they are no part of what a re-solve takes.
             start = time.perf_counter()
         state = replace(self._state, plan=current)
         plan, self._state = self.planner.resolve(problem, state, context)

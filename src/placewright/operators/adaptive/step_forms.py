@@ -151,6 +151,7 @@ class StepForms:
         if key not in self._placed:
             carried = carried_placement(self.graph, placement, form.graph)
             _draw_where(self.graph, placement, form.graph, carried)
+            # In the order of the capture, which is that of eager mode.
             order = range(len(form.graph.operators))
             self._placed[key] = CallProgram(form.graph, carried, order, form.constants)
         return self._placed[key]

@@ -139,6 +139,8 @@ class StepSettings:
             self.recipe.scaler.load_state_dict(state["scaler"])
         for scheduler, kept in zip(self.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(kept)
+        # The snapshot was written between the step and `after`: the schedulers' own step is made up
+        # for.
         if state["done"] < step:
             self.after(step, state["scalars"])
         self.done = step

@@ -102,6 +102,7 @@ class WorkerGroup(ABC):
         self.check_written(self.order_all("write_file", name))
         with ExitStack() as stack:
             targets = [stack.enter_context(file.open("wb")) for file in files]
+            # All are asked until all have given everything; those that have, give nothing more.
             while any(pieces := self.order_all("read_file")):
                 for target, piece in zip(targets, pieces, strict=True):
                     target.write(piece)

@@ -141,6 +141,7 @@ class LocalGroup(PipedGroup):
         self._caller = caller
         self._folder = Scratch()
         handle = specs[0].handle
+        # Sessions of this process and of others that share the testbed get ports that differ.
         number = os.getpid() + _PORTS_APART * next(_opened)
         port = RENDEZVOUS_PORTS[number % len(RENDEZVOUS_PORTS)]
         inside = f"tcp://{handle.address}:{port}" if handle is not None else ""
@@ -180,6 +181,7 @@ class LocalGroup(PipedGroup):
         """
         self._workers[rank].end()
         self.connections[rank].close()
+        # What is remembered of the worker before would be held against the new one.
         self._stopped_s.pop(rank, None)
         self._raised.discard(rank)
         self._workers[rank] = self._started(self.specs[rank])
@@ -208,6 +210,7 @@ class LocalGroup(PipedGroup):
     def _worker(self, spec: WorkerSpec) -> WorkerProcess:
         """One process, and our end of its pipe; a second attempt has a pipe of its own."""
         ours, theirs = (Channel(end, codec_of(self.program)) for end in self._ends(spec))
+        # Appends where it is the first of this rank, else takes the place of the one before.
         self.connections[spec.rank : spec.rank + 1] = [ours]
         return WorkerProcess(spec, theirs, self._ports[spec.rank] if self._ports else None)
 
@@ -251,6 +254,8 @@ class LocalGroup(PipedGroup):
     def close(self) -> None:
         """See `WorkerGroup.close`."""
         try:
+            # All lifelines first: they end at the same time, and the wait below is for the last of
+            # them.
             for worker in self._workers:
                 worker.disconnect()
             countdown = limits.Countdown(_END_S)

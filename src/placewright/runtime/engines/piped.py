@@ -58,6 +58,8 @@ class PipedGroup(WorkerGroup):
         After an order that was broken off, by an error or by Ctrl-C, answers to it may still
         come, and would be taken for answers to the next one.
         """
+        # Set before anything is sent, and reset when all answers are there: whatever comes between,
+        # Ctrl-C too, leaves it set.
         if self._owing:
             raise self.interrupted_error()
         self._owing = True
@@ -79,6 +81,8 @@ class PipedGroup(WorkerGroup):
             waiting = [r for r in range(len(self.specs)) if r not in answers]
             speaking, ended = self.ready(waiting, countdown.next_s)
             passed_s = countdown.look()
+            # Only where nothing happened: who has an answer at hand is not blamed for being
+            # stopped, or late.
             if not speaking and not ended:
                 for rank in self.stopped_too_long(waiting, passed_s):
                     raise self.stopped_error(rank, self._stopped_s[rank], task)
@@ -86,6 +90,8 @@ class PipedGroup(WorkerGroup):
                     raise self.silent_error(waiting, limit_s, task)
             for rank in speaking:
                 answers[rank] = self.take(rank)
+            # An answer and the end behind it may be seen in either order, so the last answer is
+            # asked for.
             for rank in set(ended) - set(answers):
                 if not self.connections[rank].poll(_LAST_ANSWER_S):
                     raise self._death(rank)
@@ -104,6 +110,8 @@ class PipedGroup(WorkerGroup):
                     status, value = self.receive(rank)
                     if status == "ok":
                         answers[rank] = value
+            # Who ended and had something to say is in both; what it may say later is not waited
+            # for.
             waiting -= {*speaking, *ended}
         return answers
 
@@ -161,6 +169,8 @@ class PipedGroup(WorkerGroup):
         if self._stopped_s.get(rank, 0.0) > limits.patience(limits.STOPPED_S):
             return True
         code = self.exit_code(rank)
+        # A worker that raised ends with 0, which nobody has reported: only its error tells it from
+        # one that was killed.
         if code == UNKNOWN:
             return not self._has_raised(rank)
         return code not in (None, 0)
@@ -186,6 +196,7 @@ class PipedGroup(WorkerGroup):
 
     def _first_cause(self, rank: int, traceback: str) -> WorkerError:
         """A peer's death makes the others raise too: blame the dead one if there is one."""
+        # The error of a peer may arrive before the kernel has reported the death that caused it.
         wait([self.watched(r) for r in range(len(self.specs)) if r != rank], timeout=_SETTLE_S)
         return next((self._death(r) for r in self.dead()), self.raised_error(rank, traceback))
 

@@ -83,6 +83,7 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
+        # A pidfd: it stays that process's when the number belongs to another one.
         self._handle = _handle_of(self.process.pid or 0)
 
     @property
@@ -103,6 +104,8 @@ class ChildProcess:
         """How it ended, waiting for it a little; ``None`` while it lives."""
         if not self.ended(patience_s):
             return None
+        # The pidfd says that it has ended; how, only the fork server knows, which may be gone or
+        # stopped.
         self.process.join(timeout=_REPORTED_S)
         return UNKNOWN if self.process.exitcode is None else self.process.exitcode
 
@@ -112,6 +115,8 @@ class ChildProcess:
 
     def end(self, patience_s: float = 0.5) -> None:
         """Make sure that it is gone."""
+        # First its lifeline: a kernel that sends no signal for pipes leaves it to the thread of the
+        # worker, which takes a moment.
         self.disconnect()
         if not self.ended(patience_s):
             self.kill()
@@ -293,6 +298,8 @@ def _watch(pid: int | None, over: threading.Event) -> None:
     countdown, stopped_s = limits.Countdown(limits.patience(limits.START_S)), 0.0
     while not over.wait(limits.LOOK_S):
         passed_s = countdown.look()
+        # The process that it has just forked may be the one that is stopped: its start is waited
+        # for too.
         stopped = [each for each in (pid, *children_of(pid)) if is_stopped(each)]
         stopped_s = stopped_s + passed_s if stopped else 0.0
         if countdown.over or stopped_s > limits.patience(limits.STOPPED_S):

@@ -102,6 +102,7 @@ class Ray:
             cpus = max(cores, os.cpu_count() or 1)
             threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
             try:
+                # Before Ray: a launcher that is killed in between leaves nothing behind.
                 self._keeper.begin()
                 self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             except BaseException:
@@ -133,6 +134,7 @@ def watch_head(closing: threading.Event) -> None:
                     os.kill(pid, signal.SIGKILL)
         if HEAD in heads.values():
             seen, gone_since = True, None
+        # Not before one was seen: Ray takes a while to start it.
         elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S:
             print(f"error: {_GONE}", file=sys.stderr, flush=True)
             remove_all()

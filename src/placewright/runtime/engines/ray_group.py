@@ -109,6 +109,7 @@ class RayGroup(WorkerGroup):
         countdown = limits.Countdown(limit_s)
         waiting = list(calls)
         while waiting:
+            # One at a time: the first death or error ends the wait for all.
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=countdown.next_s)
             countdown.look()
             if not done and countdown.over:

@@ -84,6 +84,7 @@ class Torchrun:
         self._before = signal.signal(signal.SIGTERM, _leave)
         self._folder = Scratch()
         self._listener, secret = listen_for_workers(Path(self._folder.name))
+        # Rank 0's own agent is a thread here: torchrun starts one process per rank.
         threading.Thread(target=run_agent, args=(self._listener.port, secret), daemon=True).start()
         limit_s = limits.patience(limits.GATHER_S)
         while len(self._agents) < self._world:
@@ -232,6 +233,7 @@ class TorchrunGroup(PipedGroup):
             if called is None:
                 raise self.silent_error(missing, self.start_limit_s, STARTING)
             (session, rank), connection = called
+            # A worker of a session that was broken off may have been on its way.
             if session == self.specs[0].session:
                 found[rank] = replace(connection, codec=codec_of(self.program))
         return [found[rank] for rank in range(len(self.specs))]
@@ -250,6 +252,7 @@ class TorchrunGroup(PipedGroup):
         """See `WorkerGroup.close`; the agents stay."""
         for agent in self._agents:
             _start_worker(agent, None)
+        # Asked above, all at once; a report of an end that came meanwhile is before the answer.
         for agent in self._agents:
             while wait([agent], timeout=_END_S) and _report(agent)[0] == "died":
                 pass

@@ -114,6 +114,8 @@ def _carry_out(
 ) -> WorkerProcess | None:
     """Start a worker, or end the one that is there where `spec` is ``None``."""
     if spec is not None:
+        # The agent makes the connection, with the secret that the worker needs not know, and hands
+        # it on.
         orders = call_coordinator(port, secret, (spec.session, spec.rank))
         return WorkerProcess(spec, replace(orders, codec=codec_of(spec.program)))
     if worker is not None:

@@ -127,6 +127,7 @@ def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
         secret = read_secret(path)
         meeting.set(FILE_KEY, str(path))
     listener = Listener(_listening(), secret, CONTROL)
+    # Last: who finds the port finds the file with the secret as well.
     meeting.set(PORT_KEY, str(listener.port))
     return listener, secret
 
@@ -191,6 +192,7 @@ def call_coordinator(port: int, secret: bytes, hello: Any) -> Channel:
                 hint=f"give {SECRET_VARIABLE} (or the file that {FILE_VARIABLE} names) the same "
                 "value on every machine",
             ) from None
+        # Nobody listens there any more: the coordinator is gone, and calling again is of no use.
         except ConnectionRefusedError:
             raise
         except (OSError, EOFError):

@@ -208,6 +208,7 @@ class Adaptive:
             why = str(error).splitlines()[0]
             self.timeline.note(epoch, Kind.STAY, f"not planned again: {why}")
             return _Change(unplanned=why)
+        # The time of moving is within `predicted_s`.
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
             self.timeline.note(epoch, Kind.STAY, "planned again: no move pays")
             return _Change(planned=True)

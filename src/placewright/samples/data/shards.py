@@ -83,6 +83,8 @@ class Shard:
         if checksum(content) != digest:
             raise RunError(f"sample {sample} arrived damaged", where=str(self.folder))
         self._write(sample, content)
+        # Behind the file: noted and not there would be a sample that was sent on, and its sender's
+        # copy would be thrown away.
         self._note(transfer, sample).touch()
 
     def drop(self, sample: int) -> None:
@@ -92,6 +94,7 @@ class Shard:
     def _write(self, sample: int, content: bytes) -> None:
         beside = self.folder / "arriving" / f"{sample:d}.npz"
         beside.write_bytes(content)
+        # Atomic: what is in its place is whole, whenever the process dies.
         os.replace(beside, self._place(sample))
 
     def _place(self, sample: int) -> Path:

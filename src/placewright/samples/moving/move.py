@@ -132,8 +132,11 @@ class _Movers:
                     hint="raise --speed, or move fewer samples",
                 )
             for rank in {*spoke, *ended, *stopped}:
+                # Who speaks and ends too is restarted when its end alone is seen, in a later turn.
                 answer = self._answer(rank) if rank in spoke else None
                 if answer is not None:
+                    # A node that was restarted behind its answer has little left to send: its first
+                    # answer is kept.
                     self.sent.setdefault(rank, answer[0])
                     sending.discard(rank)
                 else:
@@ -162,6 +165,7 @@ class _Movers:
 
     def _restart(self, rank: int) -> None:
         """Another process for a node, which goes on where the last one was."""
+        # An injected fault comes once.
         order, ready = replace(self.orders[rank], fault=None), False
         while not ready:
             self.restarts += 1
@@ -215,6 +219,8 @@ def transfers_of(
     transfers = []
     spans = zip(played.move.tolist(), played.count.tolist(), played.start_s.tolist(), strict=True)
     for number, (m, count, start_s) in enumerate(spans):
+        # What has arrived by then is on top of the pile, and goes on first: the rest stays where it
+        # was.
         while on_the_way and on_the_way[0][0] <= start_s:
             _, arrived, node, kind, samples = heapq.heappop(on_the_way)
             here[node][kind] += samples
@@ -244,6 +250,7 @@ def _with_returns(transfers: list[Transfer]) -> list[Transfer]:
     """Transfers with `Transfer.brought_back_by`."""
     following: dict[tuple[int, int], int] = {}  # node, sample: the next transfer that brings it
     found = []
+    # From the last to the first: what is entered is the next arrival behind each transfer.
     for one in reversed(transfers):
         back = tuple(following.get((one.source, s), -1) for s in one.samples)
         found.append(replace(one, brought_back_by=back))

@@ -160,9 +160,12 @@ class _Sender:
     def send(self, transfer: Transfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
         for sample, first in zip(transfer.samples, transfer.brought_by, strict=True):
+            # By the journal, not by the file: a sample that came and went on is one that has
+            # arrived.
             if first >= 0 and not self.shard.arrived(first, sample):
                 return False
         back = dict(zip(transfer.samples, transfer.brought_back_by, strict=True))
+        # Both ends may have a sample, never none: it is deleted here behind its confirmation alone.
         left = [s for s in transfer.samples if not self._is_back(s, back) and self.shard.has(s)]
         if not left:
             return True
@@ -176,6 +179,8 @@ class _Sender:
                 for k in range(0, len(left), few):
                     unconfirmed.append(left[k : k + few])
                     self._message(link, transfer, unconfirmed[-1])
+                    # A window: the link carries the next messages while the confirmation of the
+                    # first is on its way.
                     if len(unconfirmed) > ON_THE_WAY:
                         self._confirm(link, unconfirmed.popleft(), back)
                 while unconfirmed:

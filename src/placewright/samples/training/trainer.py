@@ -177,6 +177,7 @@ class _Trainer:
         self._wait(self.order.fixed_s)
         self.dist.barrier()
         took_s = time.perf_counter() - start
+        # One node looks at the test images, and the sum with zeros of the others tells all of them.
         tester = int(np.argmin(self.order.work)) == self.spec.rank
         seen = self.learner.tested(self.order.test) if tester else (0.0, 0.0)
         loss, count, *tested = self.learner.summed(self.dist, np.array([loss, count, *seen]))
@@ -184,6 +185,7 @@ class _Trainer:
 
     def _warm_up(self) -> None:
         """Gradients of each size of part once: PyTorch prepares for a size when it first comes."""
+        # Parts of one epoch have two sizes at most.
         by_size = {len(part): part for part in self._parts(self.order.first_epoch)}
         for part in by_size.values():
             self.learner.gradients(part)
