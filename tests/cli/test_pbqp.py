@@ -12,7 +12,6 @@ import yaml
 
 from placewright.solvers import memory_search
 from tests.cli.speak import speak
-from tests.published import published
 
 KEYS = {"problem", "value", "lower_bound", "gap", "status", "choices", "runtime_s", "seed"}
 
@@ -103,12 +102,3 @@ def test_interrupted_search_gives_its_best(
     assert said.code == 0
     assert said.data["status"] == "INTERRUPTED"
     assert "best choice so far" in said.err
-
-
-def test_contest_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """B, from the command line, proved."""
-    pytest.importorskip("highspy", reason="the extra `exact` is not installed")
-    path = published("iopddl/asplos-2025-iopddl-B.json.gz")
-    said = speak(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
-    assert (said.data["value"], said.data["status"]) == (532_843, "OPTIMAL")
-    assert len(said.data["choices"]) == 816

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -63,6 +64,12 @@ def all_plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
             except InputError:
                 continue
             yield plan
+
+
+@cache
+def best_piped(seed: int, contiguous: bool) -> float:
+    """`best_pipeline` of `piped`, which several tests ask for."""
+    return best_pipeline(piped(seed, contiguous=contiguous))
 
 
 def best_pipeline(p: OperatorProblem) -> float:

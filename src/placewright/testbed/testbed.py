@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_to_text
@@ -152,12 +151,7 @@ class Testbed:
     def __enter__(self) -> Testbed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.held:
             leave(self.record)
 

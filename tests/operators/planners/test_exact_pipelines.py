@@ -10,7 +10,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.exact import Exact
 from placewright.planning.contract import Context, proposal_of
-from tests.operators.pipelines import best_pipeline, piped
+from tests.operators.pipelines import best_piped, piped
 
 pytest.importorskip("ortools")
 
@@ -21,7 +21,7 @@ def test_exact_equals_brute_force(contiguous: bool) -> None:
     found = 0
     for seed in range(56):
         problem = piped(seed, contiguous=contiguous)
-        wanted = best_pipeline(problem)
+        wanted = best_piped(seed, contiguous)
         planner = Exact(few_ideals=20_000 if seed % 2 else 0)
         if wanted == np.inf:
             with pytest.raises(InfeasibleError):
@@ -42,7 +42,7 @@ def test_dynamic_programs_hand_over_plans_that_fit() -> None:
     proved = 0
     for seed in range(60):
         problem = piped(seed, contiguous=True)
-        wanted = best_pipeline(problem)
+        wanted = best_piped(seed, True)
         for planner in (LinearisedDp(), IdealDp()):
             try:
                 proposal = proposal_of(planner(problem, Context()))

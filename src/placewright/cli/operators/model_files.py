@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,7 @@ from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
+    from placewright.planning.result import Result
 
 LIMIT_S = 10.0
 """Seconds of planning where none are given."""
@@ -25,46 +25,39 @@ FolderOption = Annotated[
 ]
 
 
+def planned_file(
+    console: Console, loaded: Loaded, planner: str, time_limit: float | None, seed: int
+) -> Result:
+    """Plan the model, in `LIMIT_S` where no time is given."""
+    from placewright.planning.solving import solve
+
+    problem, limit_s = loaded.problem, LIMIT_S if time_limit is None else time_limit
+    with console.meter(f"planning {problem.name}") as meter, loaded.measuring() as measure:
+        return solve(
+            problem, planner, time_limit_s=limit_s, seed=seed, progress=meter, measure=measure
+        )
+
+
 def run_model_file(
     console: Console,
     loaded: Loaded,
-    plan: Path | None,
+    result: Result,
     *,
     steps: int,
     check: bool,
     emulate: bool,
-    planner: str,
-    time_limit: float | None,
     seed: int,
     report: Path | None,
     trace: Path | None,
-    refused: Mapping[str, bool],
 ) -> None:
-    """Run a plan beside the best single device; planned first without one."""
-    from placewright.deployment.model_files import refuse_for_files
+    """Run a plan beside the best single device."""
     from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
-    from placewright.planning.fixed_plan import judged_plan
-    from placewright.planning.solving import solve
 
-    workload, problem = loaded.file_workload(), loaded.problem
-    refuse_for_files(problem.name, refused)
-    if plan is not None:
-        result = judged_plan(problem, plan)
-    else:
-        limit_s = LIMIT_S if time_limit is None else time_limit
-        with console.meter(f"planning {problem.name}") as meter, loaded.measuring() as measure:
-            result = solve(
-                problem,
-                planner,
-                time_limit_s=limit_s,
-                seed=seed,
-                progress=meter,
-                measure=measure,
-            )
+    problem = loaded.problem
     with console.meter(f"running {problem.name}") as meter:
-        measured = workload.measure(
+        measured = loaded.file_workload().measure(
             result,
             beside=best_single(problem),
             steps=steps,

@@ -137,9 +137,10 @@ def run(
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.operators.model_files import run_model_file
+    from placewright.cli.operators.model_files import planned_file, run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
-    from placewright.deployment.model_files import is_model_file
+    from placewright.deployment.model_files import is_model_file, refuse_for_files
+    from placewright.planning.fixed_plan import judged_plan
 
     if engine == "torchrun":
         from placewright.runtime.engines.torchrun_agent import served_torchrun
@@ -171,25 +172,29 @@ def run(
         )
     check_record(record)
     if is_model_file(source):
+        loaded = load(options, console)
+        foreign = {
+            "--engine": engine != "local",
+            "--adapt": adapt,
+            "--gpus": gpus is not None,
+            "--record": record is not None,
+            "--objective throughput": streamed,
+        }
+        refuse_for_files(loaded.problem.name, foreign)
+        if plan is not None:
+            result = judged_plan(loaded.problem, plan)
+        else:
+            result = planned_file(console, loaded, planner or "auto", time_limit, seed)
         run_model_file(
             console,
-            load(options, console),
-            plan,
+            loaded,
+            result,
             steps=steps or STEPS,
             check=check,
             emulate=emulate,
-            planner=planner or "auto",
-            time_limit=time_limit,
             seed=seed,
             report=report,
             trace=trace,
-            refused={
-                "--engine": engine != "local",
-                "--adapt": adapt,
-                "--gpus": gpus is not None,
-                "--record": record is not None,
-                "--objective throughput": streamed,
-            },
         )
         return
     if find_spec("torch") is None:

@@ -86,16 +86,12 @@ def _problem(
                     sync_out[at_edge] = _number(sync, other, f"{where}: node {node_id}: syncTimeBw")
     given = devices if devices is not None else field(data, "maxDevices", where)
     k = count(given, "devices", 1, MOST_WORKERS)
-    room = memory_bytes
-    if room is None:
-        field(data, "maxMemoryPerDevice", where)
-        room = _number(data, "maxMemoryPerDevice", where)
+    room = _number(data, "maxMemoryPerDevice", where) if memory_bytes is None else memory_bytes
     parameters = np.where(np.isfinite(columns["parameterSize"]), columns["parameterSize"], np.inf)
     parameters = parameters.min(axis=2) / 4.0
     if not np.isfinite(parameters[:, 0]).all():
         raise InputError("a node has no costs at tensor degree 1", where=where)
     tables = np.zeros((1, len(degrees), 1, len(order)))
-    field(data, "bandwidth", where)
     bandwidth = _number(data, "bandwidth", where)
     outputs = np.zeros((len(order), len(degrees)))
     for a, _, sent in edges:
@@ -133,7 +129,7 @@ def _problem(
 
 def _number(entry: Any, key: str, where: str) -> float:
     """A field that is a number of at least 0."""
-    return amount(entry[key], f"{where}: {key}", needed=True)
+    return amount(field(entry, key, where), f"{where}: {key}", needed=True)
 
 
 def topological(ids: list[int], edges: list[tuple[int, int]], where: str) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
@@ -238,12 +237,7 @@ class PartialRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
         if not self._done or not isinstance(error, KeyboardInterrupt | PlacewrightError):
             return False
         if isinstance(error, PlacewrightError):
