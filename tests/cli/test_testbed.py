@@ -101,9 +101,10 @@ def test_what_is_wrong_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_selftest_makes_and_removes_what_is_not_up(
-    file: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked against got for each link and device; the exit code tells whether all are right."""
+    monkeypatch.setattr("placewright.testbed.selftest._SPIN_S", 0.4)
     said = speak(capsys, "testbed", "selftest", file, "-f", "json")
     assert [(f["what"], f["where"], f["asked"]) for f in said.data] == [
         ("rate", "a:1 -> b", 1e7),
