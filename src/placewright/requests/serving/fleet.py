@@ -148,7 +148,7 @@ class Fleet:
             self._starting = process
             try:
                 await process.start(self._models)
-                samples = [await self._timed(process, k) for k in range(len(self.variants))]
+                samples = [await self._timed(process, *each) for each in self.variants]
             except BaseException:
                 process.close()
                 raise
@@ -195,26 +195,27 @@ class Fleet:
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
             changed = await loop.run_in_executor(None, make_family, old.name, variants)
-            key, position = self.key(family, variant), len(self.variants)
+            key = self.key(family, variant)
+            # Servers that are started meanwhile load it too. All else changes at the end: what is
+            # served has latencies at any moment.
             self._models[key] = variant.model
-            self.families[family] = changed
-            self.variants.append((family, variant))
             taken: dict[int, dict[int, list[float]]] = {}
             for server, slot in enumerate(self.slots):
                 try:
                     async with self._paused(slot):
                         limit_s = limits.order_s(len(variant.model))
                         await slot.process.order("load", key, variant.model, limit_s=limit_s)
-                        taken[server] = await self._timed(slot.process, position)
+                        taken[server] = await self._timed(slot.process, family, variant)
                 except RunError:
                     continue  # it is started again, with the variant
             if not taken:
-                self.families[family] = old
-                del self.variants[position], self._models[key]
+                del self._models[key]
                 raise RunError("no server could load the variant", where=f"variant {key!r}")
+            self.families[family] = changed
+            self.variants.append((family, variant))
             self.table.resize(len(self.slots), len(self.variants))
             for server, samples in taken.items():
-                self.table.measured(server, position, samples)
+                self.table.measured(server, len(self.variants) - 1, samples)
             names = [self.slots[server].process.name for server in taken]
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
@@ -322,15 +323,16 @@ class Fleet:
         """Time variants that were added while the server was down."""
         missing = np.isinf(self.table.seconds[server, :, 1]).nonzero()[0].tolist()
         for variant in missing:
-            self.table.measured(
-                server, variant, await self._timed(self.slots[server].process, variant)
-            )
+            process = self.slots[server].process
+            taken = await self._timed(process, *self.variants[variant])
+            self.table.measured(server, variant, taken)
         if missing:
             self._on_change()
 
-    async def _timed(self, process: ServerProcess, variant: int) -> dict[int, list[float]]:
+    async def _timed(
+        self, process: ServerProcess, family: int, chosen: Variant
+    ) -> dict[int, list[float]]:
         """Seconds of batches by size, after one batch of each size that does not count."""
-        family, chosen = self.variants[variant]
         specs, samples = self.families[family].inputs, {}
         began_s = time.monotonic()
         for size in (s for s in SIZES if s <= self.table.most):

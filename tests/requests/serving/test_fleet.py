@@ -1,0 +1,80 @@
+"""Changes of a fleet whose processes answer at once, without any process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
+from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.families import Variant
+from placewright.requests.serving.program import Computed
+from placewright.requests.serving.workers import ServerProcess
+from tests.requests.serving.models import family, scaled
+
+
+@final
+class Answering(ServerProcess):
+    """Answers every order in the next turn of the loop; `heard` is called with its name."""
+
+    pid = 1
+
+    def __init__(self, name: str, lost: Callable[[str], None], heard: Callable[[str], None]):
+        super().__init__(name, 1.0, lost)
+        self.heard = heard
+
+    async def start(self, models: Mapping[str, bytes]) -> None:
+        """Nothing to start."""
+
+    def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
+        """See `ServerProcess.give`."""
+        self.heard(name)
+        answer = self.expect(limit_s)
+        asyncio.get_running_loop().call_soon(self.answered, Computed((), 0.0))
+        return answer
+
+    def trouble(self) -> str:
+        """Never."""
+        return ""
+
+    def end(self) -> None:
+        """Nothing to end."""
+
+
+class Engine:
+    """Makes such processes."""
+
+    def __init__(self) -> None:
+        self.heard: Callable[[str], None] = lambda name: None
+
+    def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
+        """See `ServerEngine.process`."""
+        return Answering(name, on_loss, lambda order: self.heard(order))
+
+
+def test_latencies_may_change_while_a_variant_is_loaded() -> None:
+    """The policy is told of the variants that are served, not of one that still comes."""
+
+    async def play() -> tuple[int, int]:
+        engine = Engine()
+        dispatcher = Dispatcher(
+            [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
+        )
+        fleet = dispatcher.fleet
+        await fleet.add_server("a")
+
+        def revise(order: str) -> None:
+            if order == "load":
+                for _ in range(50):
+                    fleet.table.observe(0, 0, 1, 9.0)
+                dispatcher._revise()
+                during.append(dispatcher.service.variants)
+
+        during: list[int] = []
+        engine.heard = revise
+        await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        return during[0], dispatcher.service.variants
+
+    assert asyncio.run(play()) == (2, 3)
