@@ -67,6 +67,7 @@ class Peers:
     def all_reduce(self, value: Tensor) -> Tensor:
         """The sum over all workers."""
         self.pay()
+        # A copy: all-reduce writes in place, and autograd may keep the value.
         total = value.contiguous().clone()
         began = time.perf_counter()
         dist.all_reduce(total, group=self.group)

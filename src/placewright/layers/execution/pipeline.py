@@ -156,10 +156,14 @@ class _TimedStage(PipelineStage):
 
     def _asked(self) -> list[Any]:
         """Ask for all that this step brings, once; buffers exist when a schedule first asks."""
+        # Once a step: `end_step` empties it. Receives of all micro-batches stand before any pass
+        # waits.
         if not self.awaited:
             for m in range(self.own.micro_batches):
                 infos = ((ACTIVATION, self.args_recv_info[m]), (GRADIENT, self.grad_recv_info[m]))
                 for way, entries in infos:
+                    # Cut k is behind stage k: activations come over the one before, gradients over
+                    # the own one.
                     cut = self.own.stage - (way == ACTIVATION)
                     self.awaited[way, m] = [
                         dist.irecv(op.tensor, op.peer, self.group, self._tag(cut, way, m, k))
@@ -168,7 +172,9 @@ class _TimedStage(PipelineStage):
         return []
 
     def _sent(self, ops: Sequence[Any], way: int, m: int) -> list[Any]:
+        # Tensors are held until they have left: their memory must not be used again.
         self.sent = [entry for entry in self.sent if not entry[0].is_completed()]
+        # The other way round for what is sent.
         cut = self.own.stage - (way == GRADIENT)
         for k, op in enumerate(ops):
             work = dist.isend(op.tensor, op.peer, self.group, self._tag(cut, way, m, k))

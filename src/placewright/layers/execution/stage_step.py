@@ -77,6 +77,8 @@ class StageStep:
     def feed(self, batch: Mapping[str, Tensor]) -> None:
         """Take this replica's samples of a batch, one micro-batch after another."""
         order = self.order
+        # A micro-batch holds the samples of all replicas, one after another; these are the own rows
+        # of each.
         micro = sum(order.shares)
         start, share = sum(order.shares[: order.replica]), order.shares[order.replica]
         rows = torch.cat(
@@ -106,6 +108,8 @@ class StageStep:
             self.stretch.begin()
         if update:
             for p, own in self.updated.items():
+                # FSDP makes a new gradient each step; the optimizer has a plain tensor over the
+                # same memory.
                 if own is not p:
                     own.grad = p.grad.to_local() if isinstance(p.grad, DTensor) else None
             self.optimizer.step()
@@ -258,6 +262,8 @@ class StageStep:
         for k in range(order.micro_batches):
             rows = slice(k * share, (k + 1) * share)
             feeds = {name: value[rows] for name, value in self.batched.items()}
+            # DDP and FSDP add up local gradients until the last micro-batch, then exchange them
+            # once.
             with _exchange(wrapped, last=k == order.micro_batches - 1):
                 start = time.perf_counter()
                 loss = wrapped(**feeds) * order.loss_share

@@ -208,6 +208,7 @@ class LayerWorker(WorkerProgram):
         times = [self._exchange_s(a, b, 0, MESSAGES)]
         each_s = slower * (time.process_time() - cpu_s) / (2 * MESSAGES)
         times += [self._exchange_s(a, b, size, MESSAGES) for size in sizes]
+        # Both ends must send the same number of bytes: the first one's time decides.
         chosen = torch.tensor([times[-1][0]], device=self.device)
         if self.rank == a:
             dist.send(chosen, b)
@@ -217,6 +218,8 @@ class LayerWorker(WorkerProgram):
         cpu_s = time.process_time()
         long = self._exchange_s(a, b, sizes[-1] * more, 3)
         each_byte_s = slower * (time.process_time() - cpu_s) / (3 * sizes[-1] * more)
+        # An exchange of two empty messages: half of it is the answer that every exchange has on
+        # top.
         answer_s = times[0][taken] / 2
         found = [max(t[taken] - answer_s, answer_s) for t in times[1:]]
         longest_s = max(long[min(taken, 1)] - answer_s, answer_s)

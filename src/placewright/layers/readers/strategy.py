@@ -238,6 +238,7 @@ def _times(
         cell = (*at, sizes.index(int(row["micro_batch"])), positions.get(row["kind"], []))
         forward[cell] = amount(row["forward_s"], "forward_s")
         backward[cell] = amount(row["backward_s"], "backward_s")
+    # Devices with forward passes only are extended below, to every size that plan and others need.
     single = [k for k in range(len(kinds)) if np.isnan(backward[k]).all()]
     both = [k for k in range(len(kinds)) if k not in single]
     every = sorted({*sizes, 1, *plan_sizes}) if single else sizes
@@ -306,6 +307,7 @@ def _optimizer(data: Any, layers: _Layers, kinds: tuple[str, ...], where: str) -
     entries = rows(table, f"{where}: profile.optimizer", ("device", "optimizer_s"))
     found = np.zeros(len(kinds))
     blocks = [i for i, kind in enumerate(layers.kinds) if kind.startswith("block")]
+    # The model that was profiled has two blocks, whatever the planned one has.
     held = [i for i in range(len(layers.kinds)) if i not in blocks] + blocks[:2]
     for k, kind in enumerate(kinds):
         each = []
@@ -418,6 +420,7 @@ def _curve_link(curves: Any, first: Any, second: Any, inside: bool, where: str) 
 def _directed(table: list[Row], one: str, two: str) -> dict[int, Row]:
     """Curves between two kinds by number of pairs: the very direction and equal counts win."""
     found: dict[int, Row] = {}
+    # Twice over the rows: the very direction overwrites the opposite one.
     for exact in (False, True):
         for row in table:
             ends = (row["from_device"], row["to_device"])
@@ -433,12 +436,14 @@ def _by_pairs(found: dict[int, Row]) -> Link | None:
         return None
     pairs = sorted(found)
     times = [[_curve_s(found[n], size, n) for size in MESSAGES] for n in pairs]
+    # A fitted parabola may fall where nothing was measured; no larger message takes less.
     ascending = np.maximum.accumulate(np.array(times), axis=1)
     return Link(np.array(pairs), np.array(MESSAGES), ascending)
 
 
 def _curve_s(row: Any, size: float, pairs: int) -> float:
     """Seconds until each of `pairs` has sent `size` bytes."""
+    # The file fits bandwidth over the logarithm of megabytes; between two limits, for fits go wild.
     x = math.log2(size / 1e6)
     total = row["a2_bytes_per_s"] * x * x + row["a1_bytes_per_s"] * x + row["a0_bytes_per_s"]
     top = row.get("largest_measured_bytes_per_s") or math.inf

@@ -276,6 +276,8 @@ class Application:
         headers: Mapping[str, str],
         receive: Receive,
     ) -> Reply:
+        # Browsers name the page that asks: other pages must not change the server from a visitor's
+        # machine.
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != headers.get("host"):
             raise Refusal(403, "a page of another origin cannot administer", code="forbidden")

@@ -65,6 +65,7 @@ class ClientConnection(HttpToolsProtocol):
         """Count what belongs to a head that has not ended."""
         if self.transport.is_closing():
             return
+        # One piece may hold the end of a body, whole requests and the beginning of a head.
         before, in_body = self._heads, self._body_goes_on()
         super().data_received(data)
         in_body = in_body or self._body_goes_on()  # its last piece leaves none to come

@@ -132,6 +132,8 @@ class RayProcess(ServerProcess):
 
     def _unheard(self, now_s: float) -> str:
         """Call an idle actor, and say what is wrong where it does not answer."""
+        # Its order is a call that Ray watches, and may keep the actor busy for longer than an
+        # answer takes.
         if self._answer is not None:
             self._pinged_s = now_s
             return ""
@@ -143,6 +145,7 @@ class RayProcess(ServerProcess):
             waited_s = now_s - self._pinged_s
             return f"it did not answer for {waited_s:.1f} s" if waited_s > UNHEARD_S else ""
         if now_s - self._pinged_s > IDLE_S:
+            # The answer is looked at in a later call; this one must not wait.
             self._ping, self._pinged_s = self._actor.alive.remote().future(), now_s
         return ""
 
