@@ -100,7 +100,7 @@ class Search:
         w = _reduced(w, greedy=False)
         choice = np.zeros(len(arrays.start) - 1, dtype=np.int64)
         settled = float(settled_cost(w))
-        cores = _cores(w, upper - settled, self.tolerance, ROOT_SWEEPS if depth == 0 else SWEEPS)
+        cores = _cores(w, self.tolerance, ROOT_SWEEPS if depth == 0 else SWEEPS)
         lower = settled + sum(core.lower for core in cores)
         if lower >= upper - self.tolerance:
             return Found(None, math.inf, lower)
@@ -145,7 +145,7 @@ class Search:
         return self.opened >= self.limits.branches or time.perf_counter() >= self.limits.deadline_s
 
 
-def _cores(w: Work, upper: float, tolerance: float, sweeps: int) -> list[_Core]:
+def _cores(w: Work, tolerance: float, sweeps: int) -> list[_Core]:
     """The connected parts that are left, each with a bound and an RN answer."""
     label = components(w)
     found = []
