@@ -587,6 +587,9 @@ def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share:
         gradient = layer_elements(p, stage, layer, degree) * training.gradient_bytes
         apart = gradient * (training.gradients_apart and several)
         update = float(p.update_bytes[layer, t])
+        # For the backward pass: what is kept, what a layer works with, the gradient that it leaves.
+        # Of each, what stays in the heap when it is freed, since its blocks are small: for the
+        # optimizer, whose need comes last.
         rows.append(
             (
                 samples * own,
@@ -602,12 +605,9 @@ def _replica_bytes(p: LayerProblem, plan: LayerPlan, s: int, degree: int, share:
     made = training.gradients_apart and len(stage.replicas) == 1
     first = gradient if made else 0.0 * gradient
     passes = _backward_peak(kept, work, first, flight)
-    if (
-        plan.micro_batches > 1
-    ):  # gradients of the first one are there when the second one's are made
-        passes = max(
-            passes, _backward_peak(kept, work, 0.0 * gradient, min(flight, plan.micro_batches - 1))
-        )
+    if plan.micro_batches > 1:  # the first one's gradients are there when the second's are made
+        second = _backward_peak(kept, work, 0.0 * gradient, min(flight, plan.micro_batches - 1))
+        passes = max(passes, second)
     free = _backward_peak(heap, left, in_heap if made and not several else 0.0 * gradient, flight)
     later = max(free, 0.0) + float(updated.max())
     return state_bytes(p, stage, degree) + (passes if math.isnan(passes) else max(passes, later))
