@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
+
+import numpy as np
 
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.program import Computed
+from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.workers import ServerProcess
 from tests.requests.serving.models import family, scaled
 
@@ -32,7 +36,8 @@ class Answering(ServerProcess):
         """See `ServerProcess.give`."""
         self.heard(name)
         answer = self.expect(limit_s)
-        asyncio.get_running_loop().call_soon(self.answered, Computed((), 0.0))
+        values = (np.zeros((1, 4), np.float32),)
+        asyncio.get_running_loop().call_soon(self.answered, Computed(values, 0.0))
         return answer
 
     def trouble(self) -> str:
@@ -78,3 +83,32 @@ def test_latencies_may_change_while_a_variant_is_loaded() -> None:
         return during[0], dispatcher.service.variants
 
     assert asyncio.run(play()) == (2, 3)
+
+
+def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() -> None:
+    """Its row waits again and is computed once more; no time of an empty batch is noted."""
+
+    async def play() -> tuple[int, list[int]]:
+        engine = Engine()
+        dispatcher = Dispatcher(
+            [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
+        )
+        fleet = dispatcher.fleet
+        await fleet.add_server("a")
+        process, times = fleet.slots[0].process, [0]
+
+        def lose(order: str) -> None:
+            times[0] += 1
+            if times[0] == 1:  # after the answer, before those who wait for it
+                loop = asyncio.get_running_loop()
+                loop.call_soon(lambda: loop.call_soon(process.lose, "it was killed"))
+
+        engine.heard = lose
+        noted: list[int] = []
+        fleet.table.observe = lambda *given: noted.append(given[2])  # type: ignore[method-assign]
+        needs = Needs(60.0)
+        (row,) = dispatcher.submit(0, [np.zeros((1, 4), np.float32)], needs, time.monotonic())
+        served = await asyncio.wait_for(row.done, 30)
+        return served.attempts, noted
+
+    assert asyncio.run(play()) == (2, [1])

@@ -384,6 +384,8 @@ class Dispatcher:
         assert self._servers is not None
         now_s, slot, computed = time.monotonic(), self.fleet.slots[batch.server], answer.result()
         rows, slot.rows = list(slot.rows.values()), {}
+        if not rows:  # lost in the very turn in which the answer came
+            return
         slot.failures, slot.busy_s = 0, slot.busy_s + now_s - batch.start_s
         self._servers.busy[batch.server], self._servers.free_s[batch.server] = False, now_s
         if computed.error:
