@@ -112,3 +112,28 @@ def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() ->
         return served.attempts, noted
 
     assert asyncio.run(play()) == (2, [1])
+
+
+def test_a_server_that_is_restarted_while_a_variant_is_loaded_serves_it_too() -> None:
+    """It comes up with the variant, before anybody knows its latencies."""
+
+    async def play() -> bool:
+        engine = Engine()
+        dispatcher = Dispatcher(
+            [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
+        )
+        fleet = dispatcher.fleet
+        for name in ("a", "b"):
+            await fleet.add_server(name)
+        process, lost = fleet.slots[0].process, list[str]()
+
+        def lose(order: str) -> None:
+            if order == "load" and not lost:
+                lost.append(order)
+                asyncio.get_running_loop().call_soon(process.lose, "it was killed")
+
+        engine.heard = lose
+        await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        return bool(np.isfinite(dispatcher.service.latency_s[:, 2, 1]).all())
+
+    assert asyncio.run(play())

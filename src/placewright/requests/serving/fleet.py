@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,12 @@ class Fleet:
             names = [self.slots[server].process.name for server in taken]
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
+            for server, slot in enumerate(self.slots):
+                # One that was started again meanwhile holds the variant, but was not timed.
+                if slot.up and server not in taken:
+                    with suppress(RunError):
+                        async with self._paused(slot):
+                            await self._time_missing(server)
 
     async def remove_variant(self, family: int, name: str) -> None:
         """Serve a variant no more.
