@@ -26,3 +26,30 @@ def test_only_this_thread_with_its_ordinary_policy_is_changed() -> None:
     """Children are ordinary, and a policy that somebody chose stays."""
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+SLICES = """
+import os, platform
+from pathlib import Path
+from placewright.requests.serving.priority import compute_behind, computing, send_first
+def slice_ns():
+    lines = [line for line in Path("/proc/self/sched").read_text().splitlines() if ".slice" in line]
+    return int(lines[0].split()[-1]) if lines else None
+usual, chosen = slice_ns(), os.sched_getscheduler(0)
+compute_behind()
+waiting = slice_ns()
+with computing():
+    assert slice_ns() == usual
+assert slice_ns() == waiting
+print(usual, waiting)
+send_first()
+assert os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (chosen, os.SCHED_FIFO)
+"""
+
+
+def test_a_worker_computes_with_ordinary_slices() -> None:
+    """A worker has short slices while it waits, and ordinary ones while it computes."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLICES], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

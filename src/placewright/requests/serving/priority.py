@@ -6,6 +6,8 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 NICENESS = 10
 """Of processes that compute batches; inherited by the threads of their runtime."""
@@ -27,14 +29,43 @@ period; `runtime` is the slice of an ordinary thread in nanoseconds (since Linux
 
 def answer_first() -> None:
     """Let this thread take a processor as soon as it wakes up; without effect on older kernels."""
-    number = SCHED_SETATTR.get(platform.machine())
-    if platform.system() != "Linux" or number is None or os.sched_getscheduler(0):
-        return  # another policy than the ordinary one was chosen by somebody
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    given = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, int(SLICE_S * 1e9), 0, 0)
-    ctypes.CDLL(None).syscall(number, 0, given, 0)
+    _take_slices(SLICE_S)
+
+
+def send_first() -> None:
+    """Let this thread, a load client's, run before all ordinary ones: clients have own machines."""
+    if _ordinary():
+        answer_first()  # where only root may do what follows
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 
 
 def compute_behind() -> None:
-    """Let this process compute when those that answer have nothing to do."""
+    """Let this process compute when those that answer have nothing to do, but begin at once."""
     os.nice(NICENESS)
+    answer_first()
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Ordinary slices of time, which threads that wake up break off."""
+    _take_slices(0.0)
+    try:
+        yield
+    finally:
+        _take_slices(SLICE_S)
+
+
+def _take_slices(seconds: float) -> None:
+    """Set this thread's slice of time; 0: the usual one."""
+    number = SCHED_SETATTR.get(platform.machine())
+    if not _ordinary() or number is None:
+        return
+    nice, slice_ns = os.getpriority(os.PRIO_PROCESS, 0), int(seconds * 1e9)
+    given = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
+    ctypes.CDLL(None).syscall(number, 0, given, 0)
+
+
+def _ordinary() -> bool:
+    """Whether nobody has chosen another policy for this thread."""
+    return platform.system() == "Linux" and not (os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK)

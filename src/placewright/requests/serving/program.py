@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewright.requests.serving.families import open_session
-from placewright.requests.serving.priority import compute_behind
+from placewright.requests.serving.priority import compute_behind, computing
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
@@ -53,7 +53,8 @@ class VariantServer(WorkerProgram):
         """Answer a batch; an input that the model refuses is no reason to end."""
         began_s, cpu_s = time.perf_counter(), self._cpu_s()
         try:
-            outputs = tuple(self._sessions[key].run(None, inputs))
+            with computing():
+                outputs = tuple(self._sessions[key].run(None, inputs))
         except Exception as error:  # ONNX Runtime's errors have no common base
             return Computed((), time.perf_counter() - began_s, f"{type(error).__name__}: {error}")
         spent_s = time.perf_counter() - began_s

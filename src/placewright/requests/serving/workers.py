@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
+from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.runtime import limits
 from placewright.runtime.connections.between_nodes import unheard_s
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
 STOPPED_S = 0.5
 """A server that is stopped for longer is replaced."""
 
-SMALL_BYTES = 1 << 15
-"""Orders of that size go out at once; larger ones by a thread."""
+SMALL_BYTES, SMALL_OVER_LINKS = 1 << 17, 1 << 15
+"""Orders of that size go out at once, since a connection's buffer takes them; larger ones by a
+thread."""
 
 _STARTING = ThreadPoolExecutor(1, thread_name_prefix="placewright-start")
 """Starts processes one after another: that changes ``__main__`` for a moment."""
+
+_SENDING = ThreadPoolExecutor(32, "placewright-send", answer_first)
 
 
 class ServerProcess(ABC):
@@ -202,13 +206,13 @@ class LocalProcess(ServerProcess):
         answer = self.expect(limit_s)
         channel = self._group.connections[0]
         data = channel.codec.pack((name, arguments))
-        if len(data) <= SMALL_BYTES:
+        if len(data) <= (SMALL_OVER_LINKS if self._over_links else SMALL_BYTES):
             with suppress(OSError):  # one that died: the sentinel shows it
                 channel.send_packed(data)
         else:
             # A duplicate: the connection may be closed, and its number used again, while the thread
             # sends.
-            asyncio.get_running_loop().run_in_executor(None, _send, channel.duplicate(), data)
+            _SENDING.submit(_send, channel.duplicate(), data)
         return answer
 
     def trouble(self) -> str:
