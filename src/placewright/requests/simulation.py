@@ -68,24 +68,33 @@ class Answers:
         return kept
 
 
-def simulate(problem: RequestProblem, policy: Policy, most_failures: float = math.inf) -> Answers:
+def simulate(
+    problem: RequestProblem,
+    policy: Policy,
+    most_failures: float = math.inf,
+    noise: FloatArray | None = None,
+) -> Answers:
     """Play the stream against the policy.
 
     `most_failures`: stop once more requests than that were late or refused; later ones are then not
     answered.
+    `noise`: shape (requests,), in place of `noise_factors`.
     Raises `RunError`: the policy dispatched to a busy server, another family's request, or a batch
     that the server cannot run.
     """
-    return _Simulation(problem, policy, most_failures).run()
+    factors = noise_factors(problem) if noise is None else noise
+    return _Simulation(problem, policy, most_failures, factors).run()
 
 
 class _Simulation:
-    def __init__(self, problem: RequestProblem, policy: Policy, most_failures: float) -> None:
+    def __init__(
+        self, problem: RequestProblem, policy: Policy, most_failures: float, noise: FloatArray
+    ) -> None:
         self.most_failures, self.failures = most_failures, 0
         self.problem, self.policy, self.service = problem, policy, problem.service
         self.queue, self.servers = Queue(self.service.families), Servers.of(self.service)
         self.answers = Answers.none(len(problem.stream))
-        self.noise = noise_factors(problem).tolist()
+        self.noise = noise.tolist()
         self.ends: list[tuple[float, int]] = []  # (end_s, server) of running batches
         self.batches = 0
         self.wake_s = math.inf

@@ -48,7 +48,7 @@ REPLY_WEIGHT = 0.05
 """Of the newest answer in the mean time between the end of a batch and its answers' dispatch."""
 
 MOST_RESERVED = 0.25
-"""Share of a deadline that is reserved for reading the request and for writing its answer."""
+"""Share of the time that a deadline leaves beside the fastest computation."""
 
 SILENT_S = 2.0
 SILENT_TIMES = 20.0
@@ -161,7 +161,7 @@ class Dispatcher:
         self._due = False
         self._wake: asyncio.TimerHandle | None = None
         self._draining = False
-        self._reply_s = 0.0
+        self._reply_s = self._late_s = 0.0
 
     @property
     def service(self) -> Service:
@@ -203,6 +203,16 @@ class Dispatcher:
     def replied(self, seconds: float) -> None:
         """An answer was written so long after its batch had ended."""
         self._reply_s += REPLY_WEIGHT * (seconds - self._reply_s)
+
+    def reserved_s(self, family: int, min_accuracy: float, deadline_s: float) -> float:
+        """Seconds by which the policy sees an earlier deadline.
+
+        For reading the request, writing its answer, and batches that take longer than expected.
+        """
+        # The loop takes about as long to come to a request's bytes as to an answer's.
+        wanted_s = 2 * self._reply_s + self._late_s
+        room_s = deadline_s - self._fastest_s(family, min_accuracy)
+        return max(0.0, min(wanted_s, MOST_RESERVED * room_s))
 
     async def drain(self, limit_s: float) -> None:
         """Take no more requests, and wait until those that are here are answered."""
@@ -253,16 +263,15 @@ class Dispatcher:
         """Refuse what no server could do if it had nothing else to do."""
         service = self.service
         own = service.family == family
-        fits = own & (service.accuracy >= needs.min_accuracy)
         name = self.fleet.families[family].name
-        if not fits.any():
+        fastest_s = self._fastest_s(family, needs.min_accuracy)
+        if fastest_s == math.inf:
             raise Refusal(
                 422,
                 f"no variant of {name!r} has min_accuracy {needs.min_accuracy:g}; "
                 f"the best has {service.accuracy[own].max():.4f}",
                 code="accuracy",
             )
-        fastest_s = float(service.latency_s[:, fits, 1].min())
         if needs.deadline_s < fastest_s:
             raise Refusal(
                 422,
@@ -270,6 +279,12 @@ class Dispatcher:
                 f"{needs.deadline_s * 1e3:.3g} ms; the fastest takes {fastest_s * 1e3:.3g} ms",
                 code="infeasible",
             )
+
+    def _fastest_s(self, family: int, min_accuracy: float) -> float:
+        """Seconds of a batch of one; ``inf`` where no variant is so accurate."""
+        service = self.service
+        fits = (service.family == family) & (service.accuracy >= min_accuracy)
+        return float(service.latency_s[:, fits, 1].min(initial=math.inf))
 
     def _backlog_s(self) -> float:
         """Roughly what the queue takes at the best rate of each server."""
@@ -281,8 +296,7 @@ class Dispatcher:
     def _enqueue(self, number: int, row: Row, *, again: bool = False) -> None:
         self._rows[number] = row
         needs = row.needs
-        # The loop takes about as long to come to a request's bytes as to an answer's.
-        reserve_s = min(2 * self._reply_s, MOST_RESERVED * needs.deadline_s)
+        reserve_s = self.reserved_s(row.family, needs.min_accuracy, needs.deadline_s)
         self.queue.add(
             number,
             row.family,
@@ -448,6 +462,7 @@ class Dispatcher:
     def _revise(self) -> None:
         """Give the policy the latencies of now, where they have changed."""
         table, fits = self.fleet.table, self._service is not None
+        self._late_s = table.late_s
         if self._policy is not None and fits and table.changed():
             self._service = self._made_service()
             self._policy.revise(self._service)

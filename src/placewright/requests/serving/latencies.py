@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
@@ -15,7 +17,17 @@ CLIP = 4.0
 CHANGED = 0.02
 """Relative change of a factor after which policies get a new table."""
 
-LARGEST_NOISE = 0.45
+RECENT, FEW = 1000, 50
+"""Batches whose times make the distribution around the table; before so many, it is the usual."""
+
+USUAL_NOISE, LARGEST_NOISE = 0.05, 0.45
+
+MIDDLE = (0.16, 0.84)
+"""Quantiles that are one standard deviation from the mean of a normal distribution: rare batches
+that take several times as long, on a machine that others use too, do not move them."""
+
+LATE = 0.99
+"""Share of batches that end within `late_s` of their expected end."""
 
 
 class LatencyTable:
@@ -32,12 +44,27 @@ class LatencyTable:
         self.seconds: FloatArray = np.zeros((0, 0, most + 1))
         self._factor: FloatArray = np.zeros((0, 0))
         self._told: FloatArray = np.zeros((0, 0))
-        self._square = 0.05**2
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of batches around the table."""
-        return float(min(np.sqrt(self._square), LARGEST_NOISE))
+        """Relative standard deviation of most batches around the table."""
+        if len(self._recent) < FEW:
+            return USUAL_NOISE
+        low, high = np.quantile(self.ratios, MIDDLE)
+        return float(min((high - low) / 2, LARGEST_NOISE))
+
+    @property
+    def late_s(self) -> float:
+        """Seconds after their expected end within which nearly all batches end."""
+        if len(self._recent) < FEW:
+            return 0.0
+        return max(0.0, float(np.quantile([late_s for _, late_s in self._recent], LATE)))
+
+    @property
+    def ratios(self) -> FloatArray:
+        """Times of recent batches relative to what was expected."""
+        return np.array([ratio for ratio, _ in self._recent])
 
     def resize(self, servers: int, variants: int) -> None:
         """Room for servers and variants added at the end; what is not measured is ``inf``."""
@@ -63,8 +90,6 @@ class LatencyTable:
         self.seconds[server, variant, 1:] = np.interp(whole, sizes, means)
         self.seconds[server, variant, max(sizes) + 1 :] = np.inf
         self._factor[server, variant] = 1.0
-        spread = [np.std(samples[s]) / m for s, m in zip(sizes, means, strict=True)]
-        self._square = max(self._square, 0.5 * float(np.median(spread)) ** 2)
 
     def latency_s(self) -> FloatArray:
         """Shape (servers, variants, most + 1): what is expected now."""
@@ -77,9 +102,10 @@ class LatencyTable:
 
     def observe(self, server: int, variant: int, batch: int, took_s: float) -> None:
         """A batch took so long."""
+        expected_s = self.expected_s(server, variant, batch)
+        self._recent.append((took_s / expected_s, took_s - expected_s))
         ratio = float(np.clip(took_s / self.seconds[server, variant, batch], 1 / CLIP, CLIP))
         factor = self._factor[server, variant]
-        self._square += WEIGHT * ((ratio / factor - 1) ** 2 - self._square)
         self._factor[server, variant] = factor + WEIGHT * (ratio - factor)
 
     def changed(self) -> bool:

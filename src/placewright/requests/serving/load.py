@@ -23,6 +23,7 @@ from placewright.requests.generators import mmpp, poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
+from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.server import Running, ServingOptions, running_server
 from placewright.requests.serving.tensors import NUMPY
@@ -34,9 +35,6 @@ PAYLOADS = 16
 
 CALIBRATION_LOAD, CALIBRATED, CALIBRATION_S = 0.3, 100, 5.0
 """Load, requests and seconds at most of the measurement of what HTTP and the client take."""
-
-LEAST_DEADLINE_S = 1e-6
-"""Of a simulated request, after that time."""
 
 WARM_S = 5.0
 """Of requests that are not counted: they show what batches take while other servers compute. At
@@ -91,7 +89,7 @@ def run_loads(
     """Start a server, warm it up, send each load to it, and simulate the same requests.
 
     The client is a process of its own, which has its schedule before it starts. What HTTP and the
-    client take is measured first, at a light load, and simulated as shorter deadlines.
+    client take is measured first, at a light load, and simulated as later answers.
 
     Raises `InputError`: no such arrivals, or a server or family is wrong.
     """
@@ -109,7 +107,7 @@ def run_loads(
                 raise RunError(
                     "there are no requests at this load", hint="give a longer --duration"
                 )
-            predicted = predict(service, stream, duration_s, options, seed, overhead_s)
+            predicted = predict(running.dispatcher, stream, duration_s, options, seed, overhead_s)
             replies = play(running.url, families, stream, options.token)
             found.append(_result(load, rate, stream, replies, predicted))
     return found
@@ -212,23 +210,28 @@ def _time(written: str) -> float | None:
 
 
 def predict(
-    service: Service,
+    dispatcher: Dispatcher,
     stream: Stream,
     duration_s: float,
     options: ServingOptions,
     seed: int,
-    overhead_s: float = 0.0,
+    overhead_s: float,
 ) -> tuple[float, float]:
     """Success and effective accuracy of the same requests in the simulation.
 
-    `overhead_s`: time of each request that no server spends on it; it shortens deadlines.
+    Batches take times drawn from those of recent batches, relative to what was expected.
+
+    `overhead_s`: time of each request that no server spends on it; its answer is later by that.
     """
-    deadline_s = np.maximum(stream.deadline_s - overhead_s, LEAST_DEADLINE_S)
-    stream = replace(stream, deadline_s=deadline_s)
-    problem = RequestProblem(service, stream, duration_s, noise_seed=seed)
-    answers = simulate(problem, options.policy.start(service))
+    service, ratios = dispatcher.service, dispatcher.fleet.table.ratios
+    needs = zip(stream.family, stream.min_accuracy, stream.deadline_s, strict=True)
+    reserved_s = np.array([dispatcher.reserved_s(f, a, d) for f, a, d in needs])
+    seen = replace(stream, deadline_s=stream.deadline_s - reserved_s)
+    problem = RequestProblem(service, seen, duration_s, noise_seed=seed)
+    noise = np.random.default_rng(seed).choice(ratios, len(stream)) if len(ratios) else None
+    answers = simulate(problem, options.policy.start(service), noise=noise)
     accuracy = service.accuracy[answers.variant]
-    kept = (answers.server >= 0) & (answers.end_s <= stream.due_s)
+    kept = (answers.server >= 0) & (answers.end_s <= stream.due_s - overhead_s)
     kept &= accuracy >= stream.min_accuracy
     return float(kept.mean()), float(np.where(kept, accuracy, 0.0).mean())
 

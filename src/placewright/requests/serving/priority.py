@@ -49,6 +49,7 @@ def compute_behind() -> None:
 @contextmanager
 def computing() -> Iterator[None]:
     """Ordinary slices of time, which threads that wake up break off."""
+    os.sched_yield()  # first goes on who was broken off as this thread woke up
     _take_slices(0.0)
     try:
         yield
