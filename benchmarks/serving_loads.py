@@ -79,6 +79,7 @@ def rows(results: list[LoadResult], arrivals: str, engine: str) -> str:
     return "\n".join(
         f"| {engine} | {arrivals} | {r.load:g} | {r.rate_per_s:.0f} | {100 * r.success:.2f} | "
         f"{100 * r.predicted_success:.2f} | {100 * (r.success - r.predicted_success):+.2f} | "
+        f"{100 * r.replayed_success:.2f} | "
         f"{r.effective_accuracy:.4f} | {r.predicted_effective_accuracy:.4f} | "
         f"{r.overhead_p50_ms:.2f} | {r.overhead_p99_ms:.2f} | {r.sent_late_p99_ms:.2f} |"
         for r in results

@@ -17,7 +17,7 @@ CLIP = 4.0
 CHANGED = 0.02
 """Relative change of a factor after which policies get a new table."""
 
-RECENT, FEW = 1000, 50
+RECENT, FEW = 500, 50
 """Batches whose times make the distribution around the table; before so many, it is the usual."""
 
 USUAL_NOISE, LARGEST_NOISE = 0.05, 0.45

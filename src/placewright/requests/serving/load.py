@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ PAYLOADS = 16
 CALIBRATION_LOAD, CALIBRATED, CALIBRATION_S = 0.3, 100, 5.0
 """Load, requests and seconds at most of the measurement of what HTTP and the client take."""
 
-WARM_S = 5.0
+WARM_S = 10.0
 """Of requests that are not counted: they show what batches take while other servers compute. At
 most a quarter of a load's duration."""
 
@@ -49,6 +50,8 @@ class LoadResult:
     ----------
     latency_p50_ms, latency_p99_ms
         From the arrival to the answer at the client, though it may have been sent later.
+    replayed_success
+        Simulated after it with the times of the batches that it had.
     overhead_p50_ms, overhead_p99_ms
         Latency without waiting for a server and without computation.
     sent_late_p99_ms
@@ -60,6 +63,7 @@ class LoadResult:
     requests: int
     success: float
     predicted_success: float
+    replayed_success: float
     effective_accuracy: float
     predicted_effective_accuracy: float
     latency_p50_ms: float
@@ -107,9 +111,12 @@ def run_loads(
                 raise RunError(
                     "there are no requests at this load", hint="give a longer --duration"
                 )
-            predicted = predict(running.dispatcher, stream, duration_s, options, seed, overhead_s)
+            simulated = partial(
+                predict, running.dispatcher, stream, duration_s, options, seed, overhead_s
+            )
+            predicted = simulated()
             replies = play(running.url, families, stream, options.token)
-            found.append(_result(load, rate, stream, replies, predicted))
+            found.append(_result(load, rate, stream, replies, predicted, simulated()[0]))
     return found
 
 
@@ -300,6 +307,7 @@ def _result(
     stream: Stream,
     replies: Replies,
     predicted: tuple[float, float],
+    replayed: float,
 ) -> LoadResult:
     status, latency, accuracy = replies.status, replies.latency_s, replies.accuracy
     kept = (status == 200) & (latency <= stream.deadline_s) & (accuracy >= stream.min_accuracy)
@@ -313,6 +321,7 @@ def _result(
         len(stream),
         float(kept.mean()),
         predicted[0],
+        replayed,
         float(np.where(kept, accuracy, 0.0).mean()),
         predicted[1],
         _ms(latency[served], 0.5),

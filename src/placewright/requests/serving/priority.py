@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 NICENESS = 10
 """Of processes that compute batches; inherited by the threads of their runtime."""
 
-SLICE_S = 1e-4
-"""Shortest that Linux takes. A thread that wakes up with a shorter slice than the one that runs
-takes its place at once, not at the next tick of the scheduler (1 to 10 ms)."""
+SLICE_S, LONG_SLICE_S = 1e-3, 1e-2
+"""Of threads that answer and begin, and of those that compute. A thread that wakes up with a
+shorter slice than the one that runs takes its place at once, not at the next tick of the scheduler
+(1 to 10 ms), and then keeps it until its slice is over: a few answers take less."""
 
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Numbers of the system call, which Python has no function for."""
@@ -48,9 +49,9 @@ def compute_behind() -> None:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Ordinary slices of time, which threads that wake up break off."""
+    """Long slices of time, which threads that wake up break off."""
     os.sched_yield()  # first goes on who was broken off as this thread woke up
-    _take_slices(0.0)
+    _take_slices(LONG_SLICE_S)
     try:
         yield
     finally:
@@ -58,7 +59,7 @@ def computing() -> Iterator[None]:
 
 
 def _take_slices(seconds: float) -> None:
-    """Set this thread's slice of time; 0: the usual one."""
+    """Set this thread's slice of time."""
     number = SCHED_SETATTR.get(platform.machine())
     if not _ordinary() or number is None:
         return
