@@ -168,7 +168,7 @@ def test_answer_explains_itself(running: Running) -> None:
         ("POST", "/v2/models/double/infer", b" " * 20_001, 413),
         ("DELETE", "/v2", None, 405),
         ("POST", "/admin/servers", b"[]", 400),
-        ("DELETE", "/admin/servers/none", None, 400),
+        ("DELETE", "/admin/servers/none", None, 404),
         ("PUT", "/admin/models/double/variants/v", b"x", 400),
         ("PUT", "/admin/models/double/variants/v?accuracy=0.5", b"no model", 400),
     ],

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, unquote
 
 import numpy as np
 
-from placewright.errors import PlacewrightError
+from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.requests.serving.dispatcher import Dispatcher, Row
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Family, Variant
@@ -113,8 +113,10 @@ class Application:
             reply = _refusal(refusal)
         except _Gone:
             return
+        except UnknownNameError as error:
+            reply = _refusal(Refusal(404, _reason(error), code="not-found"))
         except PlacewrightError as error:
-            reply = _refusal(Refusal(400, str(error)))
+            reply = _refusal(Refusal(400, _reason(error)))
         await send(
             {
                 "type": "http.response.start",
@@ -409,6 +411,11 @@ def _ms(seconds: float) -> float:
 
 def _json(value: Any) -> Reply:
     return Reply(json.dumps(value).encode())
+
+
+def _reason(error: PlacewrightError) -> str:
+    """In one line, without what to do next where that speaks of files and shells only."""
+    return ": ".join(str(error).split("\n  next: ")[: 2 if error.hint else 1])
 
 
 def _refusal(refusal: Refusal) -> Reply:

@@ -211,6 +211,8 @@ def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float] 
     found: dict[str, float] = {}
     for written in given or SERVERS:
         name, _, speed = written.partition(":")
+        if name in found:
+            raise InputError(f"there are two servers {name!r}", where="--server")
         try:
             found[name] = float(speed or 1)
         except ValueError:

@@ -329,7 +329,11 @@ class Dispatcher:
         """Decide once for everything that happens in this turn of the loop."""
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._decide)
+            asyncio.get_running_loop().call_soon(self._decide_if_due)
+
+    def _decide_if_due(self) -> None:
+        if self._due:
+            self._decide()
 
     def _decide(self) -> None:
         self._due = False
@@ -415,7 +419,7 @@ class Dispatcher:
         # Removed while it computed: this was its last batch.
         if not slot.active:
             slot.process.close()
-        self._decide_soon()
+        self._decide()  # before answers are written, which would leave the server idle meanwhile
 
     def _observe(self, batch: Batch, count: int, took_s: float) -> None:
         position = (batch.family, batch.variant)

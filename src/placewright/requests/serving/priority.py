@@ -9,8 +9,10 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-NICENESS = 10
-"""Of processes that compute batches; inherited by the threads of their runtime."""
+NICENESS, ANSWERING = 10, -10
+"""Of processes that compute batches, inherited by the threads of their runtime; and, where that is
+allowed, of threads that answer: one that has just run may not yet take the place of another, until
+that has caught up, which it does the sooner the more apart they are."""
 
 SLICE_S, LONG_SLICE_S = 1e-3, 1e-2
 """Of threads that answer and begin, and of those that compute. A thread that wakes up with a
@@ -30,6 +32,7 @@ period; `runtime` is the slice of an ordinary thread in nanoseconds (since Linux
 
 def answer_first() -> None:
     """Let this thread take a processor as soon as it wakes up; without effect on older kernels."""
+    _take_slices(SLICE_S, ANSWERING)
     _take_slices(SLICE_S)
 
 
@@ -44,7 +47,7 @@ def send_first() -> None:
 def compute_behind() -> None:
     """Let this process compute when those that answer have nothing to do, but begin at once."""
     os.nice(NICENESS)
-    answer_first()
+    _take_slices(SLICE_S)
 
 
 @contextmanager
@@ -58,12 +61,13 @@ def computing() -> Iterator[None]:
         _take_slices(SLICE_S)
 
 
-def _take_slices(seconds: float) -> None:
-    """Set this thread's slice of time."""
+def _take_slices(seconds: float, nice: int | None = None) -> None:
+    """Set this thread's slice of time, and its niceness where that is given and allowed."""
     number = SCHED_SETATTR.get(platform.machine())
     if not _ordinary() or number is None:
         return
-    nice, slice_ns = os.getpriority(os.PRIO_PROCESS, 0), int(seconds * 1e9)
+    nice = os.getpriority(os.PRIO_PROCESS, 0) if nice is None else nice
+    slice_ns = int(seconds * 1e9)
     given = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
     ctypes.CDLL(None).syscall(number, 0, given, 0)
 
