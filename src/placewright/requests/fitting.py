@@ -258,6 +258,7 @@ def fitted(
     evaluations: int,
     seed: int = 0,
     deadline_s: float = np.inf,
+    report: Callable[[float], None] = lambda share: None,
 ) -> tuple[Opportunity, FloatArray]:
     """Parameters for these streams, and their success rates.
 
@@ -274,6 +275,8 @@ def fitted(
         Parameters that are tried.
     deadline_s
         ``time.perf_counter()`` value after which the best so far is returned.
+    report
+        Called now and then with the share of the search that is over.
 
     Returns
     -------
@@ -293,7 +296,7 @@ def fitted(
         return float(-value.mean() + SHORTFALL * np.maximum(0.0, missing).mean())
 
     size = len(np.unique(playing.fixed[2])) * 2 + 2 * len(used) + 2
-    found = minimised(loss, size, evaluations, seed, deadline_s)
+    found = minimised(loss, size, evaluations, seed, deadline_s, report)
     policy = _decoded(found, service, used, playing)
     return policy, playing(policy)[0].reshape(-1, kinds)
 
@@ -333,12 +336,13 @@ def minimised(
     evaluations: int,
     seed: int = 0,
     deadline_s: float = np.inf,
+    report: Callable[[float], None] = lambda share: None,
 ) -> FloatArray:
     """Near the minimum of a noisy function of `size` numbers, by CMA-ES from 0.
 
     Rank-one and rank-mu updates and the usual constants of arXiv:1604.00772, table 1. The mean of
     the last generation is returned, which is less fitted to noise than its best point. The loss is
-    also given the share of generations that are over.
+    also given the share of generations that are over, as is `report`, once in each.
     """
     rng, n = np.random.default_rng(seed), size
     many = 4 + int(3 * np.log(n))
@@ -357,6 +361,7 @@ def minimised(
     for generation in range(generations):
         if time.perf_counter() > deadline_s:
             break
+        report(generation / generations)
         squares, axes = np.linalg.eigh(covariance)
         lengths = np.sqrt(np.maximum(squares, 1e-12))
         moves = (rng.standard_normal((many, n)) * lengths) @ axes.T
