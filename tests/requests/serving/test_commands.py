@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import InputError
+from placewright.requests.serving.commands import _servers
 from tests.requests.serving.models import scaled
 
 
@@ -117,6 +118,8 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
         running_server([family()], {"a": 1.0}, options),
     ):
         pass
+    with pytest.raises(InputError, match="two servers 'a'"):
+        _servers(["a:1", "a:0.5"], None)
 
 
 def test_a_saved_plan_is_the_policy_of_the_server(
