@@ -179,7 +179,8 @@ def test_wrong_requests(
     """Each gets its 4xx and a reason; the server goes on."""
     found, _, answer = call(running, method, path, data)
     assert found == status
-    assert answer["error"] and "\n" not in answer["error"]
+    assert answer["error"]
+    assert "\n" not in answer["error"]
     assert infer(running, body())[0] == 200
 
 
