@@ -207,6 +207,7 @@ def _curve(
     """Sum of half-open intervals, one entry per time at which it changes."""
     times = np.concatenate([[0.0], from_s, until_s])
     change = np.concatenate([[resident], held, -held])
+    # Changes at one time make one entry: no level that lasts for no time is drawn (rule M4).
     at, inverse = np.unique(times, return_inverse=True)
     level = np.cumsum(np.bincount(inverse, change, minlength=len(at)), dtype=np.float64)
     return MemoryCurve(track, at, level, float(capacity))

@@ -239,6 +239,8 @@ class CeftPbqp:
         walkers = _distinct(candidates, self.starts)
         left, walks = self._moves(d.problem, effort), 0
         while walkers:
+            # Successive halving: half of what is left for all walkers, then the better half of them
+            # goes on.
             share = left // 2 if len(walkers) > 1 else left
             heat = self.heat if walks == 0 else self.heat / 10
             found = []

@@ -170,6 +170,7 @@ class _Chain:
         devices = list(own)
         took = self.took[None, :, devices] - self.took[:, None, devices]
         with np.errstate(divide="ignore", invalid="ignore"):
+            # Dealt by speed all of them take equally long: 1 / the sum of their rates.
             load: FloatArray = np.where(took.min(axis=2) > 0, 1.0 / (1.0 / took).sum(axis=2), 0.0)
         load += (self._transfer_s(before, own)[:, None] + self._transfer_s(own, after)) / len(own)
         held = self.held[None, :] - self.held[:, None]

@@ -160,6 +160,7 @@ def _better(
     """The best of `best` and the solver's schedule, simulated under every dispatch rule."""
     rank = np.empty(problem.n, dtype=np.int64)
     rank[problem.topology.order] = np.arange(problem.n)
+    # Rounded starts may be equal where one operator reads the other: then producers come first.
     order = np.lexsort((rank, start))
     plans = [
         OperatorPlan(place, order, Dispatch.IN_ORDER),

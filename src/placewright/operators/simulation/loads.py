@@ -91,6 +91,7 @@ def shares(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
 def stage_s(problem: OperatorProblem, plan: OperatorPlan) -> FloatArray:
     """Shape (m,): seconds that each device takes for the operators of its stage."""
     leader, _ = stages(problem, plan)
+    # `cumsum` adds from left to right (rule N1), `sum` eight or more in pairs.
     rows = [problem.compute_s[plan.placement == leader[d], d] for d in range(problem.m)]
     return np.array([float(np.cumsum(row)[-1]) if len(row) else 0.0 for row in rows])
 

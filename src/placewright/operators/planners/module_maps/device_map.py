@@ -61,6 +61,7 @@ class _Filling:
         size = self.sizes.bytes_of[name]
         tied = self._tied_outside(name)
         partners = [self._holder(key) for key in tied]
+        # What is tied to it comes along as whole modules; the tied parameter itself is in `size`.
         extra = sum(
             self.sizes.bytes_of[module] - self.sizes.bytes_of[key]
             for key, module in zip(tied, partners, strict=True)
@@ -73,10 +74,12 @@ class _Filling:
             self._give([name, *partners], device)
         elif tied and self.used + size <= room and self._split_partner(name, partners):
             pass
+        # A module that fits, but not with what is tied to it, goes to the next device as a whole.
         elif self.used + size >= room and self.sizes.splits(name):
             self.left = [*self.sizes.parts(name), *self.left]
             self._look_again()
         else:
+            # No way back: what room is left on the device stays empty.
             self.current, self.used = self.current + 1, 0
             self.left.insert(0, name)
 
