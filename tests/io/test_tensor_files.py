@@ -73,6 +73,18 @@ def test_what_is_no_such_file_is_named(tmp_path: Path, content: bytes) -> None:
         stored_tensors(path)
 
 
+def test_a_file_that_becomes_shorter_ends_a_copy_of_it(tmp_path: Path) -> None:
+    """As it ends a read; nothing waits for bytes that do not come."""
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, {"x": torch.ones(100)})
+    stored = stored_tensors(path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(OSError, match="ends before the bytes of 'x'"):
+        stored["x"].read()
+    with pytest.raises(OSError, match="ends before the bytes of 'x'"):
+        write_tensors(tmp_path / "copy", stored)
+
+
 def test_a_truncated_or_absent_file_is_named(tmp_path: Path) -> None:
     """Before anything is read from it."""
     path = tmp_path / "x.safetensors"

@@ -92,8 +92,12 @@ def _read_bytes(file: IO[bytes], left: memoryview, stored: StoredTensor) -> None
         # A read may return less than was asked for: 2 GiB at most on Linux, or up to a signal.
         got = os.preadv(file.fileno(), [left], start)
         if got == 0:
-            raise OSError(f"{stored.path} ends before the bytes of {stored.name!r}")
+            raise _too_short(stored)
         left, start = left[got:], start + got
+
+
+def _too_short(stored: StoredTensor) -> OSError:
+    return OSError(f"{stored.path} ends before the bytes of {stored.name!r}")
 
 
 def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
@@ -183,7 +187,7 @@ def write_tensors(path: Path, tensors: Mapping[str, AnyTensor]) -> int:
     # Padded, so that the tensors' bytes begin at a multiple of 8.
     header += b" " * (-len(header) % 8)
     with path.open("wb", buffering=0) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
+        _write(file, memoryview(len(header).to_bytes(8, "little") + header))
         for tensor in tensors.values():
             _append(file, tensor)
     return 8 + len(header) + end
@@ -201,9 +205,15 @@ def _append(file: IO[bytes], tensor: AnyTensor) -> None:
         with open(tensor.path, "rb", buffering=0) as source:
             start, end = tensor.offset, tensor.offset + tensor.size
             while start < end:
-                start += os.sendfile(file.fileno(), source.fileno(), start, end - start)
+                sent = os.sendfile(file.fileno(), source.fileno(), start, end - start)
+                if sent == 0:
+                    raise _too_short(tensor)
+                start += sent
         return
-    left = _bytes_of(tensor.detach().cpu().contiguous())
+    _write(file, _bytes_of(tensor.detach().cpu().contiguous()))
+
+
+def _write(file: IO[bytes], left: memoryview) -> None:
     while len(left):
         # Unbuffered, so a write may take less than all of it.
         left = left[file.write(left) :]
