@@ -76,9 +76,11 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, shard in zip(names, shards, strict=True):
+            # All are written before one is renamed: a full disk leaves what was there.
             write_tensors(folder / f"{name}.new", shard)
         for name in names:
             (folder / f"{name}.new").replace(folder / name)
+        # Of an earlier save in several files: readers would follow it.
         (folder / INDEX).unlink(missing_ok=True)
         if len(shards) > 1:
             where = {key: n for n, s in zip(names, shards, strict=True) for key in s}

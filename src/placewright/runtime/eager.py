@@ -147,6 +147,8 @@ class Stepper:
     def _train(self) -> torch.Tensor:
         assert self.source.loss_fn is not None
         recipe = self.recipe
+        # Gradients are added up over several steps: they are cleared before the first of them
+        # alone.
         if self.steps % recipe.accumulate == 0:
             self.updates.zero_grad(set_to_none=True)
             for member in named_state(self.source.model, self.source.loss_fn)[0]:

@@ -120,6 +120,7 @@ def problem_of(
     slower = times[:, None, None, None]
     return problem.replace(
         worker_names=tuple(problem.worker_names[w] for w in keep),
+        # Every worker becomes a kind of its own: they no longer take the same times.
         worker_kind=np.arange(len(keep)),
         worker_node=problem.worker_node[keep],
         memory_bytes=problem.memory_bytes[keep],

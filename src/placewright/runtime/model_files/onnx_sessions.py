@@ -150,6 +150,7 @@ class OnnxSessions:
         waiting = [pool.submit(step.run, d) for d, pool in self._pools.items()]
         failed = [error for error in map(Future.exception, waiting) if error is not None]
         if failed:
+            # The cause, not one of those that it left waiting.
             raise next((e for e in failed if not isinstance(e, _AbandonedError)), failed[0])
         return {name: step.values[name] for name in self.file.outputs}
 
@@ -219,6 +220,7 @@ class _Step:
                     self._run_part(k, part)
                 except Exception as error:
                     self.failed = True
+                    # All of them: whoever waits for what will not be made would wait for ever.
                     for event in self.done:
                         event.set()
                     if isinstance(error, RunError):
@@ -237,6 +239,8 @@ class _Step:
             if maker is None:
                 continue
             self.done[maker].wait()
+            # An event is set by a part that is done, or by one that failed: `failed` was set
+            # before.
             if self.failed:
                 raise _AbandonedError("another part failed", where=self.owner.file.source)
             latest = max(latest, self.arrival_s.get((value, part.device), 0.0))
@@ -252,6 +256,7 @@ class _Step:
         self.values.update(zip(part.outputs, made, strict=True))
         if self.owner._links is not None:
             self._send(part)
+        # Last: who wakes up finds the values and their arrival.
         self.done[k].set()
 
     def _send(self, part: Part) -> None:

@@ -232,6 +232,7 @@ class Adaptive:
             elif trouble.epoch == epoch:
                 dying.add(trouble.node)
         real = self.problem.replace(seconds_per_sample=self._real_s)
+        # Only whole epochs count: what a broken one has changed is forgotten with its processes.
         while True:
             try:
                 return train(
