@@ -350,7 +350,9 @@ def _largest(
     A load that is too high is given up as soon as it has too many failures.
     """
     n = len(problem.stream)
+    # A tried load must be above the target by this, so that it is not carried by luck.
     margin = CONFIDENT * float(np.sqrt(target * (1 - target) / n))
+    # Failures after which no stream of this length keeps target and margin.
     most = max(0.0, (1.0 - target - margin) * n) + 1.0
 
     def keeps(judged: RequestJudgement) -> bool:
@@ -370,6 +372,7 @@ def _largest(
         load, high, best = 2 * high, 2 * high, judged
     high *= 2
     for _ in range(steps):
+        # Geometric: the range is one of factors.
         middle = (load * high) ** 0.5
         judged = value(at_load(problem, middle), most)
         if keeps(judged):

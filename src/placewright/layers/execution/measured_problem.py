@@ -150,6 +150,7 @@ def with_shards(session: LayerSession, problem: LayerProblem) -> LayerProblem:
     messages = ring_times(problem, range(problem.w), sent, 1)
     found = []
     for taken in slowest.T:
+        # The same bytes in many parameters take this longer for each further one.
         each_s = max(0.0, float(taken[3] - taken[1]) / (TENSORS - 1))
         ascending = np.maximum.accumulate(taken[:3])
         link = Link(np.array([1]), np.array(MESSAGE_BYTES, dtype=float), ascending[None])
@@ -203,6 +204,7 @@ def _tables(
     passes, middle = math.nan, (len(sizes) - 1) // 2
     for b, size in enumerate(sizes):
         answers = time_layers(session, size, degrees, holds=b == middle)
+        # Means over the workers of a kind.
         for device, by_degree in zip(devices, answers, strict=True):
             k = kinds.index(_kind(device))
             for t, times in enumerate(by_degree):
@@ -281,6 +283,7 @@ def _links(
     for rank, device in enumerate(devices):
         first[device.node].append(rank)
     pairs = [
+        # Inside a node its first two workers.
         (a, b, first[a][0], first[b][0 if a != b else 1])
         for a in nodes
         for b in nodes
@@ -318,6 +321,7 @@ def _link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
     """
     rate = sizes[-1] / seconds[-1]
     least = np.minimum(seconds, seconds[0] + np.array(sizes) / rate)
+    # The long message may be no longer than the largest size.
     distinct = len(sizes) - (sizes[-1] == sizes[-2])
     ascending = np.maximum.accumulate(least)[None, :distinct]
     return Link(np.array([1]), np.array(sizes[:distinct], dtype=float), ascending)

@@ -147,6 +147,8 @@ class SinglePass:
         whole = np.full(int(blocks.sum()), np.inf)
         for t, degree in enumerate(self.degrees[1:], 1):
             rest = self.forward_s[t, blocks] - self._collective(t)[blocks]
+            # Time = launch + work / degree: two degrees give the work, and what is left of degree 1
+            # is launch.
             split = (self.forward_s[0, blocks] - rest) / (1 - 1 / degree)
             whole = np.minimum(whole, self.forward_s[0, blocks] - np.maximum(split, 0.0))
         for t in range(len(self.degrees)):

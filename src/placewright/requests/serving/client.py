@@ -190,6 +190,7 @@ class _Client:
                     break
                 self._send(following, due_s[following])
                 following += 1
+                # Sending takes time in which the next one may have become due.
                 now_s = time.monotonic()
             self._give_up(now_s, due_s)
             wait_s = 0.1
@@ -215,6 +216,7 @@ class _Client:
         """A connection from before; the server closes those that are idle for some seconds."""
         while self.free:
             answer = self.free.pop()
+            # What can be read before a request is the end of the connection.
             if not select.select([answer], [], [], 0)[0]:
                 return answer
             answer.link.close()
@@ -241,6 +243,7 @@ class _Client:
     def _give_up(self, now_s: float, due_s: list[float]) -> None:
         if not self.busy:
             return
+        # One per turn is enough: `busy` keeps the order of sending, and a turn takes 0.1 s at most.
         fd, oldest = next(iter(self.busy.items()))  # in order of sending
         if now_s - due_s[oldest.request] > LATEST_S:
             self._close(fd)

@@ -85,6 +85,7 @@ def whole_rows(master: Master) -> WholeRows:
     kept = column != master.first_move - 1
     row, column, entry = row[kept], column[kept], entry[kept]
     timed = column < times
+    # The most that each row can add up to without its time, which sets the scale.
     reach = np.bincount(row, np.where(timed, 0.0, np.abs(entry) * top[column]), len(low))
     reach += np.maximum(_finite(low), _finite(high))
     whole = _all_whole(row, entry, low, high, np.unique(row[timed]))

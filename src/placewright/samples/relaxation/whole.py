@@ -73,6 +73,7 @@ def _by_highs(
     if start is not None:
         master.start_from(start)
     master.solve(deadline_s)
+    # Samples in the wrong place: no plan, whatever it costs.
     if not master.has_answer or master.missing > MISSED:
         return None
     return np.rint(master.flow()).astype(np.int64), master.proved_s
