@@ -46,7 +46,7 @@ KILLED = "killed by signal 9"
 """How a worker ends that the kernel takes memory from, among others."""
 
 ROOM = 3.0
-"""Of the memory that a step is expected to need, how much lets a worker keep what it frees."""
+"""Times what a step needs beside what stays: with so much, a worker keeps what it frees."""
 
 MOST_PROGRAMS = 8
 """Beside the loaded one."""
@@ -189,38 +189,52 @@ class Session:
         self._forget_programs()
         self.loads += 1
         self.executed = False
-        self.expect(peak_bytes)
         self.parts, given = self._cut(self._loaded, placement, order, stages)
+        self._expect(peak_bytes)
         files = zip(given, self._initial, strict=True)
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
 
-    def expect(self, peak_bytes: Sequence[float]) -> None:
-        """Take what each device is expected to need; see `load`. A migration may change it.
+    def _expect(self, peak_bytes: Sequence[float]) -> None:
+        """Take what each device is expected to need for its part; see `load`.
 
-        Workers keep freed memory for the next step where their devices have `ROOM` times as much
-        as is expected, and hand it back at once where they have not.
+        Workers keep freed memory for the next step where their devices have room for `ROOM` times
+        what a step makes beside weights and other state, and hand it back at once where they have
+        not.
         """
         self._expected = tuple(peak_bytes)
         if not self._expected:
             return
-        devices = self.cluster.devices
-        keep = tuple(
-            all(ROOM * self._expected[d] <= devices[d].memory_bytes for d in own)
-            for own in map(self.layout.device_group, range(len(self.group.specs)))
-        )
+        rooms = [
+            device.memory_bytes >= (stays := _stays_bytes(part)) + ROOM * max(peak - stays, 0.0)
+            for device, part, peak in zip(
+                self.cluster.devices, self.parts, self._expected, strict=True
+            )
+        ]
+        groups = map(self.layout.device_group, range(len(self.group.specs)))
+        keep = tuple(all(rooms[d] for d in own) for own in groups)
         # Workers begin by keeping, so the first order is left out where nothing changes.
         if keep != (self._keep or (True,) * len(keep)):
             self.order("keep_freed", [(kept,) for kept in keep])
         self._keep = keep
 
     def migrate(
-        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
+        self,
+        placement: Sequence[int],
+        order: Sequence[int],
+        *,
+        peak_bytes: Sequence[float] = (),
+        limit_s: float | None = None,
     ) -> int:
         """Change the placement between two steps, nothing lost; bytes that moved.
 
         State travels from worker to worker over the links that carry tensors, and the
         sequence of random numbers goes on where its operators now are.
+
+        Parameters
+        ----------
+        peak_bytes
+            As of `load`.
 
         Raises
         ------
@@ -243,6 +257,7 @@ class Session:
         self.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
         self._step_s = math.nan
         self.parts = after
+        self._expect(peak_bytes)
         return sum(wire_bytes(m.spec) for m in moves)
 
     def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -578,3 +593,8 @@ class Session:
             found.update(load_file(file))
             file.unlink()
         return found
+
+
+def _stays_bytes(part: Part) -> int:
+    """Bytes that a part holds from step to step."""
+    return sum(wire_bytes(i.spec) for i in part.inputs if i.role not in ("input", "target"))

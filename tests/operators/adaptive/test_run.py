@@ -231,12 +231,10 @@ class Shot(Session):
         self._shoot("snapshot")
         super().save_state(folder)
 
-    def migrate(
-        self, placement: Sequence[int], order: Sequence[int], *, limit_s: float | None = None
-    ) -> int:
+    def migrate(self, placement: Sequence[int], order: Sequence[int], **expected: Any) -> int:
         """As ever, perhaps with a worker less."""
         self._shoot("migration")
-        return super().migrate(placement, order, limit_s=limit_s)
+        return super().migrate(placement, order, **expected)
 
     def load(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import nan
 
 import numpy as np
 import pytest
@@ -139,3 +140,13 @@ def test_bursts_do_not_change_the_seconds_per_sample() -> None:
     done = [0.0, 1.9, 2.0, 3.9, 4.0, 5.9, 6.0]
     found = per_sample_s([Delivered(k, {}, 0.0, (s, s / 2)) for k, s in enumerate(done)], 2)
     assert found == pytest.approx([1.0] * 5, abs=0.06)
+
+
+def test_rates_of_copies_add_up_however_their_samples_are_delivered() -> None:
+    """One does a sample a second, one half of that: 1.5 per second, though in bursts of three."""
+    done = [(float(k), nan) for k in range(1, 25)] + [(nan, 2.0 * k + 90) for k in range(1, 13)]
+    in_order = sorted(done, key=lambda pair: pair[0] if pair[1] != pair[1] else pair[1] - 90)
+    delivered = [Delivered(k, {}, 0.0, done_s) for k, done_s in enumerate(in_order)]
+    found = per_sample_s(delivered, 8, [[0, 1]])
+    assert len(found) == 36 - 16
+    assert found == pytest.approx([2 / 3] * len(found))

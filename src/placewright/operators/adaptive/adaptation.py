@@ -244,10 +244,12 @@ class Adaptation:
         problem = self.online.problem()
         judgement = judge(problem, plan)
         order = execution_order(problem, judgement)
-        # Before the migration: it already needs memory as the new plan does.
-        self.session.expect(judgement.peak_bytes.tolist())
-        limit_s = self.session.group.limit_s + LATE * move_s
-        moved = self.session.migrate(plan.placement.tolist(), order, limit_s=limit_s)
+        moved = self.session.migrate(
+            plan.placement.tolist(),
+            order,
+            peak_bytes=judgement.peak_bytes.tolist(),
+            limit_s=self.session.group.limit_s + LATE * move_s,
+        )
         self.plan = plan
         self.timeline.plans += 1
         self._confirmed = 0

@@ -15,6 +15,7 @@ from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.measurement.measurement import Baseline, Measurement
+from placewright.numerics.arrays import FloatArray
 from placewright.operators import run as steps_run
 from placewright.operators.measuring import FEW_ROUNDS
 from placewright.operators.plan import OperatorPlan
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 SHOWN_SAMPLES = 8
 """In the measured trace."""
+
+COPIES_APART = 2
+"""Windows between samples, by which the rates of copies are measured: each does several in them."""
 
 CHECKED_BEYOND = 3
 """Samples that are compared with eager PyTorch, beyond those that are in flight at a time."""
@@ -263,11 +267,14 @@ class StreamRounds:
 
     def _block(self, k: int, samples: int) -> None:
         """One plan's turn: its pipeline is filled first, and still full when the block ends."""
-        window = self.predictions[k].window
+        window, processes = self.predictions[k].window, self.session.layout.processes
+        stages = stages_of(self.results[k].problem, self.results[k].plan)
+        samples = max(samples, COPIES_APART * window) if stages else samples
         first, last = window + 1, window + 1 + samples
         with self.open(k) as stream:
             delivered = list(stream.run([None] * (last + window)))
-        self.sample_s[k].append(per_sample_s(delivered[first : last + 1], window))
+        workers = [[processes[copy.device] for copy in stage] for stage in stages]
+        self.sample_s[k].append(per_sample_s(delivered[first : last + 1], window, workers))
         self.latency_s[k] += [d.latency_s for d in delivered[first:last]]
 
     def watched(self, k: int) -> Trace:
@@ -290,17 +297,33 @@ class StreamRounds:
         )
 
 
-def per_sample_s(delivered: Sequence[Delivered], window: int) -> list[float]:
+def per_sample_s(
+    delivered: Sequence[Delivered], window: int, stages: Sequence[Sequence[int]] = ()
+) -> list[float]:
     """Seconds per sample between samples that are `window` apart, or the first and the last.
 
     Samples come in bursts; a mean over the window does not depend on them. Of several workers the
     one that took longest counts: each has a clock of its own.
+
+    `stages`: where some have copies, their workers. The bursts of copies are no divisor of the
+    window: between samples twice as far apart, the rates of a stage's workers add up.
     """
     done_s = np.array([d.done_s for d in delivered])
-    apart = min(window, len(done_s) - 1)
+    apart = min(COPIES_APART * window if stages else window, len(done_s) - 1)
+    if stages:
+        parts = (done_s[k : k + apart + 1] for k in range(len(done_s) - apart))
+        return [
+            1.0 / min(sum(_rate_of(part[:, w]) for w in own) for own in stages) for part in parts
+        ]
     means = (done_s[apart:] - done_s[:-apart]) / apart
     slowest = int(np.argmax(done_s[-1] - done_s[0]))
     return [float(s) for s in means[:, slowest]]
+
+
+def _rate_of(done_s: FloatArray) -> float:
+    """Samples per second of one worker, from when it was done with those that it had."""
+    own = done_s[~np.isnan(done_s)]
+    return (len(own) - 1) / float(own[-1] - own[0]) if len(own) > 1 else 0.0
 
 
 def measured_trace(

@@ -78,7 +78,7 @@ class Delivered:
     latency_s
         From when it was given to the workers until all had said that it is done.
     done_s
-        By worker, when it was done there, on that worker's clock.
+        By worker, when it was done there, on that worker's clock; ``nan`` where it has not been.
     """
 
     index: int
@@ -234,9 +234,8 @@ class SampleStream:
             outputs: dict[str, torch.Tensor] = {}
             for done in parts.by_worker.values():
                 outputs.update(load(done.outputs) if done.outputs else {})
-            done_s = tuple(parts.by_worker[w].end_s for w in parts.workers)
-            if self.cut.stages:  # one of several clocks: that of the caller is the same for all
-                done_s = (time.perf_counter(),)
+            by_worker = map(parts.by_worker.get, range(len(self._queues)))
+            done_s = tuple(math.nan if done is None else done.end_s for done in by_worker)
             latency_s = time.perf_counter() - parts.given_s
             found.append(Delivered(self._next, outputs, latency_s, done_s))
             del self._parts[self._next]
