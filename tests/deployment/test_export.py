@@ -11,9 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import placewright
+from placewright.capturing.model import capture
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import stored_state
 from placewright.deployment import export
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError
+from placewright.io.tensor_files import stored_tensors
 from tests.deployment.test_calls import Net, X, expected, loss, net, same
 from tests.operators.adaptive.jobs import TRIO
 
@@ -125,6 +129,18 @@ def test_tied_weights_are_saved_once_and_in_several_files(
     assert isinstance(module, Tied)
     assert module.b.weight is module.a.weight
     assert torch.equal(expected(module, X), expected(model, X))
+
+
+def test_parameters_that_files_lack_are_the_models_own_unless_all_are(folder: Path) -> None:
+    """A new head has its own values, which is said; files of another model are refused."""
+    program, files = capture(net(), X).program, stored_tensors(folder)
+    source = ModelSource(net(), X)
+    some = {name: file for name, file in files.items() if name != "a.weight"}
+    with pytest.warns(UserWarning, match=r"'a\.weight': not there"):
+        state = stored_state(source, program, some)
+    assert torch.equal(state["parameter:a.weight"], net().a.weight)
+    with pytest.raises(InputError, match=r"another model(?s:.*)none of the model"):
+        stored_state(source, program, {f"other.{n}": file for n, file in files.items()})
 
 
 def test_tensors_of_files_that_the_model_does_not_have_are_named(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from warnings import warn
 
@@ -77,6 +77,7 @@ def stored_state(
     found, names = named_values(source), aliases(source)
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
     state: dict[str, AnyTensor] = {}
+    lacking: list[str] = []
     for entry in program.inputs:
         value = found.get((entry.role, entry.key))
         given = next((weights[n] for n in names.get(entry.key, ()) if n in weights), None)
@@ -87,7 +88,9 @@ def stored_state(
         elif isinstance(value, Tensor) and value.is_meta:
             raise _missing(entry, weights)
         else:
+            lacking += [entry.key] * (entry.role == "parameter" and entry.key in names)
             state[entry.name] = _value(entry, found, program, copy=False)
+    _check_lacking(weights, lacking, state)
     _warn_of_others(weights, {n for own in names.values() for n in own}, program)
     return state
 
@@ -104,17 +107,43 @@ def aliases(source: ModelSource) -> dict[str, list[str]]:
     return {names[0]: names for names in by_tensor.values()}
 
 
-def _warn_of_others(
-    weights: Mapping[str, StoredTensor], known: set[str], program: Program, most: int = 3
+def _check_lacking(
+    weights: Mapping[str, StoredTensor], lacking: Sequence[str], state: Mapping[str, AnyTensor]
 ) -> None:
+    """Say that parameters have the model's own values.
+
+    Raises `InputError`: all of them have.
+    """
+    if not lacking:
+        return
+    path, first = next(iter(weights.values())).path, lacking[0]
+    if not any(isinstance(value, StoredTensor) for value in state.values()):
+        raise InputError(
+            "the weights are of another model",
+            where=path,
+            by=f"none of the model's {len(lacking)} parameters is there, {first!r} for one",
+            hint="give the weights that were saved from this model",
+        )
+    warn(
+        f"{path}: {_shown(lacking)}: not there, so the model's own values are used\n"
+        "  next: nothing if they are of a part that you added; else give the weights that were "
+        "saved from this model",
+        stacklevel=3,
+    )
+
+
+def _shown(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more
+
+
+def _warn_of_others(weights: Mapping[str, StoredTensor], known: set[str], program: Program) -> None:
     """Name tensors of the files that the model does not have."""
     extra = sorted(weights.keys() - known - {entry.key for entry in program.inputs})
     if extra:
-        shown = ", ".join(repr(name) for name in extra[:most])
-        more = f" and {len(extra) - most} more" if len(extra) > most else ""
         warn(
-            f"{weights[extra[0]].path}: {shown}{more}: the model has no such tensors, so they are "
-            "not used\n  next: nothing if they are of a part that you left out; else give the "
+            f"{weights[extra[0]].path}: {_shown(extra)}: the model has no such tensors, so they "
+            "are not used\n  next: nothing if they are of a part that you left out; else give the "
             "weights that were saved from this model",
             stacklevel=2,
         )
