@@ -46,7 +46,7 @@ KILLED = "killed by signal 9"
 """How a worker ends that the kernel takes memory from, among others."""
 
 ROOM = 3.0
-"""Times what a step needs beside what stays: with so much, a worker keeps what it frees."""
+"""Times what a step makes beside what stays, on top of its peak: a worker keeps what it frees."""
 
 MOST_PROGRAMS = 8
 """Beside the loaded one."""
@@ -198,15 +198,15 @@ class Session:
     def _expect(self, peak_bytes: Sequence[float]) -> None:
         """Take what each device is expected to need for its part; see `load`.
 
-        Workers keep freed memory for the next step where their devices have room for `ROOM` times
-        what a step makes beside weights and other state, and hand it back at once where they have
-        not.
+        Workers keep freed memory for the next step where their devices have room on top of it for
+        `ROOM` times what a step makes beside weights and other state: free pieces lie between used
+        ones. They hand it back at once where they have not.
         """
         self._expected = tuple(peak_bytes)
         if not self._expected:
             return
         rooms = [
-            device.memory_bytes >= (stays := _stays_bytes(part)) + ROOM * max(peak - stays, 0.0)
+            device.memory_bytes >= peak + ROOM * max(peak - _stays_bytes(part), 0.0)
             for device, part, peak in zip(
                 self.cluster.devices, self.parts, self._expected, strict=True
             )
