@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-from placewright.errors import RunError
-
-OUT_OF_MEMORY = "out of memory"
-
-_STATED = re.compile(OUT_OF_MEMORY + r": held (\d+) bytes, asked for (\d+) more")
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+from placewright.runtime.out_of_memory import asked_bytes, out_of_memory
 
 
 class MemoryUse:
@@ -63,11 +56,11 @@ class MemoryUse:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Raise a `RunError` that `stated` reads where the memory does not suffice."""
+        """Raise `out_of_memory` where the memory does not suffice."""
         try:
             yield
         except (MemoryError, RuntimeError) as error:
-            asked = _asked(error)
+            asked = asked_bytes(error)
             if asked is None:
                 raise
             gpu = self._devices[0].startswith("cuda")
@@ -76,8 +69,7 @@ class MemoryUse:
                 if gpu
                 else max(0, self._now() - self._before)
             )
-            what = f"{OUT_OF_MEMORY}: held {held} bytes, asked for {asked} more"
-            raise RunError(what) from error
+            raise out_of_memory(held, asked) from error
 
 
 def return_freed_memory() -> None:
@@ -87,12 +79,6 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def stated(traceback: str) -> tuple[int, int] | None:
-    """Bytes held and asked for by a worker that ran out of memory, from its traceback."""
-    found = _STATED.search(traceback)
-    return None if found is None else (int(found[1]), int(found[2]))
-
-
 def _status(key: str) -> int:
     """Bytes by the kernel's account of this process; 0 where it gives none."""
     with suppress(OSError):
@@ -100,16 +86,3 @@ def _status(key: str) -> int:
             if line.startswith(key + ":"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _asked(error: BaseException) -> int | None:
-    """Bytes that an allocation was for; 0 if unknown, ``None`` for any other error."""
-    text = str(error)
-    host = re.search(r"tried to allocate (\d+) bytes", text)
-    if host is not None:
-        return int(host[1])
-    gpu = re.search(r"Tried to allocate ([\d.]+) ([KMG]?)iB", text)
-    if gpu is not None:
-        return int(float(gpu[1]) * _UNITS[gpu[2]])
-    lacks = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return 0 if lacks or "can't allocate memory" in text else None

@@ -19,14 +19,13 @@ from placewright.errors import InputError, RunError, UnsupportedError, WorkerErr
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
-from placewright.report.text import size
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
-from placewright.runtime.memory_use import stated
 from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
 from placewright.runtime.messages.wire import wire_bytes
+from placewright.runtime.out_of_memory import explained
 from placewright.runtime.probe import link_line
 from placewright.runtime.scratch import Scratch
 from placewright.runtime.step.devices import storable
@@ -41,9 +40,6 @@ from placewright.runtime.step.shares import Share, shares
 from placewright.runtime.step_record import StepLog, StepRecord, step_record
 
 T = TypeVar("T")
-
-KILLED = "killed by signal 9"
-"""How a worker ends that the kernel takes memory from, among others."""
 
 ROOM = 3.0
 """Times what a step makes beside what stays, on top of its peak: a worker keeps what it frees."""
@@ -482,41 +478,15 @@ class Session:
         try:
             return self.group.order(name, arguments, limit_s=limit_s)
         except WorkerError as error:
-            raise self._explained(error) from error
+            raise explained(error, self._expected_of(error.where)) from error
 
-    def _explained(self, error: WorkerError) -> WorkerError:
-        """The error with what the judge expected, where a worker's memory did not suffice."""
-        named = {self.group.worker_name(r): r for r in range(len(self.group.names))}
-        ranks = [named[error.where]] if error.where in named else []
-        used = stated(error.hint)
-        expected = 0.0
+    def _expected_of(self, worker: str) -> float:
+        """Bytes that the judge expected a worker to need; 0 if unknown."""
         by_device = self._expected if self._selected is None else self._selected.peak_bytes
-        if ranks and by_device:
-            expected = sum(by_device[d] for d in self.layout.device_group(ranks[0]))
-        hint = (
-            "give the device a smaller `memory` in the cluster, or leave more of it free, and "
-            "place the model again"
-        )
-        if used is None and error.by.startswith("MemoryError"):  # while it read the order
-            by = f"{size(expected)} is what the judge expected" if expected else error.by
-            return WorkerError("the worker ran out of memory", where=error.where, by=by, hint=hint)
-        if used is None:
-            if ranks and expected and error.by == KILLED:
-                error.by += f"; the judge expected {size(expected)} for it"
-                error.args = (error.what, error.where, error.by, error.hint)
-            return error
-        held, asked = used
-        by = f"it held {size(held)} and asked for {size(asked)} more"
-        if expected:
-            over = held + asked - expected
-            by += f", {size(abs(over))} {'above' if over > 0 else 'below'} the {size(expected)} "
-            by += "that the judge expected"
-        return WorkerError(
-            "the worker ran out of memory",
-            where=error.where,
-            by=by,
-            hint=hint,
-        )
+        ranks = [r for r in range(len(self.group.names)) if self.group.worker_name(r) == worker]
+        if not by_device or not ranks:
+            return 0.0
+        return sum(by_device[d] for d in self.layout.device_group(ranks[0]))
 
     def lost(self) -> set[str]:
         """Names of the devices whose process is gone."""
