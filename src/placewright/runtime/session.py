@@ -186,12 +186,12 @@ class Session:
         self.loads += 1
         self.executed = False
         self.parts, given = self._cut(self._loaded, placement, order, stages)
-        self._expect(peak_bytes)
+        self._expect(peak_bytes, self.parts)
         files = zip(given, self._initial, strict=True)
         self.order("load", [(share, file, self._weights) for share, file in files])
         self.order_all("seed", seed)
 
-    def _expect(self, peak_bytes: Sequence[float]) -> None:
+    def _expect(self, peak_bytes: Sequence[float], parts: Sequence[Part]) -> None:
         """Take what each device is expected to need for its part; see `load`.
 
         Workers keep freed memory for the next step where their devices have room on top of it for
@@ -203,9 +203,7 @@ class Session:
             return
         rooms = [
             device.memory_bytes >= peak + ROOM * max(peak - _stays_bytes(part), 0.0)
-            for device, part, peak in zip(
-                self.cluster.devices, self.parts, self._expected, strict=True
-            )
+            for device, part, peak in zip(self.cluster.devices, parts, self._expected, strict=True)
         ]
         groups = map(self.layout.device_group, range(len(self.group.specs)))
         keep = tuple(all(rooms[d] for d in own) for own in groups)
@@ -250,10 +248,11 @@ class Session:
         if drawing != processes[random_home(after)]:
             state = self.order_all("random_state")[drawing]
             self.order_all("set_random_state", state)
+        # Before the migration: it already needs memory as the new plan does.
+        self._expect(peak_bytes, after)
         self.order("migrate", [(share, moves) for share in given], limit_s=limit_s)
         self._step_s = math.nan
         self.parts = after
-        self._expect(peak_bytes)
         return sum(wire_bytes(m.spec) for m in moves)
 
     def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
