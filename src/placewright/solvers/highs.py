@@ -88,6 +88,7 @@ def run_highs(program: LinearProgram, *, seed: int, deadline_s: float, tolerance
     status, ended = solver.run(left_s), solver.package.HighsModelStatus
     info, solution = solver.highs.getInfo(), solver.highs.getSolution()
     values = np.array(solution.col_value) if solution.value_valid else None
+    # A linear program has no dual bound: HiGHS says 0.
     bound = info.mip_dual_bound if any(program.columns.whole) else info.objective_function_value
     known = math.isfinite(bound) and status != ended.kInfeasible
     return Answer(

@@ -163,6 +163,7 @@ def solve_pbqp(
     if found.choice is not None and found.value < value:
         value, choice = found.value, found.choice
     lower = min(found.lower, value)
+    # Not `<=`: where both are infinite, nothing is allowed, and that is proved.
     proved = not value - lower > search.tolerance
     return PbqpSolution(choice, value, lower, proved, greedy.fired, search.opened)
 

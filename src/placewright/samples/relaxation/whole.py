@@ -37,7 +37,7 @@ def whole_plan(
 
     `start`: shape (moves,): a plan to start from.
     `every`: whether `moves` are all moves there are, so that the solver's bound holds for every
-    plan.
+    plan; with a label mix it does not, for plans that need all that the judge allows.
     Raises `InfeasibleError`: nothing was found.
     Raises `MissingDependencyError`: the engine is not installed.
     """
