@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
-from placewright.runtime.step.partition import partition
-from tests.runtime.chain import diamond
+from placewright.graph.program import ProgramInput
+from placewright.runtime.step.partition import Part, partition, state_moves
+from tests.runtime.chain import SPEC, diamond
 
 
 def test_every_message_is_received_once_and_before_its_first_use() -> None:
@@ -26,3 +28,14 @@ def test_a_value_is_freed_after_its_last_use_and_outputs_never() -> None:
     (part,) = partition(graph, [0] * 4, range(4), 1)
     assert [step.frees for step in part.steps] == [(), (), ("a",), ("b", "c")]
     assert part.outputs == {"output": "d"}
+
+
+def test_what_steps_change_moves_also_where_it_is_only_read() -> None:
+    """A forward pass beside a training step: the file that it was loaded from is out of date."""
+    changed = ProgramInput("parameter:w", "parameter", "w", SPEC, mutated=True)
+    here, there = Part(0, (), (), (), {}), Part(1, (), (), (), {})
+    before = (replace(here, inputs=(changed,)), there)
+    read = replace(changed, mutated=False)
+    (move,) = state_moves(before, (here, replace(there, inputs=(read,))))
+    assert (move.value, move.source, move.target) == ("parameter:w", 0, 1)
+    assert not state_moves(before, (replace(here, inputs=(read,)), there))

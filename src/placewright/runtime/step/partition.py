@@ -263,11 +263,12 @@ def state_moves(
     """
     rank = range(len(after)) if processes is None else processes
     home = {i.name: part.device for part in before for i in part.inputs if i.mutated}
+    # Also for a program that does not change it: what it was loaded with is out of date.
     missing = [
         (item, part.device)
         for part in after
         for item in part.inputs
-        if item.mutated and home.get(item.name, part.device) != part.device
+        if home.get(item.name, part.device) != part.device
     ]
     return tuple(
         Message(
