@@ -3,20 +3,22 @@
 Generated graphs (`transfer_graphs`, seeds from 300,000) and training steps of small captured models
 on a preset; from uniform softmaxes, at 2,400 samples. For every graph the mean over seeds, relative
 to HEFT; at the end, over graphs, the geometric mean of value with both parts over value with one,
-with its 95 % interval (Student's t over graphs; below 1: both parts are better).
+with its 95 % interval (Student's t over graphs; below 1: both parts are better). It counts samples:
+what else the machine does changes nothing. ``--out FILE --minutes M`` keeps a row per graph and
+goes on in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from itertools import product
 from statistics import mean, stdev
 from typing import Literal
 
+from kept_rows import KeptRows, add_options
 from placewright import (
     Cluster,
     Context,
@@ -40,27 +42,33 @@ FIRST = 300_000
 
 def main(asked: argparse.Namespace) -> None:
     """Print a row per graph, then what both parts bring."""
-    columns = [(which, parts) for which in PROFILES for parts in PARTS]
+    columns = list(product(PROFILES, PARTS))
     print(f"| graph | operators | {' | '.join(f'{w}, {p}' for w, p in columns)} |")
     print("|---|---:|" + "---:|" * len(columns))
-    rows: list[dict[str, float]] = []
+    kept, rows = KeptRows(asked.out, asked.minutes), []
     for problem in problems(asked):
-        begun, row = time.process_time(), {}
-        heft = judge(problem, HEFT(problem, Context())).value
-        for which, parts in columns:
-            planner = Post(samples=asked.samples, profile=which, start="uniform", parts=parts)
-            plans = [planner(problem, Context(seed=s)).plan for s in range(asked.seeds)]
-            row[f"{which} {parts}"] = mean(judge(problem, plan).value / heft for plan in plans)
+        key = f"{problem.name}, {asked.samples} samples, {asked.seeds} seeds"
+        row = kept.get(key, partial(row_of, problem, asked.samples, asked.seeds))
+        if row is None:
+            continue
         rows.append(row)
         cells = [f"{row[f'{w} {p}']:.3f}" for w, p in columns]
         print(f"| {problem.name} | {problem.n} | {' | '.join(cells)} |", flush=True)
-        if asked.json:
-            asked.json.write_text(json.dumps(rows, indent=1) + "\n")
-        print(f"{problem.name}: {time.process_time() - begun:.0f} s of processor time", flush=True)
+    kept.print_left()
     for which in PROFILES:
         for alone in PARTS[1:]:
             logs = [math.log(row[f"{which} both"] / row[f"{which} {alone}"]) for row in rows]
             print(f"{which}: both over {alone} alone {interval(logs)}, {len(logs)} graphs")
+
+
+def row_of(problem: OperatorProblem, samples: int, seeds: int) -> dict[str, float]:
+    """Means over seeds, relative to HEFT, by profile and parts."""
+    heft, row = judge(problem, HEFT(problem, Context())).value, {}
+    for which, parts in product(PROFILES, PARTS):
+        planner = Post(samples=samples, profile=which, start="uniform", parts=parts)
+        plans = [planner(problem, Context(seed=s)).plan for s in range(seeds)]
+        row[f"{which} {parts}"] = mean(judge(problem, plan).value / heft for plan in plans)
+    return row
 
 
 def problems(asked: argparse.Namespace) -> Iterator[OperatorProblem]:
@@ -91,5 +99,5 @@ if __name__ == "__main__":
     parser.add_argument("--on", default="server-4gpu")
     parser.add_argument("--samples", type=int, default=2400)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
+    add_options(parser)
     main(parser.parse_args())

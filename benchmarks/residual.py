@@ -1,11 +1,14 @@
 """Errors of predicted steps before and after a residual model, on models that it never saw.
 
-    python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs runs.json]
+    python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs FOLDER]
 
-The plans of `small_steps.py` are measured: two of each of twelve small models. Every model's runs
-are then corrected by what was learned from the other models' runs; the strength of the regression
-is chosen without the model, too. `--runs FILE` keeps the runs after every model; models that it has
-are not measured again, and with `--minutes M` no other is begun after so many.
+Of each of the twelve models of `small_steps.py`, single devices and plans of quick planners that
+use several are measured in turns. Every model's runs are then corrected by what was learned from
+the other models' runs; the strength of the regression is chosen without the model, too. The same
+steps are also predicted from costs computed from FLOPs and bytes, as where nothing was profiled.
+
+`--runs FOLDER` keeps the runs after every model, by how costs were found; models that it has are
+not measured again, and with `--minutes M` no other is begun after so many.
 """
 
 from __future__ import annotations
@@ -18,28 +21,83 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright import Cluster, ProfileTable, load_cluster
+from placewright import (
+    Cluster,
+    OperatorProblem,
+    ProfileTable,
+    Result,
+    capture_source,
+    compare,
+    initial_state,
+    judge,
+    load_cluster,
+    profile,
+    running,
+)
+from placewright.operators.measuring import MeasuringRounds
 from placewright.operators.residual import Corrected, MeasuredRun, fit, held_out, measured_run
 from placewright.operators.residual_files import read_runs, write_runs
-from small_steps import MODELS, measured
+from placewright.planning.contract import silent
+from small_steps import MODELS, SPLITTING
+
+METHODS = ("measured", "analytic")
+"""How costs were found: profiled, or computed from FLOPs and bytes."""
+
+
+Runs = dict[str, list[MeasuredRun]]
+"""By `METHODS`."""
 
 
 def collected(
     names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None, minutes: float
-) -> list[MeasuredRun]:
-    """Runs of the plans of `small_steps.py`: those that were kept, and of each model without."""
+) -> Runs:
+    """Runs by how costs were found: those that were kept, and of each model without."""
     table, end_s = ProfileTable(), time.monotonic() + 60 * minutes
-    found = list(read_runs(kept)) if kept is not None and kept.exists() else []
-    known = {run.model for run in found}
+    files = {method: kept / f"{method}.json" for method in METHODS} if kept else {}
+    found: Runs = {method: [] for method in METHODS}
+    for method, file in files.items():
+        found[method] = list(read_runs(file)) if file.exists() else []
+    known = {run.model for run in found[METHODS[-1]]}
     for name in (name for name in names if name not in known):
         if time.monotonic() > end_s:
             print(f"{name} is not measured yet: run the same command again.")
             continue
-        for result, taken in measured(name, cluster, steps, table):
-            found.append(measured_run(result.judgement, taken.measured_s, name))
-        if kept is not None:
-            write_runs(found, kept)
+        for method, runs in measured(name, cluster, steps, table).items():
+            found[method] += runs
+        for method, file in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_runs(found[method], file)
     return found
+
+
+def measured(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> Runs:
+    """Runs of a model's plans, measured in turns."""
+    small = MODELS[name]
+    source = small.source(name)
+    graph = capture_source(source, training=small.training)
+    state = initial_state(source, graph.program)
+    problem = profile(graph, cluster, state=state, table=table)
+    results = plans(problem)
+    with running(graph, cluster, state) as runner:
+        turns = MeasuringRounds(runner.session, results, 0)
+        turns.measure(steps, 5, silent)
+        taken_s = [turns.measurement(k).measured_s for k in range(len(results))]
+    computed = profile(graph, cluster, method="analytic")
+    judged = {"measured": [r.judgement for r in results]}
+    judged["analytic"] = [judge(computed, r.plan) for r in results]
+    return {
+        method: [measured_run(j, s, name) for j, s in zip(found, taken_s, strict=True)]
+        for method, found in judged.items()
+    }
+
+
+def plans(problem: OperatorProblem) -> list[Result]:
+    """Every device alone, and the plans of `SPLITTING` that use several and differ."""
+    found = {}
+    for planner in (*(f"only:{device}" for device in problem.device_names), *SPLITTING):
+        result = compare(problem, [planner])
+        found.setdefault(tuple(result.plan.placement.tolist()), result)
+    return list(found.values())
 
 
 def error(seconds: float, run: MeasuredRun) -> float:
@@ -73,12 +131,20 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--runs", type=Path)
+    parser.add_argument("--runs", type=Path, help="a folder")
     parser.add_argument("--minutes", type=float, default=1e6)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     cluster = load_cluster(asked.on)
-    runs = collected(asked.models, cluster, asked.steps, asked.runs, asked.minutes)
+    for method, runs in collected(
+        asked.models, cluster, asked.steps, asked.runs, asked.minutes
+    ).items():
+        print(f"\n## Costs: {method}\n")
+        print_table(runs)
+
+
+def print_table(runs: Sequence[MeasuredRun]) -> None:
+    """A row per run, and the summary."""
     if len({run.model for run in runs}) < 3:
         print("Runs of three models are needed to hold one out.")
         return

@@ -103,6 +103,18 @@ def test_windows_forget_what_was_not_taken(links: Links) -> None:
         check_plan(orders.problem, OperatorPlan(state.best_place, state.best_sequence))
 
 
+def test_channels_are_what_a_fresh_decoding_gives() -> None:
+    """Where transfers wait, moves, sorting and windows that are undone change who sends first."""
+    for seed in range(12):
+        problem = random_problem(seed, most_operators=200, most_devices=5, links=Links.CONTENDED)
+        orders, state = a_line(problem)
+        state.score[TEMPERATURE] = 0.02 * state.score[VALUE]
+        for _ in range(12):
+            anneal_windows(orders.instance, state, 2, 64, 60, 1.0)
+            again = orders.improve(state.sequence, state.place, moves=0, heat=0.0, seed=0)
+            assert state.score[VALUE] == pytest.approx(again.value_s, rel=1e-9)
+
+
 def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
     """A random placement, decoded in the order in which it is played."""
     place = random_placement(problem, np.random.default_rng(0))

@@ -77,17 +77,12 @@ class Setting(NamedTuple):
 
 GRID = (
     Setting(0.5, 1.0, 1.0, trust=0.0),
-    Setting(0.0, 1.0, 3.0, trust=0.0),
-    Setting(0.0, 2.0, 1.0, trust=0.0),
     Setting(1.0, 1.0, 1.0, trust=0.0),
-    Setting(0.0, 1.0, 0.0, trust=0.0),
     Setting(0.0, 1.0, 1.0),
     Setting(0.5, 1.0, 3.0),
-    Setting(0.3, 1.5, 1.5),
     Setting(0.0, 4.0, 1.0),
-    Setting(0.7, 2.0, 1.0),
 )
-"""Settings that are decoded first: half of them without the network is better than all with it."""
+"""Settings that are decoded first: some without the network is better than all with it."""
 
 
 @final
@@ -119,7 +114,8 @@ class Transfer:
     spread
         Spread of the logarithms of priorities and settings that are drawn.
     walk
-        Operators decoded along the walk, fewer above `LARGE` operators; 0 for none.
+        Operators and uses of tensors decoded along the walk, in pairs, fewer above `LARGE`
+        operators; 0 for none.
     heat
         First temperature of the walk, in mean operator times.
     checkpoint
@@ -128,11 +124,11 @@ class Transfer:
 
     name: ClassVar[str] = "transfer"
     on_request: ClassVar[bool] = True
-    decoded: int = 15_000
-    most: int = 60
+    decoded: int = 5_000
+    most: int = 20
     spread: float = 0.15
-    walk: float = 2e6
-    heat: float = 0.03
+    walk: float = 6e6
+    heat: float = 0.045
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -267,6 +263,7 @@ class Decoder:
         if serial or problem.m < 2 or self.score.over_bytes > 0 or not fully_linked(problem):
             return
         orders, sequence = OrderSearch(problem, self.setup.groups), start_order(self.judge(start))
+        work *= 2 * problem.n / (problem.n + len(self.uses.source))
         if self.contended:
             work *= near_share(sequence, self.uses)
         end = orders.improve(

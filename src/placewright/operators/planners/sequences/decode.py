@@ -65,7 +65,7 @@ def start_state(
         np.zeros(n, dtype=np.int64),
         np.zeros(n, dtype=np.int64),
         np.full(3, np.inf),
-        np.zeros(10, dtype=np.int64),
+        np.zeros(11, dtype=np.int64),
     )
     s.position[sequence] = np.arange(n)
     s.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
@@ -198,7 +198,7 @@ def settle(f: SequenceInstance, s: SequenceState) -> float:
     for _ in range(SETTLINGS):
         # Sorting by end keeps producers first: they end no later than what reads them, and equal
         # ends stay as they are.
-        first = _sorted_by_end(s)
+        first = _sorted_by_end(f, s)
         if first == len(s.sequence):
             break
         value = decode(f, s, first, np.inf)
@@ -206,8 +206,11 @@ def settle(f: SequenceInstance, s: SequenceState) -> float:
 
 
 @njit_internal
-def _sorted_by_end(s: SequenceState) -> int:
-    """Sort by insertion, since little is out of place; the first position that changed."""
+def _sorted_by_end(f: SequenceInstance, s: SequenceState) -> int:
+    """Sort by insertion, since little is out of place; the first position that changed.
+
+    That of a producer of what moved counts too: it sends to its next reader first.
+    """
     n = len(s.sequence)
     first = n
     for x in range(1, n):
@@ -220,4 +223,6 @@ def _sorted_by_end(s: SequenceState) -> int:
             s.sequence[at] = i
             s.position[i] = at
             first = min(first, at)
+            for e in range(f.in_start[i], f.in_start[i + 1]):
+                first = min(first, s.position[f.producer[e]])
     return first

@@ -17,6 +17,7 @@ from placewright.operators.planners.sequences.decode import decode, settle
 from placewright.operators.planners.sequences.state import (
     BEST,
     CRITICAL,
+    EARLIEST,
     FIRST,
     HIGH,
     LOW,
@@ -71,6 +72,7 @@ def _anneal_window(
         i = s.sequence[at]
         s.kept[at], s.kept_place[at] = i, s.place[i]
     _keep_critical(s, low, high)
+    s.counts[EARLIEST] = low
     s.score[VALUE] = open_window(f, s, low, high)
     estimated = _moves(f, s, moves, cooling)
     # With transfers that wait the window's makespan is an estimate: up to one temperature more
@@ -84,7 +86,7 @@ def _anneal_window(
         for at in range(low, high + 1):
             i = s.kept[at]
             s.sequence[at], s.position[i], s.place[i] = i, at, s.kept_place[at]
-        s.score[VALUE] = decode(f, s, min(low, s.counts[VALID]), np.inf)
+        s.score[VALUE] = decode(f, s, min(s.counts[EARLIEST], s.counts[VALID]), np.inf)
     elif s.score[VALUE] < s.score[BEST]:
         _keep_best(s)
 
@@ -144,6 +146,7 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
         value = decode(f, s, first, limit * (1 + 1e-12))
         if value <= limit:
             s.score[VALUE] = value
+            s.counts[EARLIEST] = min(s.counts[EARLIEST], first)
             if whole and value < s.score[BEST]:
                 if f.contended:
                     s.score[VALUE] = settle(f, s)

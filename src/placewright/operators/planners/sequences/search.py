@@ -12,6 +12,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import OperatorJudgement
+from placewright.operators.planners.lists.ranks import optimistic_costs
 from placewright.operators.planners.placements.search import COLDEST, mean_operator_s
 from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.moves import anneal, anneal_windows
@@ -36,9 +37,6 @@ LARGEST = 256
 
 IN_WINDOW = 512
 """Moves in one window."""
-
-MOST_TAILS = 100_000
-"""Most operators for which the least time to the end is computed."""
 
 DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
@@ -151,7 +149,6 @@ def fully_linked(problem: OperatorProblem) -> bool:
 
 def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
     n, m = problem.n, problem.m
-    reads = np.repeat(np.arange(n), np.diff(costs.in_offsets))
     # Uses are listed by tensor; sorted stably by producer they stay by tensor, which rule C4 needs.
     made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
     by_producer = np.argsort(made, kind="stable")
@@ -177,22 +174,13 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         latency_s=np.where(off, problem.latency_s, 0.0).ravel(),
         seconds_per_byte=np.where(off, problem.seconds_per_byte, 0.0).ravel(),
         channel=costs.channel.ravel(),  # -1 within a device, whatever the problem has there
-        tail_s=_tails(problem, reads, producer),
+        tail_s=_tails(problem, costs),
     )
     parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
     return SequenceInstance(*parts)
 
 
-def _tails(problem: OperatorProblem, reads: IntArray, producer: IntArray) -> FloatArray:
+def _tails(problem: OperatorProblem, costs: Costs) -> FloatArray:
     """Lower bound on the seconds from an operator's end to the makespan, over all placements."""
-    least = problem.compute_s.min(axis=1)
-    tail = np.zeros(problem.n)
-    if problem.n > MOST_TAILS:
-        return tail
-    offsets, tensors = problem.topology.out_offsets, problem.topology.out_tensors
-    first, consumers = problem.consumer_offsets, problem.consumers
-    for i in problem.topology.order[::-1].tolist():
-        for k in tensors[offsets[i] : offsets[i + 1]].tolist():
-            for j in consumers[first[k] : first[k + 1]].tolist():
-                tail[i] = max(tail[i], tail[j] + least[j])
-    return tail
+    least_s = problem.compute_s.min(axis=1, keepdims=True)
+    return optimistic_costs(costs, least_s)[:, 0].copy()  # one device: nothing is sent

@@ -9,10 +9,11 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 VALUE, BEST, TEMPERATURE = 0, 1, 2
 """Indices of `SequenceState.score`."""
 
-RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, PENDING, TOUCHED = range(10)
+RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, PENDING, TOUCHED, EARLIEST = range(11)
 """Indices of `SequenceState.counts`: random state; positions decoded; entries in the undo log;
 operators moved, and the first position that a move changes; critical operators; first and last
-position of the window; tensors in `pending` and in `touched`."""
+position of the window; tensors in `pending` and in `touched`; the first position that any move of
+the window has changed."""
 
 
 class SequenceInstance(NamedTuple):
