@@ -2,10 +2,11 @@
 
     python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs FOLDER]
 
-Of each of the twelve models of `small_steps.py`, single devices and plans of quick planners that
-use several are measured in turns. Every model's runs are then corrected by what was learned from
-the other models' runs; the strength of the regression is chosen without the model, too. The same
-steps are also predicted from costs computed from FLOPs and bytes, as where nothing was profiled.
+Of each of the twelve models of `small_steps.py`, or the zoo's small ones where they are named,
+single devices and plans of quick planners that use several are measured in turns. Every model's
+runs are then corrected by what was learned from the other models' runs; the strength of the
+regression is chosen without the model, too. The same steps are also predicted from costs computed
+from FLOPs and bytes, as where nothing was profiled.
 
 `--runs FOLDER` keeps the runs after every model, by how costs were found; models that it has are
 not measured again, and with `--minutes M` no other is begun after so many.
@@ -38,6 +39,7 @@ from placewright.operators.measuring import MeasuringRounds
 from placewright.operators.residual import Corrected, MeasuredRun, fit, held_out, measured_run
 from placewright.operators.residual_files import read_runs, write_runs
 from placewright.planning.contract import silent
+from placewright.testing.small_zoo import SIZES, small
 from small_steps import MODELS, SPLITTING
 
 METHODS = ("measured", "analytic")
@@ -72,9 +74,8 @@ def collected(
 
 def measured(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> Runs:
     """Runs of a model's plans, measured in turns."""
-    small = MODELS[name]
-    source = small.source(name)
-    graph = capture_source(source, training=small.training)
+    source = MODELS[name].source(name) if name in MODELS else small(name)
+    graph = capture_source(source, training=name not in MODELS or MODELS[name].training)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state, table=table)
     results = plans(problem)
@@ -128,7 +129,7 @@ def summary(runs: Sequence[MeasuredRun], held: Sequence[Corrected]) -> str:
 def main() -> None:
     """Print the table and its summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, *SIZES])
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--runs", type=Path, help="a folder")

@@ -127,7 +127,7 @@ class Transfer:
     decoded: int = 5_000
     most: int = 20
     spread: float = 0.15
-    walk: float = 6e6
+    walk: float = 7e6
     heat: float = 0.045
     checkpoint: str = ""
 
