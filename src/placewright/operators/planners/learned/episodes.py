@@ -145,6 +145,7 @@ def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> Epis
     for i in p.topology.order[::-1].tolist():
         edges = out[1][out[0][i] : out[0][i + 1]]
         rank[i] = mean_s[i] + max((edge_s[e] + rank[target[e]] for e in edges.tolist()), default=0)
+    # The root of the mean square: many small operators hardly count. Never zero, as it divides.
     unit = float(np.sqrt((mean_s**2).mean())) or float(edge_s.max(initial=0.0)) or 1.0
     return EpisodeInstance(
         thawed(p.compute_s),
@@ -244,6 +245,8 @@ def simulate_episode(
             d = _choose(policy, rule, noise, random, held, count, v, t)
         t.place[v] = d
         home[g] = d
+        # The estimated schedule itself: only the feature START ignores inputs where `by_load` is
+        # set.
         start = max(free[d], t.seen[v, d, INPUTS] * b.whole_s)
         end[v] = start + b.compute_s[v, d]
         free[d] = end[v]
@@ -256,6 +259,8 @@ def simulate_episode(
             missing[j] -= 1
             if missing[j] == 0:
                 ready[size] = j
+                # With `step` it says which operators could have been chosen at each step, so that
+                # the likelihood of all choices is computed afterwards in one pass.
                 t.ready[j] = step + 1
                 size += 1
 

@@ -151,6 +151,7 @@ def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     kinds = [(at, r) for at, devices in enumerate(pools) for r in _copies(problem, len(devices))]
     pool, copies = np.array(kinds, dtype=np.int64).T
     first = np.array([pools[at][0] for at in pool])
+    # All of rule L5 is linear in a node's work and bytes, so that it is part of a kind's prices.
     ring = 2.0 * (copies - 1) / copies * problem.pipeline.sync_seconds_per_byte
     members, moved, moved_backward = _hyperedges(problem, node)
     cluster, cluster_rate = _clusters(problem)
@@ -313,6 +314,7 @@ def _hyperedges(
         some = problem.readers(k)
         members = tuple(sorted({int(node[producer]), *node[some].tolist()}))
         size = float(problem.tensor_bytes[k])
+        # Within one node, or without bytes, a tensor costs nothing anywhere.
         if len(members) > 1 and size > 0:
             entry = found.setdefault(members, [0.0, 0.0])
             entry[0] += size

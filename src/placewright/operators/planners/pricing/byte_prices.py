@@ -49,8 +49,10 @@ def within_memories(
         found += places
         if time.perf_counter() >= deadline_s:
             break
+        # No price is high enough, or only the last one: what tensors hold is too much, whatever
+        # bytes cost.
         if len(places) == RAISES:
-            break  # no price is high enough: what tensors hold is too much, whatever bytes cost
+            break
         found += _bisected(tilted, costs_s, low, high, halvings, deadline_s)
     return found
 

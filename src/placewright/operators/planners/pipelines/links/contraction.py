@@ -151,6 +151,7 @@ def _tensors(
         readers = tuple(sorted({*node[some].tolist()} - {producer}))
         if readers:
             entry = found.setdefault((producer, readers, bool(backward[k])), [0.0, 0.0])
+            # Number and bytes of tensors are enough: a transfer's seconds are linear in both.
             entry[0] += 1.0
             entry[1] += float(p.tensor_bytes[k])
     sizes = np.array(list(found.values())).reshape(-1, 2)

@@ -110,6 +110,7 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) 
             return None
         row: list[int | None] = [None] * c.devices
         for d in range(c.devices):
+            # What alone takes longer than the start is in no better plan.
             if c.work_s[v, d] <= value_s * (1 + 1e-9) and _may(c, last, v, d):
                 row[d] = x = program.binary()
                 if start is not None:
