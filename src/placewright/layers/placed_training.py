@@ -37,6 +37,7 @@ def place_training(
     planner: str = "auto",
     plan: LayerPlan | None = None,
     time_limit_s: float = 20.0,
+    trials: bool = True,
     exact: bool = True,
     seed: int = 0,
 ) -> PlacedTraining:
@@ -60,6 +61,9 @@ def place_training(
         testbed emulate the speeds of devices, and no links: messages take what they take.
     plan
         Use this plan instead of making one.
+    trials
+        Execute the few plans that are predicted to be fastest for some seconds, and take the one
+        that is.
     exact
         Refuse plans that do not compute what one process computes: dropout or batch norm on parts
         of the batch.
@@ -73,11 +77,11 @@ def place_training(
     """
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive.job import LayerJob
+    from placewright.layers.choice import executables, fastest
     from placewright.layers.execution.measured_problem import measured_problem
     from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
-    from placewright.layers.run import executable
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine
     from placewright.runtime.engines.torchrun_agent import served_torchrun
@@ -101,19 +105,26 @@ def place_training(
             if isinstance(engine, str)
             else engine
         )
-        session = workers.enter_context(
-            LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
-        )
+
+        def start() -> LayerSession:
+            made = LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
+            return workers.enter_context(made)
+
+        session, tried = start(), ""
         problem = measured_problem(session, exact=exact)
         demand = partial(demand_executable, traced, workers=problem.w, exact=exact)
         if plan is None:
             limits = {"time_limit_s": time_limit_s, "seed": seed}
-            result = executable(problem, planner, demand, **limits)
+            found = executables(problem, planner, demand, **limits)
+            result, tried = fastest(session, found) if trials else (next(found), "")
+            if session.lost():  # one of the plans ended a worker
+                workers.close()
+                session = start()
         else:
             result = judged_plan(problem, plan)
             demand(plan)
         session.load(result.plan)
-        notes = (*measured_only(traced), *filter(None, [result.note]))
+        notes = (*measured_only(traced), *filter(None, [result.note, tried]))
         job = LayerJob(traced, cluster, problem, started, optimizer, lr, exact)
         return PlacedTraining(job, session, result, workers.pop_all(), stack.pop_all(), notes)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import CheckError, PlacewrightError
+from placewright.errors import CheckError
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
 from placewright.measurement.speed_up import SpeedUp, speed_up
-from placewright.planning.candidates import Candidate, Outcome, Status
-from placewright.planning.result import Result
 from placewright.report.text import size
 
 if TYPE_CHECKING:
@@ -289,57 +287,3 @@ def _all(problem: LayerProblem) -> list[int]:
 def _data(problem: LayerProblem, workers: list[int], shares: list[int]) -> LayerPlan:
     replicas = tuple(Replica((w,), s) for w, s in zip(workers, shares, strict=True))
     return LayerPlan((Stage(0, problem.n - 1, replicas),))
-
-
-def executable(
-    problem: LayerProblem,
-    planner: str,
-    demand: Callable[[LayerPlan], None],
-    **settings: Any,
-) -> Result:
-    """The best plan of `planner` that can be executed; its note names better ones left out.
-
-    `demand`: raises where a plan cannot be executed.
-    Raises `UnsupportedError`: not even data parallelism or a single worker can be executed.
-    """
-    from placewright.planning.solving import solve
-
-    left_out: dict[LayerPlan, str] = {}
-    for name in (planner, "data", "single"):
-        try:
-            result = solve(problem, name, **settings)
-        except PlacewrightError:
-            if name == planner:
-                raise
-            continue
-        tried = [Candidate(result.planner, result.value, Outcome.FITS, 0.0)]
-        plans = [(result.plan, tried[0]), *((c.plan, c) for c in result.candidates if c.fits)]
-        for plan, entry in sorted(plans, key=lambda pair: pair[1].value):
-            if plan in left_out or not isinstance(plan, LayerPlan):
-                continue
-            try:
-                demand(plan)
-            except PlacewrightError as error:
-                why = f"{error.what} ({error.where})" if error.where else error.what
-                left_out[plan] = f"{entry.planner}, {entry.value:.4g} s: {why}"
-                refused = error
-                continue
-            return result if plan == result.plan else _instead(result, plan, entry, left_out)
-    raise refused
-
-
-def _instead(
-    result: Result, plan: LayerPlan, entry: Candidate, left_out: Mapping[LayerPlan, str]
-) -> Result:
-    """The result with a plan that can be executed."""
-    judged = judge(result.problem, plan)
-    note = "predicted faster, but cannot be executed: " + "; ".join(left_out.values())
-    return replace(
-        result,
-        plan=plan,
-        judgement=judged,
-        planner=entry.planner,
-        value=judged.value,
-        status=Status.FEASIBLE if judged.feasible else Status.INFEASIBLE,
-        note="; ".join(filter(None, (result.note, note))),
-    )

@@ -10,13 +10,13 @@ from torch import nn
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
+from placewright.layers.choice import executables
 from placewright.layers.execution.refusals import demand_executable, measured_only
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
 from placewright.layers.placed_training import place_training
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
-from placewright.layers.run import executable
 from placewright.planning.solving import solve
 from tests.layers.models import image_model
 
@@ -35,7 +35,7 @@ def norm_model() -> ModelSource:
 
 def test_peak_memory_is_that_of_the_processes() -> None:
     """A worker holds at least its framework, and what is left out has no number."""
-    with place_training(image_model(), cluster=TWO, time_limit_s=2.0) as placed:
+    with place_training(image_model(), cluster=TWO, time_limit_s=2.0, trials=False) as placed:
         measured = placed.run(2, check=True)
         problem = placed.problem
     assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
@@ -90,7 +90,7 @@ def test_a_plan_that_cannot_be_executed_is_left_out_with_a_note() -> None:
             found.append(plan)
             raise UnsupportedError("has no executor", where="the plan")
 
-    result = executable(problem, "auto", demand, time_limit_s=2.0)
+    result = next(executables(problem, "auto", demand, time_limit_s=2.0))
 
     assert result.plan != found[0]
     assert "has no executor" in result.note

@@ -18,6 +18,7 @@ from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind
 from placewright.errors import PlacewrightError, RunError
 from placewright.layers.adaptive.job import LayerJob, problem_of
+from placewright.layers.choice import executables
 from placewright.layers.costs import own_forward_s
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.refusals import demand_executable
@@ -25,7 +26,6 @@ from placewright.layers.execution.session import LayerSession, loss_of, step_s
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
-from placewright.layers.run import executable
 from placewright.planning.result import Result
 from placewright.report.text import seconds
 
@@ -231,7 +231,7 @@ class AdaptiveLayerRun(FaultTolerantRun):
     def _planned(self, problem: LayerProblem) -> Result:
         demand = partial(demand_executable, self.job.model, workers=problem.w, exact=self.job.exact)
         limits: dict[str, Any] = {"time_limit_s": PLANNING_S, "seed": self.seed}
-        return executable(problem, self.planner, demand, **limits)
+        return next(executables(problem, self.planner, demand, **limits))
 
 
 def shares(problem: LayerProblem, plan: LayerPlan) -> str:

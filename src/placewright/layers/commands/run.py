@@ -49,6 +49,13 @@ def run(
             help="Refuse dropout and batch norm on parts of the batch, or accept them.",
         ),
     ] = True,
+    trials: Annotated[
+        bool,
+        typer.Option(
+            "--trials/--as-predicted",
+            help="Try the few best plans on the workers, or take the best by prediction.",
+        ),
+    ] = True,
     train: Annotated[
         int | None,
         typer.Option("--train", min=1, metavar="N", help="Then train N steps, adapting."),
@@ -105,6 +112,7 @@ def run(
         engine=engine,
         planner=planner,
         time_limit_s=time_limit,
+        trials=trials,
         exact=exact,
         seed=seed,
     ) as placed:

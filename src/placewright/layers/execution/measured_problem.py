@@ -11,6 +11,7 @@ from safetensors.torch import save
 
 from placewright.cluster.cluster import Device
 from placewright.layers.costs import ring_times
+from placewright.layers.execution.orders import SizedLayers
 from placewright.layers.execution.refusals import inexact_layers, refusals, tensor_refusals
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
@@ -43,7 +44,8 @@ class MeasuredTables:
     tensor_bytes: FloatArray
     elements: FloatArray
     optimizer_s: FloatArray
-    passes: tuple[float, int] = (math.nan, 1)
+    alone: float
+    passes: tuple[float, int]
     """Bytes that passes over all layers held, and of how many samples."""
 
 
@@ -106,7 +108,7 @@ def measured_problem(
         memory_bytes=np.array([d.memory_bytes for d in devices]),
         framework_bytes=np.array(session.held_bytes(), dtype=np.float64),
         optimizer_s=tables.optimizer_s / max(held, 1.0),
-        alone=_alone(session, sizes, tables, kinds),
+        alone=tables.alone,
         send_s=messages[:, 0],
         receive_s=messages[:, 1],
         message_s=messages[:, 2],
@@ -178,7 +180,7 @@ def measured_sizes(batch: int, *, whole: bool = False) -> tuple[int, ...]:
     A single sample is one of them: dispatching calls takes a part of it that samples do not share.
     Not where a layer looks at a batch as a `whole`: batch norm may refuse a single sample.
     """
-    parts = {max(1, batch // 8), max(1, batch // 3), max(1, 2 * batch // 3), batch}
+    parts = {max(1, batch // 8), max(1, batch // 3), batch}
     return tuple(sorted(parts if whole else parts | {1}))
 
 
@@ -193,81 +195,54 @@ def _kind(device: Device) -> str:
 def _tables(
     session: LayerSession, sizes: Sequence[int], degrees: Sequence[int], kinds: list[str]
 ) -> MeasuredTables:
-    model, devices = session.model, session.cluster.devices
-    n, shape = len(model.layers), (len(kinds), len(degrees), len(sizes), len(model.layers))
-    forward, backward, count = np.zeros(shape), np.zeros(shape), np.zeros(len(kinds))
-    saved = np.zeros((n, len(degrees)))
-    elements = np.zeros((n, len(degrees)))
-    tensor_bytes, optimizer = np.zeros((n, 2)), np.zeros(len(kinds))
-    for device in devices:
-        count[kinds.index(_kind(device))] += 1
-    passes, middle = math.nan, (len(sizes) - 1) // 2
-    for b, size in enumerate(sizes):
-        answers = time_layers(session, size, degrees, holds=b == middle)
-        # Means over the workers of a kind.
-        for device, by_degree in zip(devices, answers, strict=True):
-            k = kinds.index(_kind(device))
+    devices, n = session.cluster.devices, len(session.model.layers)
+    shape = (len(kinds), len(degrees), len(sizes), n)
+    forward, backward, optimizer = np.zeros(shape), np.zeros(shape), np.zeros(len(kinds))
+    kind = [kinds.index(_kind(d)) for d in devices]
+    answers, alone = time_layers(session, sizes, degrees)
+    # Means over the workers of a kind.
+    for k, by_size in zip(kind, answers, strict=True):
+        for b, by_degree in enumerate(by_size):
             for t, times in enumerate(by_degree):
-                forward[k, t, b] += times.forward_s / count[k]
-                backward[k, t, b] += times.backward_s / count[k]
-            optimizer[k] += by_degree[0].optimizer_s / count[k] / len(sizes)
-        for t, times in enumerate(answers[0]):
-            saved[:, t], elements[:, t] = times.saved_bytes / size, times.elements
-        if b == middle:
-            passes = max(by_degree[0].passes_bytes for by_degree in answers)
-        tensor_bytes = answers[0][-1].tensor_bytes / size
+                forward[k, t, b] += times.forward_s / kind.count(k)
+                backward[k, t, b] += times.backward_s / kind.count(k)
+            optimizer[k] += by_degree[0].optimizer_s / kind.count(k) / len(sizes)
+    largest, middle = answers[0][-1], (len(sizes) - 1) // 2
     return MeasuredTables(
-        forward, backward, saved, tensor_bytes, elements, optimizer, (passes, sizes[middle])
+        forward,
+        backward,
+        np.array([times.saved_bytes / sizes[-1] for times in largest]).T,
+        largest[-1].tensor_bytes / sizes[-1],
+        np.array([times.elements for times in largest]).T,
+        optimizer,
+        alone,
+        (max(by_size[middle][0].passes_bytes for by_size in answers), sizes[middle]),
     )
-
-
-def _alone(
-    session: LayerSession, sizes: Sequence[int], tables: MeasuredTables, kinds: Sequence[str]
-) -> float:
-    """See `LayerProblem.alone`: passes of the fastest worker while the others wait."""
-    devices = session.cluster.devices
-    if len(devices) < 2 or not _on_cpus(session):
-        return 1.0
-    both = np.nansum(tables.forward_s + tables.backward_s, axis=3)[:, 0, -1]
-    kind = int(both.argmin())
-    worker = next(k for k, d in enumerate(devices) if _kind(d) == kinds[kind])
-    (times,) = time_layers(session, sizes[-1], (1,), only=worker)[worker]
-    together_s = float(both[kind])
-    alone_s = float(np.nansum(times.forward_s + times.backward_s))
-    return min(1.0, alone_s / together_s) if together_s > 0 else 1.0
 
 
 def time_layers(
-    session: LayerSession,
-    samples: int,
-    degrees: Sequence[int],
-    *,
-    holds: bool = False,
-    only: int | None = None,
-) -> list[tuple[LayerTimes, ...]]:
-    """Costs of the layers on so many samples, by worker and tensor degree.
-
-    `only`: the others time no layers and wait.
-    """
-    model = session.model
-    batch = model.feeds(with_batch(model.source, samples))
-    return session.group.order(
+    session: LayerSession, sizes: Sequence[int], degrees: Sequence[int]
+) -> tuple[list[list[list[LayerTimes]]], float]:
+    """Costs of the layers by worker, number of samples and tensor degree; `LayerProblem.alone`."""
+    model, devices = session.model, session.cluster.devices
+    fastest = max(range(len(devices)), key=lambda k: devices[k].speed * devices[k].cores)
+    solo = fastest if len(devices) > 1 and _on_cpus(session) else -1
+    sized = []
+    for size in sizes:
+        batch = model.feeds(with_batch(model.source, size))
+        packed = save({name: value.contiguous() for name, value in batch.items()})
+        sized.append(SizedLayers(model.programs(size), packed))
+    shared, throttled = tuple(tied_layers(model.layers)), session.engine.name == "testbed"
+    optimizer = session.optimizer, session.lr
+    answers = session.group.order(
         "time_layers",
         [
-            (
-                model.programs(samples) if only in (None, rank) else (),
-                save({name: value.contiguous() for name, value in batch.items()}),
-                state,
-                tuple(degrees),
-                tuple(tied_layers(model.layers)),
-                (session.optimizer, session.lr),
-                session.engine.name == "testbed",
-                holds,
-            )
-            for rank, state in enumerate(session.states)
+            (tuple(sized), state, tuple(degrees), shared, optimizer, throttled, solo)
+            for state in session.states
         ],
-        limit_s=limits.patience(limits.FIRST_STEPS_S),
+        limit_s=limits.patience(limits.FIRST_STEPS_S * len(sizes)),
     )
+    return [found for found, _ in answers], min(1.0, *(alone for _, alone in answers))
 
 
 def _links(

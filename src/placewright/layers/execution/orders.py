@@ -53,6 +53,14 @@ class LayerOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class SizedLayers:
+    """All layers on one number of samples, and a batch of so many as safetensors."""
+
+    programs: tuple[LayerProgram, ...]
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class StageOrder:
     """One worker's part of a plan.
 

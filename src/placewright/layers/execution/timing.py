@@ -23,7 +23,7 @@ from placewright.layers.execution.tensor_module import TensorModule
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.emulation import Stretch
 
-ROUNDS = 3
+OPTIMIZER_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,82 +80,114 @@ class CountedPeers(Peers):
 
 
 class LayerTimer:
-    """Runs a chain of layers in place, layer by layer."""
+    """Runs a chain of layers in place, layer by layer, on one number of samples.
 
-    def __init__(self, state: Mapping[str, Tensor], device: torch.device, slowdown: float) -> None:
-        self.state, self.device, self.slowdown = state, device, slowdown
+    Every `round` runs all layers once, so that rounds of several chains can be taken in turns: a
+    machine that is slow for a second slows one round of each.
 
-    def time(
+    Parameters
+    ----------
+    state
+        Parameters, buffers and constants by name.
+    slowdown
+        Wall seconds per CPU second.
+    programs, feeds
+        The layers, and the batch that they read.
+    degree
+        Workers that a layer is split over.
+    shared
+        Parameters that several layers use.
+    """
+
+    def __init__(
         self,
+        state: Mapping[str, Tensor],
+        device: torch.device,
+        slowdown: float,
         programs: Sequence[LayerProgram],
         feeds: Mapping[str, Tensor],
-        degree: int,
-        shared: frozenset[str],
-        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-        *,
-        holds: bool = False,
-    ) -> LayerTimes:
-        """Costs on the samples of the programs."""
+        degree: int = 1,
+        shared: frozenset[str] = frozenset(),
+    ) -> None:
+        self.state, self.device, self.slowdown = state, device, slowdown
+        self.programs, self.feeds = programs, feeds
+        self.peers = CountedPeers(degree)
+        self.modules = [self._module(p, degree, shared) for p in programs]
         n = len(programs)
-        peers = CountedPeers(degree)
-        modules = [self._module(p, degree, peers, shared) for p in programs]
-        forward, backward = np.full((ROUNDS, n), np.nan), np.full((ROUNDS, n), np.nan)
-        saved, sent = np.full(n, np.nan), np.zeros((n, 2))
-        for r in range(ROUNDS + 1):  # the first round warms up, and counts bytes
-            counting = r == 0
-            values: dict[str, Tensor] = {}
-            counted: set[int] = set()  # memory of `values` that an earlier layer keeps already
-            for k, module in enumerate(modules):
-                given = [values[v].detach() for v in programs[k].inputs]
-                for x in given:
-                    if x.is_floating_point():
-                        x.requires_grad_()
-                peers.sent, peers.backward = [0.0, 0.0], False
-                with _Saved(module, counted) as kept:
-                    began = self._clock()
-                    made = module(*given, feeds=feeds)
-                    took = self._clock() - began
-                if counting:
-                    saved[k] = kept.bytes
-                else:
-                    forward[r - 1, k] = took
-                values.update(zip(programs[k].outputs, made, strict=True))
-                ends_of = (x.untyped_storage().data_ptr() for x in (*given, *made))
-                counted |= {at for at in ends_of if at in kept.seen}
-                ends = [m for m in made if m.requires_grad]
-                gradients = [torch.ones_like(m) for m in ends]
-                peers.backward = True
+        self.saved, self.sent = np.full(n, np.nan), np.zeros((n, 2))
+        self.forward: list[FloatArray] = []
+        self.backward: list[FloatArray] = []
+        self.warm = False
+
+    def round(self) -> None:
+        """Run every layer forwards and backwards; the first round warms up, and counts bytes."""
+        n = len(self.programs)
+        forward, backward = np.zeros(n), np.zeros(n)
+        values: dict[str, Tensor] = {}
+        counted: set[int] = set()  # memory of `values` that an earlier layer keeps already
+        for k, (program, module) in enumerate(zip(self.programs, self.modules, strict=True)):
+            given = [values[v].detach() for v in program.inputs]
+            for x in given:
+                if x.is_floating_point():
+                    x.requires_grad_()
+            self.peers.sent, self.peers.backward = [0.0, 0.0], False
+            with _Saved(module, counted) as kept:
                 began = self._clock()
-                torch.autograd.backward(ends, gradients)
-                took = self._clock() - began
-                if counting:
-                    sent[k] = peers.sent
-                else:
-                    backward[r - 1, k] = took
+                made = module(*given, feeds=self.feeds)
+                forward[k] = self._clock() - began
+            values.update(zip(program.outputs, made, strict=True))
+            ends_of = (x.untyped_storage().data_ptr() for x in (*given, *made))
+            counted |= {at for at in ends_of if at in kept.seen}
+            ends = [m for m in made if m.requires_grad]
+            gradients = [torch.ones_like(m) for m in ends]
+            self.peers.backward = True
+            began = self._clock()
+            torch.autograd.backward(ends, gradients)
+            backward[k] = self._clock() - began
+            if not self.warm:
+                self.saved[k], self.sent[k] = kept.bytes, self.peers.sent
+        if self.warm:
+            self.forward.append(forward)
+            self.backward.append(backward)
+        self.warm = True
+
+    def passes_bytes(self) -> float:
+        """See `LayerTimes.passes_bytes`: to be asked before rounds of larger sizes."""
+        if self.device.type != "cpu":
+            return np.nan
+        self.round()  # makes gradients
+        return _passes_bytes(self.programs, self.modules, self.feeds)
+
+    def times(
+        self,
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        passes_bytes: float = np.nan,
+    ) -> LayerTimes:
+        """What the rounds said; and what an optimizer step takes."""
         elements = [
-            sum(p.numel() for name, p in m.named_parameters()) if m else np.nan for m in modules
+            sum(p.numel() for name, p in m.named_parameters()) if m else np.nan
+            for m in self.modules
         ]
-        held = _passes_bytes(programs, modules, feeds) if holds and self._on_cpu else np.nan
         return LayerTimes(
-            np.median(forward, axis=0) * self.slowdown,
-            np.median(backward, axis=0) * self.slowdown,
-            saved,
-            sent,
+            np.median(self.forward, axis=0) * self.slowdown,
+            np.median(self.backward, axis=0) * self.slowdown,
+            self.saved,
+            self.sent,
             np.array(elements, dtype=np.float64),
-            self._optimizer_s(modules, optimizer),
-            held,
+            self._optimizer_s(optimizer),
+            passes_bytes,
         )
 
     @property
-    def _on_cpu(self) -> bool:
-        return self.device.type == "cpu"
+    def round_s(self) -> float:
+        """Median seconds of all passes in a round."""
+        each = np.sum(self.forward, axis=1) + np.sum(self.backward, axis=1)
+        return float(np.median(each)) * self.slowdown
 
-    def _module(
-        self, program: LayerProgram, degree: int, peers: CountedPeers, shared: frozenset[str]
-    ) -> LayerModule:
+    def _module(self, program: LayerProgram, degree: int, shared: frozenset[str]) -> LayerModule:
         if degree == 1:
             return LayerModule(program, self.state).to(self.device)
-        made = TensorModule(program, self.state, peers, shared)
+        made = TensorModule(program, self.state, self.peers, shared)
         return (LayerModule(program, self.state) if made.split.refusal else made).to(self.device)
 
     def _clock(self) -> float:
@@ -164,18 +196,15 @@ class LayerTimer:
             return time.perf_counter()
         return time.thread_time()
 
-    def _optimizer_s(
-        self,
-        modules: Sequence[nn.Module],
-        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-    ) -> float:
-        parameters = list({p: None for m in modules for p in m.parameters() if p.grad is not None})
+    def _optimizer_s(self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> float:
+        held = (p for m in self.modules for p in m.parameters() if p.grad is not None)
+        parameters = list(dict.fromkeys(held))
         if not parameters:
             return 0.0
         optimizer = make(parameters)
         before = [p.detach().clone() for p in parameters]
         times = []
-        for _ in range(ROUNDS):
+        for _ in range(OPTIMIZER_STEPS):
             began = self._clock()
             optimizer.step()
             times.append(self._clock() - began)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -23,6 +24,7 @@ from placewright.layers.execution.orders import (
     OPTIMIZER,
     LayerOrder,
     LayerProgram,
+    SizedLayers,
     StageOrder,
     StepTimes,
 )
@@ -33,6 +35,9 @@ from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
+
+ROUNDS = 5
+"""Of timed layers, after one that warms up."""
 
 MESSAGES = 7
 """Timed ones of each size."""
@@ -48,7 +53,7 @@ class LayerWorker(WorkerProgram):
     """
 
     messages = (
-        *(StageOrder, LayerOrder, LayerProgram, StepTimes, LayerTimes),
+        *(StageOrder, LayerOrder, LayerProgram, SizedLayers, StepTimes, LayerTimes),
         *(Instruction, Ref, Const, TensorSpec),
     )
     noun = "worker"
@@ -143,42 +148,55 @@ class LayerWorker(WorkerProgram):
     @order("timing the layers")
     def time_layers(
         self,
-        programs: tuple[LayerProgram, ...],
-        batch: bytes,
+        sizes: tuple[SizedLayers, ...],
         state_file: str,
         degrees: tuple[int, ...],
         shared: tuple[str, ...],
         optimizer: tuple[str, float],
         throttled: bool,
-        holds: bool,
-    ) -> list[LayerTimes]:
-        """Costs of all layers on one number of samples, by tensor degree.
+        solo: int,
+    ) -> tuple[list[list[LayerTimes]], float]:
+        """Costs of all layers, by number of samples and tensor degree.
 
-        `holds`: also what passes over all layers hold, on one worker.
+        Sizes are taken in turns, on all workers at the same time; the middle one also says what
+        passes over all layers hold, on one worker. Last, how long a round of the largest takes on
+        the worker `solo` while the others wait, over what it takes when all work; 1 on others.
         """
         self.step = None
-        names = {n for p in programs for n in (*p.parameters.values(), *p.buffers.values())}
-        names |= {n for p in programs for n in p.constants.values()}
+        state = self._timed_state(sizes[0].programs, state_file)
+        slower = slowdown(self.stretch, throttled=throttled)
+        common = state, self.device, slower
+        feeds = [{k: v.to(self.device) for k, v in load(own.batch).items()} for own in sizes]
+        timers = [
+            [LayerTimer(*common, own.programs, fed, d, frozenset(shared)) for d in degrees]
+            for own, fed in zip(sizes, feeds, strict=True)
+        ]
+        alone = [LayerTimer(*common, sizes[-1].programs, feeds[-1])] if self.rank == solo else []
+        middle = timers[(len(sizes) - 1) // 2][0]
+        held = middle.passes_bytes()
+        for _ in range(ROUNDS + 1):
+            for turn in (*timers, alone):
+                dist.barrier()
+                for timer in turn:
+                    timer.round()
+        make = partial(make_optimizer, *optimizer)
+        found = [
+            [timer.times(make, held if timer is middle else math.nan) for timer in row]
+            for row in timers
+        ]
+        return found, alone[0].round_s / timers[-1][0].round_s if alone else 1.0
+
+    def _timed_state(self, programs: tuple[LayerProgram, ...], file_name: str) -> dict[str, Tensor]:
+        """Parameters, buffers and constants of all layers."""
         trained = {n for p in programs for n in p.parameters.values()}
+        names = {n for p in programs for n in (*p.buffers.values(), *p.constants.values())}
         state: dict[str, Tensor] = {}
-        with safe_open(state_file, "pt", device=str(self.device)) as file:
-            for name in names:
+        with safe_open(file_name, "pt", device=str(self.device)) as file:
+            for name in trained | names:
                 value = file.get_tensor(name)
                 floating = value.is_floating_point()
                 state[name] = torch.nn.Parameter(value) if name in trained and floating else value
-        feeds = {name: value.to(self.device) for name, value in load(batch).items()}
-        timer = LayerTimer(state, self.device, slowdown(self.stretch, throttled=throttled))
-        return [
-            timer.time(
-                programs,
-                feeds,
-                degree,
-                frozenset(shared),
-                partial(make_optimizer, optimizer[0], optimizer[1]),
-                holds=holds and degree == 1,
-            )
-            for degree in degrees
-        ]
+        return state
 
     @order("timing messages")
     def time_messages(

@@ -1,0 +1,155 @@
+"""The plan that workers execute: the best one that can be executed, or the fastest in trials.
+
+Predictions of plans of unlike shapes (data parallelism, pipelines) are wrong by different amounts,
+which a moment of each on the workers shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from placewright.adapt.trials import FAR, SURE, ShortTrials, hold_trials
+from placewright.errors import PlacewrightError
+from placewright.layers.judge import judge
+from placewright.layers.plan import LayerPlan
+from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.result import Result
+from placewright.planning.solving import solve
+from placewright.report.text import seconds
+
+if TYPE_CHECKING:
+    from placewright.layers.execution.session import LayerSession
+    from placewright.layers.problem import LayerProblem
+
+CLOSE, MOST_TRIED = 0.3, 4
+"""Plans may change places whose steps are predicted to differ by less: so many are tried."""
+
+LONGEST_S = 5.0
+"""Predicted steps from which on nothing is tried."""
+
+
+class LayerTrials(ShortTrials):
+    """Trials of layer plans: few steps a turn and many turns, as machines are slow for seconds.
+
+    A plan's time is the median of all its steps; who is surely behind drops out.
+    """
+
+    least_steps, turn_s, warm_up_steps = 2, 0.6, 1
+    least_rounds, budget_s = 4, 15.0
+
+    @property
+    def step_s(self) -> tuple[float, ...]:
+        """Median seconds per step of each, ``inf`` where it had no turn."""
+        return tuple(map(self.times.median_s, self.candidates))
+
+    def _survivors(self) -> list[int]:
+        ahead = min(self.left, key=self.step_s.__getitem__)
+        return [
+            k
+            for k in self.left
+            if self.times.behind(k, ahead) <= max(FAR, SURE * self.times.error(k, ahead))
+        ]
+
+
+def executables(
+    problem: LayerProblem,
+    planner: str,
+    demand: Callable[[LayerPlan], None],
+    **settings: Any,
+) -> Iterator[Result]:
+    """Plans of `planner` that can be executed, best first; notes name better ones left out.
+
+    At least one. `demand`: raises where a plan cannot be executed.
+    Raises `UnsupportedError`: not even data parallelism or a single worker can be executed.
+    """
+    left_out: dict[LayerPlan, str] = {}
+    given: set[LayerPlan] = set()
+    for name in (planner, "data", "single"):
+        try:
+            result = solve(problem, name, **settings)
+        except PlacewrightError:
+            if name == planner:
+                raise
+            continue
+        tried = [Candidate(result.planner, result.value, Outcome.FITS, 0.0)]
+        plans = [(result.plan, tried[0]), *((c.plan, c) for c in result.candidates if c.fits)]
+        for plan, entry in sorted(plans, key=lambda pair: pair[1].value):
+            if plan in left_out or plan in given or not isinstance(plan, LayerPlan):
+                continue
+            try:
+                demand(plan)
+            except PlacewrightError as error:
+                why = f"{error.what} ({error.where})" if error.where else error.what
+                left_out[plan] = f"{entry.planner}, {entry.value:.4g} s: {why}"
+                refused = error
+                continue
+            given.add(plan)
+            yield result if plan == result.plan else _instead(result, plan, entry, left_out)
+        if given:
+            return
+    raise refused
+
+
+def _instead(
+    result: Result, plan: LayerPlan, entry: Candidate, left_out: Mapping[LayerPlan, str]
+) -> Result:
+    """The result with another of its plans."""
+    judged = judge(result.problem, plan)
+    found = "; ".join(left_out.values())
+    note = f"predicted faster, but cannot be executed: {found}" if found else ""
+    return replace(
+        result,
+        plan=plan,
+        judgement=judged,
+        planner=entry.planner,
+        value=judged.value,
+        status=Status.FEASIBLE if judged.feasible else Status.INFEASIBLE,
+        note="; ".join(filter(None, (result.note, note))),
+    )
+
+
+def fastest(session: LayerSession, results: Iterable[Result]) -> tuple[Result, str]:
+    """The fastest of a few results, executed in turns on the workers; what that said.
+
+    After Ctrl-C, and where a worker dies, what was measured until then counts.
+
+    `results`: the one predicted to be the best first.
+    """
+    from placewright.layers.execution.session import step_s
+
+    tried = closest(results)
+    outcome = hold_trials(
+        tried,
+        lambda result: session.load(result.plan),
+        lambda: step_s(session.train(1)[0]),
+        trials=LayerTrials(len(tried)),
+    )
+    steps = [
+        f"{result.planner} {seconds(step)} ({seconds(result.value)} predicted)"
+        for result, step in zip(outcome.plans, outcome.step_s, strict=True)
+        if step < math.inf
+    ]
+    words = f"tried: {', '.join(steps)}; {outcome.plan.planner} is taken" if steps else ""
+    ended = f"trying plans ended early: {outcome.ended}" if outcome.ended else ""
+    return outcome.plan, "; ".join(filter(None, (words, ended)))
+
+
+def closest(results: Iterable[Result]) -> Sequence[Result]:
+    """The first of `results`, and others within `CLOSE` of it: the best of every shape first."""
+    found = iter(results)
+    first = next(found)
+    if first.value > LONGEST_S or not first.judgement.feasible:
+        return [first]
+    limit_s = (1 + CLOSE) * first.value
+    close = [first, *takewhile(lambda r: r.value <= limit_s and r.judgement.feasible, found)]
+    shapes = {_shape(result.plan): result for result in reversed(close)}
+    return sorted(close, key=lambda r: shapes[_shape(r.plan)] is not r)[:MOST_TRIED]
+
+
+def _shape(plan: LayerPlan) -> tuple[object, ...]:
+    """Plans of one shape are predicted wrongly by about the same amount."""
+    return tuple((len(s.replicas), s.tensor_degree, s.zero_stage) for s in plan.stages)

@@ -1,0 +1,80 @@
+"""The choice of the plan that is executed: which plans are tried, and which one is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.layers import choice
+from placewright.layers.choice import LayerTrials, closest, executables, fastest
+from placewright.layers.execution.orders import StepTimes
+from placewright.layers.links import Link
+from placewright.layers.plan import LayerPlan
+from placewright.layers.problem import LayerProblem
+from placewright.planning.result import Result
+
+
+def two_workers() -> LayerProblem:
+    """Three layers, the second worker at half the speed."""
+    ones = np.ones((3, 1))
+    each = np.array([[[[1.0, 2.0, 1.0]]], [[[2.0, 4.0, 2.0]]]])
+    return LayerProblem(
+        *(("a", "b", "c"), ones, ones, each, each, ("u", "v"), (Link.linear(1e9, 1e-3),)),
+        np.zeros((1, 1), dtype=np.int64),
+        6,
+        kind_names=("fast", "slow"),
+        worker_kind=np.array([0, 1]),
+    )
+
+
+@pytest.fixture
+def results() -> list[Result]:
+    """All plans of `auto` that can be executed."""
+    return list(executables(two_workers(), "auto", lambda plan: None, time_limit_s=2.0))
+
+
+def test_of_every_shape_the_best_is_tried(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one first; nothing that is far behind, and nothing where steps are long."""
+    assert len({r.plan for r in results}) == len(results) > 3
+    assert [r.value for r in results] == sorted(r.value for r in results)
+    monkeypatch.setattr(choice, "LONGEST_S", 1e9)
+    tried = closest(iter(results))
+    assert tried[0] is results[0]
+    assert all(r.value <= (1 + choice.CLOSE) * results[0].value for r in tried)
+    assert len({choice._shape(r.plan) for r in tried[:2]}) == 2
+    monkeypatch.setattr(choice, "LONGEST_S", results[0].value / 2)
+    assert closest(results) == [results[0]]
+
+
+class FakeSession:
+    """Steps of the last plan take a tenth of the others'."""
+
+    def __init__(self, fast: LayerPlan) -> None:
+        self.fast, self.loaded = fast, fast
+
+    def load(self, plan: LayerPlan) -> None:
+        """Take a plan."""
+        self.loaded = plan
+
+    def train(self, steps: int) -> list[tuple[StepTimes, ...]]:
+        """Seconds of the plan in force."""
+        step_s = 1.0 if self.loaded == self.fast else 10.0
+        return [(StepTimes(step_s, 0.0, 0.0, 0.0),)] * steps
+
+
+def test_the_fastest_in_trials_is_taken(
+    results: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was predicted; what was measured is said."""
+    monkeypatch.setattr(choice, "LONGEST_S", 1e9)
+    monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
+    tried = closest(results)
+    session: Any = FakeSession(tried[-1].plan)
+    taken, words = fastest(session, iter(results))
+    assert taken is tried[-1]
+    assert "1 s" in words
+    assert words.endswith("is taken")
