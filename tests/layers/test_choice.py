@@ -29,7 +29,7 @@ def two_workers() -> LayerProblem:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def results() -> list[Result]:
     """All plans of `auto` that can be executed."""
     return list(executables(two_workers(), "auto", lambda plan: None, time_limit_s=2.0))
