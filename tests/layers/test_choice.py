@@ -78,3 +78,16 @@ def test_the_fastest_in_trials_is_taken(
     assert taken is tried[-1]
     assert "1 s" in words
     assert words.endswith("is taken")
+
+
+def test_trials_that_say_nothing_leave_the_prediction() -> None:
+    """Turns that scatter by more than candidates differ, and candidates that end workers."""
+    trials = LayerTrials(2)
+    for turn, seconds in enumerate((1.0, 0.6, 0.7, 1.1, 1.3, 0.8)):
+        trials.current = turn % 2
+        trials.times.add(turn % 2, [seconds] * 4)
+    assert trials.step_s[1] < 0.9 * trials.step_s[0]
+    assert trials.best == 0
+    trials.fatal = 0
+    assert trials.best == 1
+    assert LayerTrials(2).best == 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from placewright.adapt.trials import FAR, SURE, ShortTrials, hold_trials
+from placewright.adapt.trials import AHEAD, FAR, SURE, ShortTrials, hold_trials
 from placewright.errors import PlacewrightError
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan
@@ -45,6 +45,20 @@ class LayerTrials(ShortTrials):
     def step_s(self) -> tuple[float, ...]:
         """Median seconds per step of each, ``inf`` where it had no turn."""
         return tuple(map(self.times.median_s, self.candidates))
+
+    @property
+    def best(self) -> int:
+        """The first candidate, unless it was fatal or another one is surely faster.
+
+        On a machine that is busy with other work nothing is sure, and the prediction holds.
+        """
+        ahead = min((k for k in self.candidates if k != self.fatal), key=self.step_s.__getitem__)
+        if self.fatal == 0:
+            return ahead
+        if not (self.times.turns(ahead) and self.times.turns(0)):
+            return 0
+        lead = self.times.behind(0, ahead)
+        return ahead if lead > max(AHEAD, SURE * self.times.error(0, ahead)) else 0
 
     def _survivors(self) -> list[int]:
         ahead = min(self.left, key=self.step_s.__getitem__)
