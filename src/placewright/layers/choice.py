@@ -65,7 +65,8 @@ class LayerTrials(ShortTrials):
         return [
             k
             for k in self.left
-            if self.times.behind(k, ahead) <= max(FAR, SURE * self.times.error(k, ahead))
+            if self.round <= self.lenient_rounds
+            or self.times.behind(k, ahead) <= max(FAR, SURE * self.times.error(k, ahead))
         ]
 
 
