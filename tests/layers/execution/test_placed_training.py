@@ -10,7 +10,7 @@ from torch import nn
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
-from placewright.layers.choice import executables
+from placewright.layers.choice import LayerTrials, executables
 from placewright.layers.execution.refusals import demand_executable, measured_only
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
@@ -49,8 +49,10 @@ def test_peak_memory_is_that_of_the_processes() -> None:
         assert entry["predicted_peak_bytes"] == pytest.approx(entry["measured_peak_bytes"], rel=0.5)
 
 
-def test_batch_norm_is_planned_around() -> None:
+def test_batch_norm_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly: the whole batch in one place; a plan that splits it is refused by name."""
+    monkeypatch.setattr(LayerTrials, "least_rounds", 1)
+    monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
     source = norm_model()
     with place_training(source, cluster=TWO, planner="auto", time_limit_s=2.0) as placed:
         plan = placed.result.plan
