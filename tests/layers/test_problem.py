@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnsupportedError
-from placewright.layers.costs import state_bytes, worker_bytes
+from placewright.layers.costs.memory import state_bytes, worker_bytes
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal

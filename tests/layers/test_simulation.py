@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
-from placewright.layers.costs import ReplicaCosts, Transfer, transfers
+from placewright.layers.costs.passes import ReplicaCosts
+from placewright.layers.costs.transfers import Transfer, transfers
 from placewright.layers.judge import judge
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.costs import replica_costs
+from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Stage
 from placewright.layers.problem import LayerProblem

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placewright.layers.costs import in_flight, stage_bytes, state_bytes, worker_bytes
+from placewright.layers.costs.memory import in_flight, stage_bytes, state_bytes, worker_bytes
 from placewright.layers.loads import load_bytes, loads
 from placewright.layers.plan import LayerPlan, check_plan
 from placewright.layers.problem import LayerProblem

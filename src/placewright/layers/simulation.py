@@ -19,25 +19,20 @@ do not depend on the order of the walk, as every channel has one sender.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.layers.costs import (
+from placewright.layers.costs.gradients import optimizer_s, sync_buckets, sync_s, tied_s
+from placewright.layers.costs.passes import (
     ReplicaCosts,
-    Transfer,
     crowding,
-    cut_bytes,
-    optimizer_s,
     replica_costs,
     shards_wait,
-    sync_buckets,
-    sync_s,
-    tied_s,
     together,
-    transfers,
 )
+from placewright.layers.costs.transfers import Transfer, processor_s, transfers
 from placewright.layers.plan import LayerPlan, Schedule
 from placewright.layers.problem import LayerProblem
 
@@ -187,21 +182,13 @@ def _with_messages(
     back = [[c.backward_s.copy() for c in row] for row in costs]
     left = []
     for s, cut in enumerate(cuts):
-        each = cut_bytes(p, plan.stages[s])
         row = []
         for t in cut:
-            ends = plan.stages[s].replicas[t.source], plan.stages[s + 1].replicas[t.target]
-            one, two = (int(p.worker_kind[r.workers[0]]) for r in ends)
-            sent = each * t.samples
-            from_one = p.message_s[one] + np.array([p.send_s[one], p.receive_s[one]]) * sent
-            from_two = p.message_s[two] + np.array([p.receive_s[two], p.send_s[two]]) * sent
-            ahead[s][t.source][-1] += from_one[0]
-            ahead[s + 1][t.target][0] += from_two[0]
-            back[s][t.source][-1] += from_one[1]
-            back[s + 1][t.target][0] += from_two[1]
-            both = from_one + from_two
-            taken = (max(0.0, t.forward_s - both[0]), max(0.0, t.backward_s - both[1]))
-            row.append(replace(t, forward_s=float(taken[0]), backward_s=float(taken[1])))
+            taken = processor_s(p, plan, s, t)
+            for way, passes in enumerate((ahead, back)):
+                passes[s][t.source][-1] += taken[way, 0]
+                passes[s + 1][t.target][0] += taken[way, 1]
+            row.append(t.without(taken.sum(axis=1)))
         left.append(tuple(row))
     return [tuple(map(ReplicaCosts, *pair)) for pair in zip(ahead, back, strict=True)], tuple(left)
 

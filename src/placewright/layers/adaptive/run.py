@@ -19,7 +19,7 @@ from placewright.adapt.timeline import Kind
 from placewright.errors import PlacewrightError, RunError
 from placewright.layers.adaptive.job import LayerJob, problem_of
 from placewright.layers.choice import executables
-from placewright.layers.costs import own_forward_s
+from placewright.layers.costs.passes import own_forward_s
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, loss_of, step_s

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.torch import save
 
 from placewright.cluster.cluster import Device
-from placewright.layers.costs import ring_times
+from placewright.layers.costs.rings import ring_times
 from placewright.layers.execution.orders import SizedLayers
 from placewright.layers.execution.refusals import inexact_layers, refusals, tensor_refusals
 from placewright.layers.execution.session import LayerSession

@@ -32,11 +32,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.layers.costs import (
-    node_s,
-    replica_costs,
-    ring_s,
-)
+from placewright.layers.costs.passes import replica_costs
+from placewright.layers.costs.rings import node_s, ring_s
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.planners._stage_kernels import least_sums

@@ -16,7 +16,8 @@ from functools import lru_cache
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.layers.costs import pass_s, stage_bytes
+from placewright.layers.costs.memory import stage_bytes
+from placewright.layers.costs.passes import pass_s
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem

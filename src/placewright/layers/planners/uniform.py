@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from placewright.layers.costs import pass_s
+from placewright.layers.costs.passes import pass_s
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.planners.space import (
     Cell,

@@ -1,0 +1,209 @@
+"""Passes of a micro-batch through a stage, with the collectives that they wait for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import UnsupportedError
+from placewright.layers.costs.rings import ring_s, ring_times
+from placewright.layers.costs.weights import layer_elements
+from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
+from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray
+
+WHOLE = (Strategy.TENSOR, Strategy.REPLICATED)
+"""Strategies after which every worker of a replica holds the whole output."""
+
+
+def pass_s(
+    p: LayerProblem, kind: int, degree: int, samples: float
+) -> tuple[FloatArray, FloatArray]:
+    """Shape (n,) each: forward and backward seconds of `samples` on a worker, by layer.
+
+    Straight lines between the measured sizes; above the largest the last slope holds, below the
+    smallest the time shrinks with the samples.
+    """
+    t, sizes = p.degree_index(degree), p.sizes
+    return _at(sizes, p.forward_s[kind, t], samples), _at(sizes, p.backward_s[kind, t], samples)
+
+
+def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
+    """Shape (n,): `table`, of shape (B, n), at a size; rows that are NaN are left out."""
+    # Sizes that were measured on this kind and degree.
+    known = ~np.isnan(table).all(axis=1)
+    sizes, table = sizes[known], table[known]
+    if len(sizes) == 0:
+        return np.full(table.shape[1], math.nan)
+    if samples <= sizes[0] or len(sizes) == 1:
+        return np.asarray(table[0] * (samples / sizes[0]), dtype=np.float64)
+    # Beyond the last size, the last interval: its slope goes on.
+    k = min(int(np.searchsorted(sizes, samples)), len(sizes) - 1)
+    part = (samples - sizes[k - 1]) / (sizes[k] - sizes[k - 1])
+    return np.asarray(table[k - 1] + part * (table[k] - table[k - 1]), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicaCosts:
+    """One micro-batch on one replica of a stage, per layer of the stage.
+
+    `forward_s`, `backward_s`: Shape (layers,): collectives inside the replica and weight gathering
+    included.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+    def times(self, factor: float) -> ReplicaCosts:
+        """So many times as long."""
+        if factor == 1.0:
+            return self
+        return ReplicaCosts(factor * self.forward_s, factor * self.backward_s)
+
+    @property
+    def forward(self) -> float:
+        """Seconds of the forward pass."""
+        return float(self.forward_s.sum())
+
+    @property
+    def backward(self) -> float:
+        """Seconds of the backward pass."""
+        return float(self.backward_s.sum())
+
+
+def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCosts:
+    """Passes of the slowest worker of a replica.
+
+    Raises `UnsupportedError`: a layer was not measured on that kind of worker; names both.
+    """
+    kinds = sorted({int(p.worker_kind[w]) for w in replica.workers})
+    per_kind = [_kind_costs(p, stage, kind, replica) for kind in kinds]
+    forward = np.max([f for f, _ in per_kind], axis=0)
+    backward = np.max([b for _, b in per_kind], axis=0)
+    inside_f, inside_b = _collectives(p, stage, replica)
+    forward, backward = forward + inside_f, backward + inside_b
+    if stage.recompute:
+        backward = backward + forward
+    if shards_wait(p, stage):
+        gathers = _gathers(p, stage, replica)
+        forward = forward + gathers
+        if stage.zero_stage == 3:  # under ZeRO 2 they stay from the forward pass on
+            backward = backward + gathers
+    return ReplicaCosts(forward, backward)
+
+
+def shards_wait(p: LayerProblem, stage: Stage) -> bool:
+    """Whether workers wait for the weights and the gradients of every layer of a stage."""
+    return p.training.shards_wait and stage.zero_stage > 1 and len(stage.replicas) > 1
+
+
+def _gathers(p: LayerProblem, stage: Stage, replica: Replica) -> FloatArray:
+    """Shape (layers of the stage,): seconds of gathering the weights of each layer."""
+    degree, peers = len(replica.workers), tuple(r.workers[0] for r in stage.replicas)
+    held = np.array([layer_elements(p, stage, layer, degree) for layer in stage.layers])
+    found = ring_times(p, peers, held * p.training.weight_bytes, 1, rings=degree)
+    own = p.gather_s[stage.first_layer : stage.last_layer + 1]
+    return np.asarray(found + np.where(held > 0, own, 0.0), dtype=np.float64)
+
+
+def together(p: LayerProblem, stage: Stage, replicas: Sequence[ReplicaCosts]) -> ReplicaCosts:
+    """Passes of replicas that wait for each other at every layer with weights."""
+    held = p.parameters[stage.first_layer : stage.last_layer + 1, 0] > 0
+    # A part begins at a layer with weights, where all wait; layers without follow in it. Its time
+    # is written at its first layer.
+    parts = np.cumsum(held)
+    slowest = np.zeros((2, len(held)))
+    for part in np.unique(parts):
+        own = parts == part
+        for row, times in enumerate(
+            ([c.forward_s for c in replicas], [c.backward_s for c in replicas])
+        ):
+            slowest[row, np.flatnonzero(own)[0]] = max(float(t[own].sum()) for t in times)
+    return ReplicaCosts(slowest[0], slowest[1])
+
+
+def crowding(p: LayerProblem, workers: int) -> float:
+    """How many times as long as in the tables passes take while so many workers compute."""
+    return p.alone + (1 - p.alone) * (workers - 1) / max(1, p.w - 1) if p.w > 1 else 1.0
+
+
+def own_forward_s(p: LayerProblem, plan: LayerPlan, worker: int) -> float:
+    """Seconds of a worker's own forward passes in a step: neither collectives nor waiting."""
+    for stage in plan.stages:
+        for replica in stage.replicas:
+            if worker in replica.workers:
+                forward, _ = _kind_costs(p, stage, int(p.worker_kind[worker]), replica)
+                return plan.micro_batches * float(forward.sum())
+    return 0.0
+
+
+def _kind_costs(
+    p: LayerProblem, stage: Stage, kind: int, replica: Replica
+) -> tuple[FloatArray, FloatArray]:
+    degree, share = len(replica.workers), replica.share
+    kinds_of = [stage.strategy(layer) for layer in stage.layers]
+    forward, backward = np.zeros(len(kinds_of)), np.zeros(len(kinds_of))
+    # A table look-up per strategy, not per layer.
+    for strategy in dict.fromkeys(kinds_of):
+        split = strategy in (Strategy.DATA, Strategy.SHARDED)
+        at = degree if strategy is Strategy.TENSOR else 1
+        f, b = pass_s(p, kind, at, share / degree if split else float(share))
+        chosen = np.array([k is strategy for k in kinds_of])
+        layers = np.arange(stage.first_layer, stage.last_layer + 1)[chosen]
+        forward[chosen], backward[chosen] = f[layers], b[layers]
+    missing = np.isnan(forward) | np.isnan(backward)
+    if missing.any():
+        layer = stage.first_layer + int(np.flatnonzero(missing)[0])
+        raise UnsupportedError(
+            f"layer {p.layer_names[layer]!r} was not measured on {p.kind_names[kind]!r}",
+            where=p.name,
+            by=f"tensor degree {degree}",
+            hint="profile it there, or leave out these workers",
+        )
+    return forward, backward
+
+
+def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[FloatArray, FloatArray]:
+    """Collectives among the workers of a replica, and weights that are gathered, per layer."""
+    size, degree, share = len(stage.layers), len(replica.workers), replica.share
+    forward, backward = np.zeros(size), np.zeros(size)
+    gathered = stage.zero_stage == 3 and not shards_wait(p, stage)
+    if degree == 1 and not gathered:
+        return forward, backward
+    if not stage.strategies and not gathered:
+        layers = np.arange(stage.first_layer, stage.last_layer + 1)
+        both = p.tensor_bytes[layers] * share
+        return tuple(ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))  # type: ignore[return-value]
+    for k, layer in enumerate(stage.layers):
+        strategy = stage.strategy(layer)
+        if degree > 1:
+            group = replica.workers
+            if strategy is Strategy.TENSOR and p.tensor_bytes[layer].any():
+                ahead, back = p.tensor_bytes[layer] * share
+                forward[k] += ring_s(p, group, float(ahead), 2)
+                backward[k] += ring_s(p, group, float(back), 2)
+            for e in np.flatnonzero(p.edge_target == layer) if stage.strategies else ():
+                source = int(p.edge_source[e])
+                if source < stage.first_layer:
+                    continue
+                # Rows are gathered where the target wants the whole; where it wants rows, cutting
+                # is free, but the gradient is gathered on the way back.
+                if (stage.strategy(source) in WHOLE) != (strategy in WHOLE):
+                    moved = float(p.edge_bytes[e]) * share
+                    gathers = forward if strategy in WHOLE else backward
+                    gathers[k] += ring_s(p, group, moved, 1)
+            if strategy is Strategy.SHARDED:
+                weights = float(p.parameters[layer, 0]) * p.training.weight_bytes
+                gather_s = ring_s(p, group, weights, 1)
+                forward[k] += gather_s
+                backward[k] += gather_s
+        if gathered and len(stage.replicas) > 1:
+            weights = layer_elements(p, stage, layer, degree) * p.training.weight_bytes
+            peers = tuple(r.workers[0] for r in stage.replicas)
+            gather_s = ring_s(p, peers, weights, 1, rings=degree)
+            forward[k] += gather_s
+            backward[k] += gather_s
+    return forward, backward
