@@ -21,7 +21,8 @@ from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.links import Link
-from placewright.layers.planners.dp import SMALL, Dp, small_space
+from placewright.layers.planners.depth_first import small_space
+from placewright.layers.planners.dp import SMALL, Dp
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.piper import best_plan
 from placewright.layers.planners.space import better, judged

@@ -24,42 +24,31 @@ optimum: a result is OPTIMAL only where its value meets a bound of `placewright.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
-import numpy as np
-
-from placewright.errors import InfeasibleError, InputError
-from placewright.layers.costs.passes import replica_costs
-from placewright.layers.costs.rings import node_s, ring_s
+from placewright.errors import InfeasibleError
 from placewright.layers.judge import LayerJudgement
-from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
-from placewright.layers.planners._stage_kernels import least_sums
+from placewright.layers.plan import LayerPlan, Stage
+from placewright.layers.planners.depth_first import small_space
 from placewright.layers.planners.exhaustive import space_size
 from placewright.layers.planners.mixing import mixed_plans, polished
 from placewright.layers.planners.piper import LoadDp
 from placewright.layers.planners.space import (
-    Cell,
     better,
     build,
     judged,
     memory_options,
     micro_batch_counts,
     orders,
-    replicas,
-    worker_speeds,
 )
+from placewright.layers.planners.stage_tables import Table
 from placewright.layers.problem import LayerProblem
-from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context
 
 SMALL = 2_000
 """Plans up to which the space is searched to its end."""
-
-SLACK = 1e-12
-"""Relative: sums of the same numbers in another order."""
 
 
 @final
@@ -143,107 +132,6 @@ class Dp:
                             yield value, count, plan
 
 
-def small_space(p: LayerProblem) -> LayerJudgement | None:
-    """The best plan of the space by depth-first search with bounds."""
-    best: LayerJudgement | None = None
-    for order in orders(p):
-        for micro_batches in micro_batch_counts(p):
-            for zero, again in memory_options(p):
-                search = Search(p, order, micro_batches, zero, again, best)
-                search.run()
-                best = search.best
-    return best
-
-
-class Search:
-    """Depth first over stages, for one order, number of micro-batches and memory option."""
-
-    def __init__(
-        self,
-        p: LayerProblem,
-        order: Sequence[int],
-        micro_batches: int,
-        zero: int,
-        again: bool,
-        best: LayerJudgement | None,
-    ) -> None:
-        self.p, self.order, self.M, self.best = p, order, micro_batches, best
-        self.option = (zero, again)
-        self.times: dict[Cell, tuple[float, float]] = {}
-        self.to_go = self._completions()
-
-    def run(self) -> None:
-        """Search; `best` is then at least as good as every plan of this part."""
-        self._extend((), 0.0, 0.0)
-
-    def _cells(self, layer: int, worker: int) -> Iterator[Cell]:
-        for last in range(layer, self.p.n):
-            for end in range(worker + 1, self.p.w + 1):
-                for degree in self.p.degrees:
-                    if (end - worker) % degree == 0:
-                        cell = Cell(layer, last, worker, end, degree, (), *self.option)
-                        if self._time(cell)[1] < math.inf:
-                            yield cell
-
-    def _time(self, cell: Cell) -> tuple[float, float]:
-        """Both passes of the fastest and of the slowest replica."""
-        if cell not in self.times:
-            self.times[cell] = cell_times(self.p, self.order, cell, self.M)
-        return self.times[cell]
-
-    def _completions(self) -> list[list[float]]:
-        """Least sum of the times of stages that complete (layer, worker)."""
-        p = self.p
-        found = [[math.inf] * (p.w + 1) for _ in range(p.n)] + [[0.0] * (p.w + 1)]
-        for layer in range(p.n - 1, -1, -1):
-            for worker in range(p.w - 1, -1, -1):
-                found[layer][worker] = min(
-                    (
-                        self._time(c)[0] + found[c.last_layer + 1][c.end]
-                        for c in self._cells(layer, worker)
-                    ),
-                    default=math.inf,
-                )
-        return found
-
-    def _extend(self, cells: tuple[Cell, ...], before: float, bound: float) -> None:
-        layer = cells[-1].last_layer + 1 if cells else 0
-        worker = cells[-1].end if cells else 0
-        if layer == self.p.n:
-            plan = build(self.p, self.order, cells, self.M)
-            found = judged(self.p, plan)
-            if better(found, self.best):
-                self.best = found
-            return
-        for cell in self._cells(layer, worker):
-            least, most = self._time(cell)
-            after = before + least
-            # Of all stages so far; the slowest replica counts, before it the fastest ones.
-            own = max(bound, before + self.M * most)
-            whole = max(own, after + self.to_go[cell.last_layer + 1][cell.end])
-            best = self.best
-            if best is not None and best.feasible and whole * (1 - SLACK) >= best.value:
-                continue
-            if whole < math.inf:
-                self._extend((*cells, cell), after, own)
-
-
-def cell_times(
-    p: LayerProblem, order: Sequence[int], cell: Cell, micro_batches: int
-) -> tuple[float, float]:
-    """Seconds of both passes of a micro-batch on the fastest and the slowest replica."""
-    plan = build(p, order, [cell], micro_batches)
-    if plan is None:
-        return math.inf, math.inf
-    stage = plan.stages[0]
-    try:
-        costs = [replica_costs(p, stage, r) for r in stage.replicas]
-    except InputError:
-        return math.inf, math.inf
-    both = [p.alone * (c.forward + c.backward) for c in costs]  # no plan is faster
-    return min(both), max(both)
-
-
 def moved_cuts(p: LayerProblem, best: LayerJudgement, context: Context) -> LayerJudgement:
     """Move cuts by ever smaller steps while that is better."""
     step, tried = max(1, p.n // 32), 0
@@ -268,218 +156,3 @@ def shifted(plan: LayerPlan, s: int, by: int) -> LayerPlan | None:
         return None
     pair: tuple[Stage, Stage] = (replace(one, last_layer=last), replace(two, first_layer=last + 1))
     return replace(plan, stages=(*plan.stages[:s], *pair, *plan.stages[s + 2 :]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Table:
-    """Costs of stages as prefix sums over blocks of layers; a row is a stage's workers and degree.
-
-    Attributes
-    ----------
-    ends
-        Shape (blocks + 1,): where blocks of layers begin.
-    rows
-        Begin and end of the workers (in units), and the degree.
-    pass_s, tail_s
-        Shape (rows, blocks + 1): prefix sums of a micro-batch's passes, of the exchange.
-    kept, state
-        Shape (rows, blocks + 1): prefix sums of activations of a micro-batch, of states.
-    room
-        Shape (rows,): least memory of the workers.
-    cut_s
-        Shape (blocks + 1,): both transfers of a cut before a block.
-    """
-
-    p: LayerProblem
-    unit: int
-    micro_batches: int
-    option: tuple[int, bool]
-    ends: IntArray
-    rows: IntArray
-    pass_s: FloatArray
-    tail_s: FloatArray
-    kept: FloatArray
-    state: FloatArray
-    room: FloatArray
-    cut_s: FloatArray
-
-    @staticmethod
-    def of(
-        p: LayerProblem,
-        order: Sequence[int],
-        micro_batches: int,
-        zero: int,
-        again: bool,
-        groups: int,
-        units: int,
-    ) -> Table:
-        """The costs of one order, number of micro-batches and memory option."""
-        ends = blocks(p, groups)
-        unit = -(-p.w // units)
-        micro, speed = p.global_batch // micro_batches, worker_speeds(p)
-        rows, prefix = [], []
-        known: Known = {}
-        refused = {d: _refused(p, d) for d in p.degrees}
-        for begin in range(0, p.w, unit):
-            for end in range(begin + unit, p.w + unit, unit):
-                last = min(end, p.w)
-                for degree in p.degrees:
-                    found = replicas(p, order[begin:last], degree, micro, speed)
-                    if found is None:
-                        continue
-                    stage = Stage(0, p.n - 1, found, degree, (), zero, again)
-                    # A row stands for any layers: with one that sees the whole batch somewhere,
-                    # stages of large problems have a single replica.
-                    if refused[degree] or p.whole_batch(stage, micro_batches) is not None:
-                        continue
-                    try:
-                        columns = _columns(p, stage, known)
-                    except InputError:
-                        continue
-                    rows.append((begin // unit, -(-last // unit), degree))
-                    prefix.append([np.concatenate([[0.0], np.cumsum(c)])[ends] for c in columns])
-        stacked = np.array(prefix).reshape(len(rows), 4, len(ends))
-        room = np.array([_room(p, order, r, unit) for r in rows])
-        passes, tails, kept, state = (np.ascontiguousarray(stacked[:, k]) for k in range(4))
-        cut = _cut_s(p, ends, micro)
-        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-        option = (zero, again)
-        return Table(
-            p, unit, micro_batches, option, ends, table, passes, tails, kept, state, room, cut
-        )
-
-    def plans(self, limits: int) -> Iterator[tuple[float, list[Cell]]]:
-        """Estimates and stages for falling limits on the slowest stage."""
-        if not len(self.rows):
-            return
-        units = -(-self.p.w // self.unit)
-        blocks = len(self.ends) - 1
-        bounded = bool(np.isfinite(self.room).any())
-        stages = min(blocks, units, 12) if bounded else 1
-        limit = math.inf
-        for _ in range(limits):
-            total, choice = least_sums(
-                self.rows,
-                self.pass_s,
-                self.tail_s,
-                self.kept,
-                self.state,
-                self.room,
-                self.cut_s,
-                units,
-                stages,
-                bounded,
-                self.micro_batches,
-                limit,
-            )
-            k = int(np.argmin(total[:, 0, 0]))
-            if not total[k, 0, 0] < math.inf:
-                return
-            cells, slowest, spent = [], 0.0, 0.0
-            i, a = 0, 0
-            while i < blocks:
-                row, j = choice[k, i, a].tolist()
-                begin, end, degree = self.rows[row].tolist()
-                cells.append(
-                    Cell(
-                        int(self.ends[i]),
-                        int(self.ends[j]) - 1,
-                        begin * self.unit,
-                        min(end * self.unit, self.p.w),
-                        degree,
-                        (),
-                        *self.option,
-                    )
-                )
-                each = float(self.pass_s[row, j] - self.pass_s[row, i])
-                tail = float(self.tail_s[row, j] - self.tail_s[row, i])
-                slowest = max(slowest, self.micro_batches * each + tail)
-                spent += each
-                i, a, k = j, end, k - 1 if bounded else k
-            # Sum of the stages, and the slowest one M - 1 times more.
-            yield spent + slowest * (1 - 1 / self.micro_batches), cells
-            # Below what this plan has, or the next one would be the same.
-            limit = min(limit * 0.9, slowest * 0.85)
-
-
-Known = dict[tuple[object, ...], FloatArray]
-
-
-def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, ...]:
-    """By layer: passes of the slowest replica, exchange, kept activations, states."""
-    passes = np.zeros(p.n)
-    for replica in dict.fromkeys(_likeness(p, stage, r) for r in stage.replicas):
-        # Of many stages with such a replica: `known` is shared by all rows of a table.
-        key = (*replica, stage.tensor_degree)
-        if key not in known:
-            first = next(r for r in stage.replicas if _likeness(p, stage, r) == replica)
-            costs = replica_costs(p, stage, first)
-            known[key] = costs.forward_s + costs.backward_s
-        passes = np.maximum(passes, known[key])
-    t = p.degree_index(stage.tensor_degree)
-    held = np.where(np.isfinite(p.parameters[:, t]), p.parameters[:, t], 0.0)
-    peers = tuple(r.workers[0] for r in stage.replicas)
-    each = ring_s(p, peers, 1e6, 2, stage.tensor_degree) / 1e6 * p.training.sync_bytes
-    optimizer = float(p.optimizer_s[p.worker_kind[list(stage.workers)]].max())
-    share = max(stage.shares)
-    kept = np.nan_to_num(p.activation_bytes[:, t]) * share
-    if stage.recompute:
-        kept = np.minimum(kept, np.concatenate([[0.0], p.output_bytes[:-1, t]]) * share)
-    # A guess for ranking drafts; the judge values them.
-    hidden = 0.3 if p.training.overlap_sync else 1.0
-    return passes, held * (hidden * each + optimizer), kept, held * _state_each(p, stage)
-
-
-def _likeness(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[object, ...]:
-    """What a replica's passes depend on."""
-    kinds = tuple(sorted({int(p.worker_kind[w]) for w in replica.workers}))
-    node = int(p.worker_node[replica.workers[0]])
-    inside = int(p.link_index[node, node]) if stage.tensor_degree > 1 else -1
-    weights = tuple(stage.replicas) if stage.zero_stage == 3 else ()
-    return kinds, replica.share, inside, weights
-
-
-def _state_each(p: LayerProblem, stage: Stage) -> float:
-    """Bytes of states per parameter element that a worker holds."""
-    t, shard = p.training, 1.0 / len(stage.replicas)
-    zero = stage.zero_stage
-    return (
-        t.weight_bytes * (shard if zero >= 3 else 1.0)
-        + t.gradient_bytes * (shard if zero >= 2 else 1.0)
-        + t.optimizer_bytes * (shard if zero >= 1 else 1.0)
-        + t.buffer_bytes
-    )
-
-
-def _room(p: LayerProblem, order: Sequence[int], row: tuple[int, int, int], unit: int) -> float:
-    workers = [order[w] for w in range(row[0] * unit, min(row[1] * unit, p.w))]
-    free = [float(p.memory_bytes[w] - np.nan_to_num(p.framework_bytes[w])) for w in workers]
-    return min(free) - float(p.working_bytes[:, 0].max() if p.working_bytes.any() else 0.0)
-
-
-def _refused(p: LayerProblem, degree: int) -> bool:
-    """Whether some layer cannot be split over that many workers."""
-    strategy = Strategy.TENSOR if degree > 1 else Strategy.DATA
-    return any(p.refusal(i, strategy, degree) for i in range(p.n))
-
-
-def _cut_s(p: LayerProblem, ends: IntArray, micro: int) -> FloatArray:
-    """Both transfers of a cut, between the first two nodes."""
-    between = [(0, b) for b in range(1, len(p.node_names)) if p.link_index[0, b] >= 0]
-    nodes = between[0] if between else (0, 0)
-    found = np.zeros(len(ends))
-    for k, layer in enumerate(ends.tolist()):
-        if 0 < layer < p.n and p.link_index[nodes] >= 0:
-            sent = float(p.output_bytes[layer - 1, 0]) * micro
-            found[k] = 2 * node_s(p, nodes, sent)
-    return found
-
-
-def blocks(p: LayerProblem, most: int) -> IntArray:
-    """Ends of at most `most` blocks of consecutive layers of about equal time."""
-    if p.n <= most:
-        return np.arange(p.n + 1)
-    both = np.nan_to_num(p.forward_s[0, 0, -1] + p.backward_s[0, 0, -1])
-    total = np.cumsum(both + both.sum() / (10 * p.n) + 1e-300)
-    marks = np.searchsorted(total, total[-1] * np.arange(1, most) / most)
-    return np.unique(np.concatenate([[0], marks + 1, [p.n]])).astype(np.int64)
