@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from placewright.numerics import njit
 from placewright.numerics.njit import njit_internal, njit_no_refcount
 
 
@@ -49,3 +52,21 @@ def test_a_cache_of_types_that_are_gone_counts_as_empty(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout == f"{1 + add}\n"
     assert list((tmp_path / "__pycache__").glob("*.nbi"))
+
+
+def test_an_edit_of_what_a_compiled_file_imports_empties_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constants of imported files count, and files that imported kernels import."""
+    monkeypatch.setattr(njit, "_PACKAGE", tmp_path)
+    digest = njit._digest.__wrapped__
+    source = tmp_path / "a.py"
+    source.write_text("from placewright.b import kernel\n")
+    (tmp_path / "b.py").write_text("from placewright.c import ONE\nnjit\n")
+    (tmp_path / "c.py").write_text("ONE = 1\nfrom placewright.d import TWO\n")
+    (tmp_path / "d.py").write_text("TWO = 2\n")
+    before = digest(source)
+    (tmp_path / "d.py").write_text("TWO = 3\n")
+    assert digest(source) == before
+    (tmp_path / "c.py").write_text("ONE = 2\n")
+    assert digest(source) != before
