@@ -44,7 +44,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "schema",
         *(f"operators {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
         *(f"operators {v}" for v in ("export", "train")),
-        *(f"samples {v}" for v in ("plan", "compare", "simulate", "run", "generate")),
+        *(f"samples {v}" for v in ("plan", "compare", "simulate", "explain", "run", "generate")),
         *(f"layers {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
         *(f"requests {v}" for v in ("plan", "compare", "simulate", "explain", "serve", "run")),
         "pbqp solve",

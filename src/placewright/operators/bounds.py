@@ -93,7 +93,16 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
         else:
             found["head-load-tail"] = _head_load_tail(problem, tables, work)
-    return found
+    return {name: _whole_ticks(problem, bound_s) for name, bound_s in found.items()}
+
+
+def _whole_ticks(problem: OperatorProblem, bound_s: float) -> float:
+    """Raised to whole ticks where all values are (rule Q1)."""
+    ticks = problem.ticks_per_s
+    if problem.queues is not Queues.FIRST_COME or not ticks or not np.isfinite(bound_s):
+        return bound_s
+    # Whoever computed it erred by less than a millionth.
+    return max(bound_s, float(np.ceil(bound_s * ticks * (1.0 - 1e-6))) / ticks)
 
 
 MOST_OPERATORS = 4000
@@ -121,7 +130,7 @@ def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tu
     if not known.auto or not needed or not _can_relax(problem):
         return
     for found in relaxed_bounds(in_ticks(problem), known.bound, known.value, known.deadline_s):
-        yield "relaxed", _rounded_down(found, problem.n)
+        yield "relaxed", _whole_ticks(problem, _rounded_down(found, problem.n))
 
 
 def _can_relax(problem: OperatorProblem) -> bool:

@@ -123,8 +123,10 @@ def _shaped(raw: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 def _spread(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A copy with strides that have gaps or overlap (an expanded tensor)."""
-    sizes = zip(spec.shape, spec.stride, strict=True)
-    # Repeated elements once; `expand` repeats them again without memory.
-    once = [min(1, extent) if stride == 0 else extent for extent, stride in sizes]
-    made = torch.empty_strided(once, spec.stride, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor[tuple(map(slice, once))]).expand(spec.shape)
+    # Repeated elements once: their stride of 0 repeats them again without memory.
+    once = [min(1, e) if s == 0 else e for e, s in zip(spec.shape, spec.stride, strict=True)]
+    last = sum((e - 1) * s for e, s in zip(once, spec.stride, strict=True))
+    buffer, elements = tensor.new_empty(last + 1), tensor.as_strided(once, tensor.stride())
+    # Not `copy_`, which fake tensors of GPUs that are not here refuse.
+    buffer = torch.as_strided_scatter(buffer, elements, once, spec.stride)
+    return buffer.as_strided(spec.shape, spec.stride)
