@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -40,8 +41,10 @@ def test_actors_answer_and_are_replaced(running: Running) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
         answers = pool.submit(lambda: [many(running, 8, body(60_000)) for _ in range(3)])
-        until(lambda: running.dispatcher.under_way > 0)
-        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
+        # Where requests come late both are replaced already: stopped actors are given up soon.
+        until(lambda: running.dispatcher.under_way > 0 or answers.done())
+        with suppress(ProcessLookupError):
+            os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
         found = [each for group in answers.result() for each in group]
     assert [status for status, _, _ in found] == [200] * 24
     assert all(answer["outputs"][0]["data"] == [2, 4, 6, 8] for _, _, answer in found)
