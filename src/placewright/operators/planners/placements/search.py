@@ -95,7 +95,9 @@ def improve(
 
     `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
     """
-    if math.prod(groups.allowed.sum(axis=1).tolist()) <= moves:
+    with np.errstate(over="ignore"):  # infinitely many, as good as
+        placements = np.prod(groups.allowed.sum(axis=1), dtype=np.float64)
+    if placements <= moves:
         return _best_of_all(judge, groups, start, deadline_s)
     if judge.queued is not None:
         return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)
