@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
+import pytest
 
+from placewright.errors import RunError
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.program import Computed
-from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.protocol import Needs, Refusal
 from placewright.requests.serving.workers import ServerProcess
 from tests.requests.serving.models import family, scaled
 
@@ -137,3 +139,56 @@ def test_a_server_that_is_restarted_while_a_variant_is_loaded_serves_it_too() ->
         return bool(np.isfinite(dispatcher.service.latency_s[:, 2, 1]).all())
 
     assert asyncio.run(play())
+
+
+def test_requests_wait_for_a_server_that_is_started_again() -> None:
+    """Nobody is refused while the only server is on its way back; one that stays away is said."""
+
+    class Returning(Answering):
+        async def start(self, models: Mapping[str, bytes]) -> None:
+            await started.wait()
+            if broken:
+                raise RunError("it does not start")
+
+    class Own(Engine):
+        def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
+            return Returning(name, on_loss, lambda order: None)
+
+    def lose() -> None:
+        started.clear()
+        fleet.slots[0].process.lose("it was killed")
+
+    async def ask(deadline_s: float) -> Any:
+        rows = [np.zeros((1, 4), np.float32)]
+        (row,) = dispatcher.submit(0, rows, Needs(deadline_s), time.monotonic())
+        return await asyncio.wait_for(row.done, 30)
+
+    async def play() -> tuple[int, list[str]]:
+        started.set()
+        watching = asyncio.create_task(dispatcher.watch())
+        await fleet.add_server("a")
+        lose()
+        waiting = asyncio.create_task(ask(60.0))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert not dispatcher.ready
+        started.set()
+        served = (await waiting).attempts
+        lose()
+        refused = []
+        for wanted in ("its deadline passes", "it has failed to start"):
+            with pytest.raises(Refusal) as why:
+                await ask(0.1)
+            refused.append(why.value.code)
+            broken.append(wanted)
+            started.set()
+            await asyncio.sleep(0.05)
+        watching.cancel()
+        return served, refused
+
+    started, broken = asyncio.Event(), list[str]()
+    dispatcher = Dispatcher(
+        [family(matmuls=(0, 0))], lambda s: start(RequestPlan("rolling"), s), engine=Own()
+    )
+    fleet = dispatcher.fleet
+    assert asyncio.run(play()) == (1, ["no-server", "no-server"])

@@ -248,8 +248,9 @@ class Dispatcher:
     def _admit(self, family: int, needs: Needs, rows: int) -> None:
         if self._draining:
             raise _shutting_down()
-        if not self.ready:
-            raise Refusal(503, "no server is up", code="no-server", retry_after_s=1.0)
+        # A server that is on its way back is waited for, as long as the deadline allows.
+        if not self.ready and not self.fleet.returning:
+            raise _no_server()
         if self.queue.count + rows > self.most_waiting:
             raise Refusal(
                 429,
@@ -318,7 +319,8 @@ class Dispatcher:
         late = order[self.queue.deadline_s[order] < now_s]
         for number in self.queue.take(late):
             why = "its deadline passed while it waited for a server"
-            _fail(self._rows.pop(number), self._overload(why))
+            refusal = self._overload(why) if self.ready else _no_server()
+            _fail(self._rows.pop(number), refusal)
 
     def _overload(self, why: str) -> Refusal:
         return Refusal(503, why, code="deadline", retry_after_s=self._backlog_s())
@@ -343,7 +345,8 @@ class Dispatcher:
         # Servers come, go and pause between decisions; `busy` is kept as batches start and end.
         for k in range(len(servers.up)):
             servers.up[k] = self.fleet.slots[k].up
-        if not policy.eager and not len(servers.idle()):
+        # Rows wait while all servers are lost: a policy would refuse them.
+        if not servers.up.any() or not (policy.eager or len(servers.idle())):
             return
         now_s = time.monotonic()
         decision = policy.decide(now_s, self.queue, servers)
@@ -507,6 +510,10 @@ def _fail(row: Row, refusal: Refusal) -> None:
     if not row.done.done():
         row.done.set_exception(refusal)
         row.done.exception()  # its client may have left
+
+
+def _no_server() -> Refusal:
+    return Refusal(503, "no server is up", code="no-server", retry_after_s=1.0)
 
 
 def _shutting_down() -> Refusal:

@@ -109,6 +109,11 @@ class Fleet:
         self._starting: ServerProcess | None = None
         self._closed = False
 
+    @property
+    def returning(self) -> bool:
+        """Whether a lost server is being started again, and has not failed to start since."""
+        return any(slot.restarting and slot.failures <= 1 for slot in self.slots)
+
     def key(self, family: int, variant: Variant) -> str:
         """What workers and services call a variant."""
         return f"{self.families[family].name}/{variant.name}"
