@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from placewright.operators.streaming.run import StreamRounds
 from placewright.operators.streaming.trials import (
     TriedStreams,
     busy_factors,
+    ends_s,
     stage_period_s,
     try_streams,
 )
@@ -109,6 +111,19 @@ def test_a_period_is_that_of_the_slowest_stage() -> None:
     assert stage_period_s(parts, {0: 2.0, 1: 2.0, 2: 0.5}) == pytest.approx(1.0)
     assert stage_period_s(copies, {0: 2.0, 1: 0.0}) == 0.0
     assert stage_period_s(copies, {0: 2.0}) == 0.0
+
+
+def test_samples_end_on_a_device_with_its_last_segment() -> None:
+    """Device 0 does the first and the third part of every sample, the first ones far ahead."""
+    first = [(0, 0, n, n + 0.0, n + 0.4) for n in range(9)]
+    third = [(0, 1, n, n + 4.4, n + 4.9) for n in range(5)]
+    second = [(1, 0, n, n + 2.0, n + 2.8) for n in range(7)]
+    cut = SimpleNamespace(lengths=((1, 2), (1,)))
+    stream: Any = SimpleNamespace(cut=cut, spans=[first + third, second])
+    assert ends_s(stream) == {
+        0: [n + 4.9 for n in range(5)],
+        1: [n + 2.8 for n in range(7)],
+    }
 
 
 def test_factors_are_of_the_quieter_turn_and_of_others_where_nothing_ran() -> None:

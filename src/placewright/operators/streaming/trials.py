@@ -232,12 +232,23 @@ def stage_period_s(result: Result, apart_s: Mapping[int, float]) -> float:
 
 
 def ends_s(stream: SampleStream) -> dict[int, list[float]]:
-    """By device, when its samples were done there; on its own clock."""
-    found: dict[int, dict[int, float]] = defaultdict(dict)
+    """By device, when its samples were done there; on its own clock.
+
+    Those whose last segment is done: where a device has several, others are half done, further
+    ahead in the stream, and would be counted too early.
+    """
+    last = _last_segments(stream)
+    found: dict[int, list[float]] = defaultdict(list)
     for spans in stream.spans:
-        for device, _, n, _, end_s in spans:
-            found[device][n] = max(end_s, found[device].get(n, end_s))
-    return {d: sorted(of_sample.values()) for d, of_sample in found.items()}
+        for device, segment, _, _, end_s in spans:
+            if segment == last[device]:
+                found[device].append(end_s)
+    return {d: sorted(ends) for d, ends in found.items()}
+
+
+def _last_segments(stream: SampleStream) -> list[int]:
+    """By device the number of its last segment."""
+    return [len(lengths) - 1 for lengths in stream.cut.lengths]
 
 
 def _apart_s(ends: Sequence[float], before: int) -> float:
