@@ -23,7 +23,7 @@ import numpy as np
 
 from placewright.errors import RunError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.requests.serving.priority import send_first
+from placewright.requests.serving.priority import answer_first
 
 CONNECTIONS = 960
 """That are open at once; a request waits for one beyond. ``select`` takes at most 1,024."""
@@ -288,7 +288,7 @@ def _parts(data: Any, ends: IntArray) -> list[bytes]:
 
 def main(source: BinaryIO, target: BinaryIO) -> None:
     """Read a schedule, carry it out, write the replies."""
-    send_first()
+    answer_first()
     replies = _Client(Schedule(**_read(Schedule, io.BytesIO(source.read())))).run()
     buffer = io.BytesIO()
     _write(replies, buffer)

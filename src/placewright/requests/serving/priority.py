@@ -9,15 +9,13 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-NICENESS, ANSWERING = 10, -10
-"""Of processes that compute batches, inherited by the threads of their runtime; and, where that is
-allowed, of threads that answer: one that has just run may not yet take the place of another, until
-that has caught up, which it does the sooner the more apart they are."""
+NICENESS = 10
+"""Of processes that compute batches, inherited by the threads of their runtime."""
 
 SLICE_S, LONG_SLICE_S = 1e-3, 1e-2
 """Of threads that answer and begin, and of those that compute. A thread that wakes up with a
-shorter slice than the one that runs takes its place at once, not at the next tick of the scheduler
-(1 to 10 ms), and then keeps it until its slice is over: a few answers take less."""
+shorter slice than the one that runs takes its place at the next tick of the scheduler (1 to 10 ms)
+at the latest, and then keeps it until its slice is over: a few answers take less."""
 
 SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 """Numbers of the system call, which Python has no function for."""
@@ -31,47 +29,51 @@ period; `runtime` is the slice of an ordinary thread in nanoseconds (since Linux
 
 
 def answer_first() -> None:
-    """Let this thread take a processor as soon as it wakes up; without effect on older kernels."""
-    _take_slices(SLICE_S, ANSWERING)
-    _take_slices(SLICE_S)
+    """Let this thread take a processor as soon as it wakes up: it never computes for long.
 
-
-def send_first() -> None:
-    """Let this thread, a load client's, run before all ordinary ones: clients have own machines."""
+    In real time where that is allowed (root), for a thread that wakes up then waits for no tick;
+    else with short slices, without effect on kernels before 6.12.
+    """
     if _ordinary():
-        answer_first()  # where only root may do what follows
+        _take_slices(SLICE_S)
         with suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def compute_behind() -> None:
     """Let this process compute when those that answer have nothing to do, but begin at once."""
     os.nice(NICENESS)
-    _take_slices(SLICE_S)
+    answer_first()
 
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Long slices of time, which threads that wake up break off."""
-    os.sched_yield()  # first goes on who was broken off as this thread woke up
+    """Compute as an ordinary thread, in long slices, which threads that wake up break off."""
+    if not _ordinary():  # somebody chose its policy
+        yield
+        return
     _take_slices(LONG_SLICE_S)
+    os.sched_yield()  # first goes on who was broken off as this thread woke up
     try:
         yield
     finally:
-        _take_slices(SLICE_S)
+        answer_first()
 
 
-def _take_slices(seconds: float, nice: int | None = None) -> None:
-    """Set this thread's slice of time, and its niceness where that is given and allowed."""
-    number = SCHED_SETATTR.get(platform.machine())
-    if not _ordinary() or number is None:
-        return
-    nice = os.getpriority(os.PRIO_PROCESS, 0) if nice is None else nice
-    slice_ns = int(seconds * 1e9)
+def _take_slices(seconds: float) -> None:
+    """Make this thread an ordinary one with such slices of time."""
+    nice, slice_ns = os.getpriority(os.PRIO_PROCESS, 0), int(seconds * 1e9)
     given = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
-    ctypes.CDLL(None).syscall(number, 0, given, 0)
+    number = SCHED_SETATTR.get(platform.machine())
+    if number is None or ctypes.CDLL(None).syscall(number, 0, given, 0):
+        # In any case not in real time, in which nobody else would get this processor.
+        os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
 def _ordinary() -> bool:
-    """Whether nobody has chosen another policy for this thread."""
-    return platform.system() == "Linux" and not (os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK)
+    """Whether nobody else has chosen another policy for this thread."""
+    if platform.system() != "Linux":
+        return False
+    policy = os.sched_getscheduler(0)
+    ours = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+    return policy == ours or not policy & ~os.SCHED_RESET_ON_FORK

@@ -41,7 +41,8 @@ class VariantServer(WorkerProgram):
     @order("loading a variant")
     def load(self, key: str, model: bytes) -> None:
         """Hold a variant in memory from now on."""
-        self._sessions[key] = open_session(model, key, self.worker.spec.threads)
+        with computing():
+            self._sessions[key] = open_session(model, key, self.worker.spec.threads)
 
     @order("removing a variant")
     def unload(self, key: str) -> None:
