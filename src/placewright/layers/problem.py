@@ -191,6 +191,8 @@ class LayerProblem:
         Names; shape (W,): index of the kind in `kind_names`, of the node in `node_names`.
     memory_bytes, framework_bytes
         Shape (W,): capacity, and what a process holds before any tensor; NaN: unknown.
+    begin_s
+        Shape (K,): seconds of every pass through a stage beside those of its layers.
     optimizer_s
         Shape (K,): seconds of an optimizer step per parameter element held.
     optimizer_fixed_s
@@ -249,6 +251,7 @@ class LayerProblem:
     worker_node: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
     framework_bytes: FloatArray = field(default_factory=lambda: np.zeros(0))
+    begin_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     optimizer_fixed_s: FloatArray = field(default_factory=lambda: np.zeros(0))
     pack_s: FloatArray = field(default_factory=lambda: np.zeros(0))
@@ -282,6 +285,7 @@ class LayerProblem:
             "worker_node": np.zeros(w),
             "memory_bytes": np.full(w, math.inf),
             "framework_bytes": np.zeros(w),
+            "begin_s": np.zeros(k),
             "optimizer_s": np.zeros(k),
             "optimizer_fixed_s": np.zeros(k),
             "pack_s": np.zeros(k),
@@ -411,6 +415,7 @@ FLOATS = (
     "framework_bytes",
     "optimizer_s",
     "optimizer_fixed_s",
+    "begin_s",
     "pack_s",
     "gather_s",
     "scatter_s",

@@ -128,6 +128,7 @@ def problem_of(
         kind_names=tuple(problem.worker_names[w] for w in keep),
         forward_s=problem.forward_s[kinds] * slower,
         backward_s=problem.backward_s[kinds] * slower,
+        begin_s=problem.begin_s[kinds] * times,
         optimizer_s=problem.optimizer_s[kinds] * times,
         optimizer_fixed_s=problem.optimizer_fixed_s[kinds] * times,
         pack_s=problem.pack_s[kinds] * times,

@@ -85,6 +85,8 @@ def replica_costs(p: LayerProblem, stage: Stage, replica: Replica) -> ReplicaCos
     backward = np.max([b for _, b in per_kind], axis=0)
     inside_f, inside_b = _collectives(p, stage, replica)
     forward, backward = forward + inside_f, backward + inside_b
+    begin = float(p.begin_s[kinds].max())
+    forward[0], backward[-1] = forward[0] + begin, backward[-1] + begin
     if stage.recompute:
         backward = backward + forward
     if shards_wait(p, stage):

@@ -103,6 +103,7 @@ class LayerFile(FileModel):
     framework_bytes: Row = Field(default_factory=list)
     optimizer_s: Row = Field(default_factory=list)
     optimizer_fixed_s: Row = Field(default_factory=list)
+    begin_s: Row = Field(default_factory=list)
     pack_s: Row = Field(default_factory=list)
     gather_s: Row = Field(default_factory=list)
     scatter_s: Row = Field(default_factory=list)

@@ -1,26 +1,34 @@
 """Extend a profile of single forward passes to backward passes and other micro-batches.
 
-One forward pass of one sample, timed with a synchronisation after each layer, holds three parts
-that grow differently. With f_t the time at tensor degree t and one sample:
+One forward pass of one sample, timed with a synchronisation after each layer, holds parts that
+training sees in other ways. With f_t the time at tensor degree t and one sample:
 
-    f_t = launch + split / t + whole + collectives_t
+    f_t = exposed + split / t + whole + start_t + sent_t
 
-launch
-    Dispatching and starting kernels: the same for every micro-batch and, as the backward pass
-    starts kernels of its own, once in each pass.
+exposed
+    Launching kernels while the device is idle, as it is at the beginning of a layer timed alone.
+    In training kernels are launched ahead of the device: a pass through a stage pays it once.
 split, whole
     Work on the device that tensor parallelism divides, and that it does not: grows with the
     samples; the backward pass has twice of it (gradients of inputs and of weights).
-collectives_t
-    Two all-reduces of the layer's output in each pass: grow with the samples, once per pass.
+start_t, sent_t
+    Two all-reduces of the layer's output in each pass: beginning them takes the same for every
+    micro-batch, sending grows with the samples.
 
-They are told apart by the profile itself. An embedding does one all-reduce of the same size and
-nearly no work: its growth over degree 1 is what one costs; without an embedding the nominal
-bandwidth says. What a block takes at degree t less its all-reduces, against degree 1, gives
-``split``. Blocks of one model run about the same kernels whatever their width, so ``launch`` is
-at most the smallest time of any block less its work by the data sheet (`roofline_s`). Layers of a
-single operation have no launch part beyond what twice the roofline leaves: kernels reach at
-least half of it. Every backward pass adds its gradients to those of the micro-batches before it.
+A pass takes what the device needs for work and for sending, at least `launch`, what the processor
+needs to start its kernels, and begins its all-reduces beside that. Every backward pass adds its
+gradients to those of the micro-batches before it.
+
+The parts are told apart by the profile itself. An embedding does one all-reduce of the same size
+and nearly no work: its growth over degree 1 is what one costs, and from one degree to another only
+the bytes sent grow, which gives the bandwidth; without an embedding the nominal bandwidth holds,
+and the growth of the smallest block is that of beginning them. What a block takes at degree t less
+its all-reduces, against degree 1, gives ``split``; the rest is ``exposed``. Where time does not
+shrink with the degree, blocks of one model run about the same kernels whatever their width, so
+``launch`` is at most the smallest time of any block less its work by the data sheet
+(`roofline_s`). Where in a block the device gets more work than launching takes is not known then:
+``exposed`` is taken as half of it. Layers of a single operation have no launch part beyond what
+twice the roofline leaves: kernels reach at least half of it.
 """
 
 from __future__ import annotations
@@ -72,15 +80,23 @@ class SinglePass:
     def tables(self, sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Forward and backward seconds, shape (T, sizes, n)."""
         even = self._averaged()
-        launch = even._launch()
-        collective = np.stack([even._collective(t) for t in range(len(self.degrees))])
-        work = np.maximum(even.forward_s - launch - collective, 0.0)
+        launch, exposed = even._launch()
+        start, sent = even._collectives()
+        work = np.maximum(even.forward_s - exposed - start - sent, 0.0)
         grow = sizes[None, :, None]
-        ahead = launch[:, None] + grow * (work + collective)[:, None]
         held = np.where(np.isfinite(self.parameters), self.parameters, 0.0).T
         added = 3 * self.shape.element_bytes * held / data_sheet(self.device).memory_bandwidth
-        back = (launch + added)[:, None] + grow * (2 * work + collective)[:, None]
-        return np.asarray(ahead, dtype=np.float64), np.asarray(back, dtype=np.float64)
+        passes = [
+            start[:, None] + np.maximum(launch[:, None], grow * (times * work + sent)[:, None])
+            for times in (1, 2)
+        ]
+        return passes[0], passes[1] + added[:, None]
+
+    def exposed_s(self) -> float:
+        """Seconds by which a pass through any number of layers is longer than in `tables`."""
+        blocks = self._blocks()
+        _, exposed = self._averaged()._launch()
+        return float(exposed[0, blocks].min()) if blocks.any() else 0.0
 
     def _averaged(self) -> SinglePass:
         """Layers of the same parameters and outputs do the same: each takes their mean time."""
@@ -115,44 +131,62 @@ class SinglePass:
         moved = (held * item + outputs + inputs) / sheet.memory_bandwidth
         return np.asarray(np.maximum(2 * tokens * held / sheet.flops_16, moved), dtype=np.float64)
 
-    def _all_reduce_s(self, t: int) -> float:
-        """Seconds of one all-reduce of a block's output for one sample."""
-        degree = self.degrees[t]
-        if degree == 1:
-            return 0.0
-        blocks = np.flatnonzero(self._blocks())
-        sent = float(self.output_bytes[blocks[0], 0]) if len(blocks) else 0.0
-        nominal = 2 * (degree - 1) / degree * sent / self.bandwidth
-        first = self.forward_s[:, 0]
-        embeds = self.parameters[0, t] < self.parameters[0, 0]
-        same = len(blocks) and self.output_bytes[0, 0] == sent
-        measured = float(first[t] - first[0]) if embeds and same else 0.0
-        return max(nominal, measured)
+    def ring_bandwidth(self) -> float:
+        """Bytes per second between the workers of a node: nominal, or what an embedding shows."""
+        split = [t for t, degree in enumerate(self.degrees) if degree > 1]
+        if not self._embeds() or len(split) < 2:
+            return self.bandwidth
+        first, last = split[0], split[-1]
+        grown = float(self.forward_s[last, 0] - self.forward_s[first, 0])
+        moved = (self._ring_part(last) - self._ring_part(first)) * float(self.output_bytes[0, 0])
+        return min(self.bandwidth, moved / grown) if grown > 0 else self.bandwidth
 
-    def _collective(self, t: int) -> FloatArray:
-        """Shape (n,): all-reduces of a forward pass, two in a block, one in an embedding."""
-        once = self._all_reduce_s(t)
-        found = np.where(self._blocks(), 2 * once, 0.0)
-        if self.parameters[0, t] < self.parameters[0, 0]:
-            found[0] = once
-        return np.asarray(np.minimum(found, np.nan_to_num(self.forward_s[t])), dtype=np.float64)
+    def _ring_part(self, t: int) -> float:
+        """What a worker sends in an all-reduce, as a part of what is reduced."""
+        return 2 * (self.degrees[t] - 1) / self.degrees[t]
 
-    def _launch(self) -> FloatArray:
-        """Shape (T, n): seconds of a pass that do not depend on the samples."""
+    def _embeds(self) -> bool:
+        """Whether the first layer ends with an all-reduce of as much as a block has."""
+        alike = self.output_bytes[self._blocks(), 0] == self.output_bytes[0, 0]
+        return bool(alike.any()) and bool(self.parameters[0, -1] < self.parameters[0, 0])
+
+    def _collectives(self) -> tuple[FloatArray, FloatArray]:
+        """Shape (T, n) each: beginning the all-reduces of a forward pass, and sending.
+
+        There are two in a block, one in an embedding.
+        """
+        blocks, embeds = self._blocks(), self._embeds()
+        count = 2.0 * blocks
+        if embeds:
+            count[0] = 1.0
+        part = np.array([self._ring_part(t) for t in range(len(self.degrees))])[:, None]
+        sent = count * part * self.output_bytes[:, 0] / self.ring_bandwidth()
+        grown = self.forward_s - self.forward_s[0] - sent  # by more than what is sent
+        start = np.zeros((len(part), 1))
+        if embeds:
+            start = np.maximum(grown[:, :1], 0.0)
+        elif blocks.any():
+            start = np.maximum(grown[:, blocks].min(axis=1, keepdims=True), 0.0) / 2
+        at_most = np.nan_to_num(self.forward_s)
+        sent = np.minimum(sent, at_most)
+        return np.minimum(count * start * (part > 0), at_most - sent), sent
+
+    def _launch(self) -> tuple[FloatArray, FloatArray]:
+        """Shape (T, n) each: seconds to start a pass's kernels, and what of it shows (exposed)."""
         blocks, least = self._blocks(), self.roofline_s()
-        single = np.maximum(self.forward_s - 2 * least[None, :], 0.0)
+        launch = np.maximum(self.forward_s - 2 * least[None, :], 0.0)
+        exposed = launch.copy()
         if not blocks.any():
-            return np.asarray(single, dtype=np.float64)
-        launch = single.copy()
+            return launch, exposed
+        own = (self.forward_s - sum(self._collectives()))[:, blocks]
         whole = np.full(int(blocks.sum()), np.inf)
         for t, degree in enumerate(self.degrees[1:], 1):
-            rest = self.forward_s[t, blocks] - self._collective(t)[blocks]
-            # Time = launch + work / degree: two degrees give the work, and what is left of degree 1
-            # is launch.
-            split = (self.forward_s[0, blocks] - rest) / (1 - 1 / degree)
-            whole = np.minimum(whole, self.forward_s[0, blocks] - np.maximum(split, 0.0))
-        for t in range(len(self.degrees)):
-            own = self.forward_s[t, blocks] - self._collective(t)[blocks]
-            floor = float(np.min(own - least[blocks] / self.degrees[t]))
-            launch[t, blocks] = np.clip(np.minimum(np.median(whole), floor), 0.0, own)
-        return np.asarray(launch, dtype=np.float64)
+            # Time = exposed + work / degree: two degrees give the work, what is left is exposed.
+            split = (own[0] - own[t]) / (1 - 1 / degree)
+            whole = np.minimum(whole, own[0] - np.maximum(split, 0.0))
+        for t, degree in enumerate(self.degrees):
+            floor = float(np.min(own[t] - least[blocks] / degree))
+            divided = float(np.median(whole))
+            launch[t, blocks] = np.clip(min(divided, floor), 0.0, own[t])
+            exposed[t, blocks] = launch[t, blocks] * (1.0 if divided <= floor else 0.5)
+        return launch, exposed

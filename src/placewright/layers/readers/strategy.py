@@ -8,7 +8,7 @@ Tables are taken as they are where the file has them. What it lacks is computed 
   curve gives. Messages below the smallest measured one take its time at most.
 - Between two kinds of devices without a curve: the slower of what each kind has among its own.
 - Nominal links: a node's card is shared by all that send through it; inside a node whose own
-  bandwidth is not said, that of its card.
+  bandwidth is not said, that of its card, and at most what the profile's all-reduces show.
 - Devices with single forward passes only are extended by `placewright.layers.readers.extension`.
 """
 
@@ -130,9 +130,10 @@ def _problem(data: Any, where: str) -> LayerProblem:
     worker = [(i, node["device"]) for i, (node, k) in enumerate(per_node) for _ in range(k)]
     plan_sizes = sorted({count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)})
     shape = _shape(data, layers)
-    sizes, forward, backward = _times(data, layers, kinds, shape, plan_sizes, where)
+    sizes, forward, backward, single = _times(data, layers, kinds, shape, plan_sizes, where)
     optimizer = _optimizer(data, layers, kinds, where)
-    links, link_index = _links(data, nodes, where)
+    inside = {kind: profile.ring_bandwidth() for kind, profile in single.items()}
+    links, link_index = _links(data, nodes, inside, where)
     memory = [amount(devices[kind].get("memory_bytes"), "memory_bytes") for _, kind in worker]
     memory = [math.inf if math.isnan(m) else m for m in memory]
     held = [amount(devices[kind].get("framework_bytes"), "framework_bytes") for _, kind in worker]
@@ -155,6 +156,7 @@ def _problem(data: Any, where: str) -> LayerProblem:
         node_names=tuple(f"node{i}" for i in range(len(nodes))),
         memory_bytes=memory,  # type: ignore[arg-type]
         framework_bytes=held,  # type: ignore[arg-type]
+        begin_s=[single[kind].exposed_s() if kind in single else 0.0 for kind in kinds],  # type: ignore[arg-type]
         optimizer_s=optimizer,
         pack_s=np.array([pack_s_per_parameter(kind, mixed=_mixed(data)) for kind in kinds]),
         links=links,
@@ -217,8 +219,11 @@ def _times(
     shape: Shape,
     plan_sizes: list[int],
     where: str,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Sizes, and forward and backward tables of shape (kinds, degrees, sizes, layers)."""
+) -> tuple[FloatArray, FloatArray, FloatArray, dict[str, SinglePass]]:
+    """Sizes, forward and backward tables of shape (kinds, degrees, sizes, layers), single passes.
+
+    The last by kinds of devices of which there is nothing else.
+    """
     table = rows(
         field(data, "profile.times", where),
         f"{where}: profile.times",
@@ -250,36 +255,34 @@ def _times(
         grid = np.ix_(both, range(dims[1]), places, range(dims[3]))
         ahead[grid], back[grid] = first, _with_embedding(first, second, layers)
     wanted = np.array(every, dtype=np.float64)
+    profiles = {}
     for k in single:
-        known = ~np.isnan(forward[k]).all(axis=(0, 2))
+        known = ~np.isnan(forward[k]).all(axis=2)  # degrees and sizes that were profiled
         if known.any():
-            b = int(np.argmax(known))
-            pair = _extended(data, forward[k, :, b] / sizes[b], layers, kinds[k], shape, wanted)
-            ahead[k], back[k] = pair
-    return wanted, ahead, back
+            b = int(np.argmax(known.any(axis=0)))
+            had = np.flatnonzero(known[:, b])
+            profile = _single(data, forward[k, had, b] / sizes[b], had, layers, kinds[k], shape)
+            ahead[k, had], back[k, had] = profile.tables(wanted)
+            profiles[kinds[k]] = profile
+    return wanted, ahead, back, profiles
 
 
-def _extended(
+def _single(
     data: Any,
-    single: FloatArray,
+    forward_s: FloatArray,
+    known: IntArray,
     layers: _Layers,
     kind: str,
     shape: Shape,
-    sizes: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Tables of a device from its forward passes of one sample, shape (degrees, layers)."""
+) -> SinglePass:
+    """Forward passes of one sample at the degrees `known`."""
     nodes = field(data, "cluster.nodes", "")
     own = [node for node in nodes if node["device"] == kind]
     said = [node for node in own if node.get("internal_bytes_per_s")]
     bandwidth = float(np.nanmin([*(_nominal(node, True) for node in said or own), math.inf]))
-    ahead = np.full((len(layers.degrees), len(sizes), single.shape[1]), math.nan)
-    back = ahead.copy()
-    known = np.flatnonzero(~np.isnan(single).all(axis=1))  # degrees that were profiled
     degrees = tuple(layers.degrees[t] for t in known)
     held, sent = layers.parameters[:, known], layers.output_bytes[:, known]
-    profiled = SinglePass(single[known], degrees, held, sent, kind, bandwidth, shape)
-    ahead[known], back[known] = profiled.tables(sizes)
-    return ahead, back
+    return SinglePass(forward_s, degrees, held, sent, kind, bandwidth, shape)
 
 
 def _ascending(table: FloatArray) -> FloatArray:
@@ -356,7 +359,10 @@ MESSAGES = tuple(float(2**k) for k in range(16, 31))
 """Sizes at which fitted curves are read: those that were measured."""
 
 
-def _links(data: Any, nodes: list[Any], where: str) -> tuple[tuple[Link, ...], IntArray]:
+def _links(
+    data: Any, nodes: list[Any], profiled: dict[str, float], where: str
+) -> tuple[tuple[Link, ...], IntArray]:
+    """Links and their index; inside nodes at most the bandwidth that a kind's profile shows."""
     curves = optional(data, "cluster.links")
     index = np.full((len(nodes), len(nodes)), -1, dtype=np.int64)
     links: list[Link] = []
@@ -364,13 +370,15 @@ def _links(data: Any, nodes: list[Any], where: str) -> tuple[tuple[Link, ...], I
     for a, first in enumerate(nodes):
         for b, second in enumerate(nodes):
             if curves is None:
-                key = json.dumps([a == b, _nominal(first, a == b), _nominal(second, a == b)])
+                shown = profiled.get(first["device"], math.inf) if a == b else math.inf
+                ends = [_nominal(first, a == b), _nominal(second, a == b), shown]
+                key = json.dumps([a == b, *ends])
             else:
                 ends = [first["device"], second["device"], first["count"], second["count"]]
                 key = json.dumps([a == b, *ends])
             if key not in known:
                 link = (
-                    _nominal_link(first, second, a == b)
+                    _nominal_link(ends, a == b)
                     if curves is None
                     else _curve_link(curves, first, second, a == b, where)
                 )
@@ -389,9 +397,9 @@ def _nominal(node: Any, inside: bool) -> float:
     return float(own or node.get("network_bytes_per_s") or math.nan)
 
 
-def _nominal_link(first: Any, second: Any, inside: bool) -> Link | None:
+def _nominal_link(limits: list[float], inside: bool) -> Link | None:
     """Between nodes the slower card, shared; inside a node every pair has its own way."""
-    known = [x for x in (_nominal(first, inside), _nominal(second, inside)) if x > 0]
+    known = [x for x in limits if 0 < x < math.inf]
     if not known:
         return None
     bandwidth = min(known)
