@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from placewright.adapt.batch_trainer import BatchTrainer
 from placewright.adapt.timeline import Timeline
 from placewright.errors import CheckError
 from placewright.io.stored import write_file
@@ -78,7 +78,7 @@ class Trained:
         return "\n".join(lines)
 
 
-class LayerTrainer:
+class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
     """Trains batch after batch, in the user's own loop. Made by `PlacedTraining.trainer`.
 
     Shares of the batch follow the speeds of the workers, and training goes on from the last
@@ -88,50 +88,12 @@ class LayerTrainer:
             for x, y in trainer.remaining(loader):
                 loss = trainer.step(x, y)
             trainer.finish()                 # the model holds what was learned
-
-    `run`: the trainer closes it.
     """
-
-    def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun) -> None:
-        self.model, self.run = model, run
-        self._to_skip = run.done
-
-    def __enter__(self) -> LayerTrainer:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the run and its workers; snapshots stay."""
-        if not self.run.log.lock.released:
-            self.run.close()
-
-    @property
-    def timeline(self) -> Timeline:
-        """Step times, losses and events so far."""
-        return self.run.timeline
-
-    @property
-    def steps_done(self) -> int:
-        """Steps done, including those before the snapshot that a continued run started from."""
-        return self.run.done
 
     @property
     def plan(self) -> LayerPlan:
         """In force now."""
         return self.run.plan
-
-    def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's batches but for those that a continued run has already taken.
-
-        The loader must give the same order every time it is iterated: once for every epoch.
-        """
-        for batch in loader:
-            if self._to_skip > 0:
-                self._to_skip -= 1
-            else:
-                yield batch
 
     def step(self, inputs: Any, targets: Any = None) -> float:
         """One training step on a batch as large as the one that was planned with; its loss.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from placewright.adapt.timeline import Timeline
+from placewright.adapt.batch_trainer import BatchTrainer
 from placewright.capturing.containers import refilled
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.source import ModelSource
@@ -19,7 +19,7 @@ from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_te
 from placewright.operators.adaptive.step_settings import StepSettings
 
 
-class TrainingLoop:
+class TrainingLoop(BatchTrainer[AdaptiveRun]):
     """Executes a placed training step batch after batch, in the user's own loop.
 
     Adapts to devices and links that change, and goes on from its last snapshot when a worker is
@@ -73,46 +73,16 @@ class TrainingLoop:
                 where=run.job.name,
                 hint="capture a PyTorch model with training=True",
             )
-        self.model, self.program, self.run = model, program, run
+        super().__init__(model, run)
+        self.program = program
         self.settings = StepSettings(program, None if source is None else source.recipe, schedulers)
         self._parameters = {} if source is None else parameters_of(source)
-        self._structure, self._to_skip = structure, run.done
+        self._structure = structure
         if source is not None:
             run.forms = StepForms(source, run.job.graph)
         self.settings.load_state_dict(run.log.restored, run.done)
         run.log.notes = lambda: self.settings.state_dict(run.scalars)
         self.keep: Callable[[AdaptiveRun], None] | None = None
-
-    def __enter__(self) -> TrainingLoop:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the run; snapshots stay."""
-        self.run.close()
-
-    @property
-    def timeline(self) -> Timeline:
-        """Step times and events so far."""
-        return self.run.timeline
-
-    @property
-    def steps_done(self) -> int:
-        """Steps done, including those before the snapshot that a continued run started from."""
-        return self.run.done
-
-    def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's batches but for those that a continued run has already taken.
-
-        The loader must give the same order every time it is iterated: once for every epoch.
-        """
-        for batch in loader:
-            if self._to_skip > 0:
-                self._to_skip -= 1
-            else:
-                yield batch
 
     def step(self, inputs: Any, targets: Any = None) -> float:
         """One training step; the loss.
