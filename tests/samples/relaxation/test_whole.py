@@ -9,8 +9,10 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.judge import judge
+from placewright.samples.relaxation import cp_sat
 from placewright.samples.relaxation.program import all_moves
 from placewright.samples.relaxation.whole import Engine, whole_plan
+from tests.samples.relaxation.clouds import cloud
 from tests.samples.tiny import best_value, random_tiny, tiny
 
 ENGINES: tuple[Engine, ...] = ("highs", "cp-sat")
@@ -45,3 +47,20 @@ def test_no_plan_is_said_to_be_none(engine: Engine) -> None:
     problem = tiny(held, keep=held, label_mix=0.1)
     with pytest.raises(InfeasibleError, match="no plan of whole samples"):
         whole_plan(problem, all_moves(problem), math.inf, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_label_mix_proves_nothing(engine: Engine) -> None:
+    """Solvers keep the mix by a hair more than the judge: their bound may exceed a plan's value."""
+    problem = cloud(6)
+    assert np.isfinite(problem.label_mix)
+    found = whole_plan(problem, all_moves(problem), math.inf, every=True, engine=engine)
+    assert found.bound == 0.0
+
+
+def test_cp_sat_ends_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither a start nor a deadline ends it, an amount of work does."""
+    monkeypatch.setattr(cp_sat, "MOST_WORK", 0.05)
+    problem = cloud(0)
+    with pytest.raises(InfeasibleError, match="no plan of whole samples"):
+        whole_plan(problem, all_moves(problem), math.inf, engine="cp-sat")

@@ -59,7 +59,7 @@ class Ilp:
             moves,
             context.deadline_s,
             start=_counts(one, moves, context.incumbent or _rounded(problem, context)),
-            every=not np.isfinite(one.label_mix),
+            every=True,
             engine=self.engine,
             seed=context.seed,
         )

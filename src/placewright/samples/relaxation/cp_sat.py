@@ -28,6 +28,9 @@ FINEST = 2.0**36
 WORKERS = 1
 """More of them search the ticks one by one; one branches on the moves, and ends."""
 
+MOST_WORK = 600.0
+"""CP-SAT's deterministic seconds where there is no deadline: without a start it may not end."""
+
 SUMMED = 1e-9
 """Taken off what is proved: the judge sums in another order."""
 
@@ -65,7 +68,10 @@ def solve_whole(
     if flow is not None:
         for variable, count in zip(x[master.first_move :], flow.tolist(), strict=True):
             model.add_hint(variable, round(count))
-    answer = run_cp_sat(model, seed=seed, deadline_s=deadline_s, workers=WORKERS, gap=gap)
+    work = math.inf if math.isfinite(deadline_s) else MOST_WORK
+    answer = run_cp_sat(
+        model, seed=seed, deadline_s=deadline_s, workers=WORKERS, work=work, gap=gap
+    )
     master.runner.interrupted = answer.interrupted
     if answer.values is None:
         return None

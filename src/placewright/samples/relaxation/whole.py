@@ -37,7 +37,7 @@ def whole_plan(
 
     `start`: shape (moves,): a plan to start from.
     `every`: whether `moves` are all moves there are, so that the solver's bound holds for every
-    plan; with a label mix it does not, for plans that need all that the judge allows.
+    plan. With a label mix none is claimed: solvers keep the mix by a hair more than the judge.
     Raises `InfeasibleError`: nothing was found.
     Raises `MissingDependencyError`: the engine is not installed.
     """
@@ -54,7 +54,7 @@ def whole_plan(
             found = solve_whole(master, start, deadline_s, GAP, seed)
         if found is not None:
             count, proved = found
-            return _proposal(master, count, proved / units if every else 0.0)
+            return _proposal(master, count, proved / units if every and not program.mixed else 0.0)
         if master.interrupted:
             raise KeyboardInterrupt
     raise InfeasibleError("no plan of whole samples was found", where=problem.name)
