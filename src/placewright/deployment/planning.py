@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -32,7 +32,7 @@ from placewright.planning.solving import AUTO, solve
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from placewright.adapt.trials import TrialOutcome
     from placewright.deployment.measured import MeasuredPlacements
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.contract import Planner
     from placewright.planning.monitor import Monitor
+    from placewright.runtime.session import Session
 
 LEAST_S, MOST_S = 1.0, 60.0
 """Time limit of planning where none is given."""
@@ -264,126 +265,124 @@ def tried(
     """
     if any(result.status is Status.INTERRUPTED for result in results):
         return Choice(results[0], known)
-    streamed = known.together.objective is Objective.THROUGHPUT
+    trials = _Trials(workload, workers, monitor, seed)
     try:
-        if streamed:
-            return _tried_streams(workload, known, results, workers, monitor, seed)
-        return Choice(_tried_steps(workload, known, results, workers, monitor), known)
+        if known.together.objective is Objective.THROUGHPUT:
+            return trials.streams(known, results)
+        return Choice(trials.steps(known, results), known)
     except KeyboardInterrupt:
         monitor.note("interrupted before any plan was tried: the best predicted one is run")
         return Choice(results[0], known)
 
 
-def _tried_streams(
-    workload: Workload,
-    known: InterferenceProfile,
-    results: Sequence[Result],
-    workers: Workers,
-    monitor: Monitor,
-    seed: int,
-) -> Choice:
-    """A split that is taken is planned again with what its devices took, and tried once more."""
-    choice, ended = _stream_trial(workload, known, results, workers, monitor, seed)
-    split = len(np.unique(choice.result.plan.placement)) > 1
-    if ended or not split or copied_devices(choice.result.plan):
-        return choice
-    with suppress(KeyboardInterrupt):
-        again, *_ = planned(
-            choice.known, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor
-        )
-        periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
-        if again.status is Status.INTERRUPTED or periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trials:
+    """Plans executed on the workers of a workload."""
+
+    workload: Workload
+    workers: Workers
+    monitor: Monitor
+    seed: int
+
+    def steps(self, known: InterferenceProfile, results: Sequence[Result]) -> Result:
+        """The plan with the fastest steps, that of `ROBUST` among them."""
+        from placewright.adapt.trials import TrialOutcome
+        from placewright.operators.adaptive.trials import closest, try_plans
+
+        with suppress(PlacewrightError):
+            results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
+        plans = closest(known, [result.plan for result in results])
+        if len(plans) == 1:
+            return results[0]
+        with self._session() as (session, progress):
+            found = try_plans(session, known, plans, progress=progress)
+        of_plan = {id(result.plan): result for result in results}
+        executed = tuple(of_plan[id(plan)] for plan in found.plans)
+        outcome = TrialOutcome(executed, found.step_s, found.best, found.ended)
+        self._note(outcome)
+        return outcome.plan
+
+    def streams(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
+        """The fastest stream; a split is planned again with what its devices took in it."""
+        choice, ended = self._fastest_stream(known, results)
+        split = len(np.unique(choice.result.plan.placement)) > 1
+        if ended or not split or copied_devices(choice.result.plan):
             return choice
-        both, before = (choice.result, again), choice.tried
-        choice, _ = _stream_trial(workload, choice.known, both, workers, monitor, seed)
-        return replace(
-            choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
+        with suppress(KeyboardInterrupt):
+            again, *_ = planned(
+                choice.known,
+                AUTO,
+                time_limit_s=STREAM_PLAN_S,
+                seed=self.seed,
+                monitor=self.monitor,
+            )
+            periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
+            if again.status is Status.INTERRUPTED or periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
+                return choice
+            before = choice.tried
+            choice, _ = self._fastest_stream(choice.known, (choice.result, again))
+            return replace(
+                choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
+            )
+        return choice
+
+    def _fastest_stream(
+        self, known: InterferenceProfile, results: Sequence[Result]
+    ) -> tuple[Choice, str]:
+        """The fastest stream, and what ended the trial early."""
+        from placewright.operators.streaming.trials import try_streams
+
+        if len(results) == 1:
+            return Choice(results[0], known), ""
+        with self._session() as (session, progress):
+            found = try_streams(session, results, seed=self.seed, progress=progress)
+        outcome = found.outcome
+        taken = outcome.plan
+        self._note(outcome, [p.period_s for p in found.predictions])
+        pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
+        rows = tuple(
+            TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf
         )
-    return choice
-
-
-def _stream_trial(
-    workload: Workload,
-    known: InterferenceProfile,
-    results: Sequence[Result],
-    workers: Workers,
-    monitor: Monitor,
-    seed: int,
-) -> tuple[Choice, str]:
-    """The fastest stream, and what ended the trial early."""
-    from placewright.operators.streaming.trials import try_streams
-
-    if len(results) == 1:
-        return Choice(results[0], known), ""
-    with (
-        monitor.meter("trying the closest plans") as meter,
-        workers.session(workload.graph, workload.values) as session,
-    ):
-        found = try_streams(session, results, seed=seed, progress=meter.step)
-    outcome = found.outcome
-    taken = outcome.plan
-    _note_trials(outcome, workers, monitor, [p.period_s for p in found.predictions])
-    pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
-    rows = tuple(TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf)
-    problem = found.measured_problem()
-    if problem is taken.problem:
+        problem = found.measured_problem()
+        if problem is not taken.problem:
+            known = known.measured(taken.plan, problem)
+            taken = _judged_again(taken, problem)
         return Choice(taken, known, rows), outcome.ended
+
+    @contextmanager
+    def _session(self) -> Iterator[tuple[Session, Callable[[str], None]]]:
+        """The workers' session, and what shows the progress of trials."""
+        with (
+            self.monitor.meter("trying the closest plans") as meter,
+            self.workers.session(self.workload.graph, self.workload.values) as session,
+        ):
+            yield session, meter.step
+
+    def _note(self, outcome: TrialOutcome[Result], predicted_s: Sequence[float] = ()) -> None:
+        """Say what each plan took, and give workers up where the trials ended early."""
+        name = outcome.plan.planner
+        if outcome.ended:
+            self.workers.discard()  # one of them may be lost
+            self.monitor.note(f"trying plans ended early, {name} is run: {outcome.ended}")
+        lines = [
+            f"{result.planner} {seconds(step_s)}"
+            + (f" ({seconds(predicted_s[k])} predicted)" if predicted_s else "")
+            for k, (result, step_s) in enumerate(zip(outcome.plans, outcome.step_s, strict=True))
+            if step_s < inf
+        ]
+        if lines:
+            self.monitor.note(f"tried: {', '.join(lines)}; {name} is run")
+
+
+def _judged_again(taken: Result, problem: OperatorProblem) -> Result:
+    """A result with the costs that its devices took, and what is then still proved."""
     judged = solve(problem, FixedPlan(taken.plan, name=taken.planner))
     # With no cost less than `least` times as high, no plan's value is less than that of its bound.
     was_s = taken.problem.compute_s
     some = np.isfinite(was_s) & (was_s > 0)
     least = float((problem.compute_s[some] / was_s[some]).min(initial=1.0))
     bound = max(judged.bound, least * taken.bound)
-    judged = replace(judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE)
-    return Choice(judged, known.measured(taken.plan, problem), rows), outcome.ended
-
-
-def _note_trials(
-    outcome: TrialOutcome[Result],
-    workers: Workers,
-    monitor: Monitor,
-    predicted_s: Sequence[float] = (),
-) -> None:
-    """Say what each plan took, and give workers up where the trials ended early."""
-    name = outcome.plan.planner
-    if outcome.ended:
-        workers.discard()  # one of them may be lost
-        monitor.note(f"trying plans ended early, {name} is run: {outcome.ended}")
-    lines = [
-        f"{result.planner} {seconds(step_s)}"
-        + (f" ({seconds(predicted_s[k])} predicted)" if predicted_s else "")
-        for k, (result, step_s) in enumerate(zip(outcome.plans, outcome.step_s, strict=True))
-        if step_s < inf
-    ]
-    if lines:
-        monitor.note(f"tried: {', '.join(lines)}; {name} is run")
-
-
-def _tried_steps(
-    workload: Workload,
-    known: InterferenceProfile,
-    results: Sequence[Result],
-    workers: Workers,
-    monitor: Monitor,
-) -> Result:
-    from placewright.adapt.trials import TrialOutcome
-    from placewright.operators.adaptive.trials import closest, try_plans
-
-    with suppress(PlacewrightError):
-        results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
-    plans = closest(known, [result.plan for result in results])
-    if len(plans) == 1:
-        return results[0]
-    with (
-        monitor.meter("trying the closest plans") as meter,
-        workers.session(workload.graph, workload.values) as session,
-    ):
-        found = try_plans(session, known, plans, progress=meter.step)
-    of_plan = {id(result.plan): result for result in results}
-    tried = tuple(of_plan[id(plan)] for plan in found.plans)
-    outcome = TrialOutcome(tried, found.step_s, found.best, found.ended)
-    _note_trials(outcome, workers, monitor)
-    return outcome.plan
+    return replace(judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE)
 
 
 def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:
