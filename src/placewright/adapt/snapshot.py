@@ -30,6 +30,9 @@ from placewright.graph.graph import TensorSpec
 SCHEMA_VERSION = 1
 NOTE = "snapshot.json"
 
+KEPT = 2
+"""Snapshots of a run: where the last one is damaged, the run goes on from the one before."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
@@ -57,7 +60,7 @@ class Snapshot:
 
 
 class SnapshotFolder:
-    """The snapshots of one run, the last `keep` of them.
+    """The snapshots of one run, the last `KEPT` of them.
 
     `damaged`: newer snapshots that `latest` had to pass over.
 
@@ -70,10 +73,8 @@ class SnapshotFolder:
         of another model, whatever its name.
     """
 
-    def __init__(
-        self, path: Path, graph_name: str, changing: Mapping[str, TensorSpec], keep: int = 2
-    ) -> None:
-        self.path, self.graph_name, self.changing, self.keep = path, graph_name, changing, keep
+    def __init__(self, path: Path, graph_name: str, changing: Mapping[str, TensorSpec]) -> None:
+        self.path, self.graph_name, self.changing = path, graph_name, changing
         self.damaged: list[str] = []
         path.mkdir(parents=True, exist_ok=True)
 
@@ -127,7 +128,7 @@ class SnapshotFolder:
         for other in self.whole():
             if _number(other) > step:  # damaged, as `latest` has passed over it: none to be kept
                 shutil.rmtree(other)
-        for old in self.whole()[: -self.keep]:
+        for old in self.whole()[:-KEPT]:
             shutil.rmtree(old)
         return target
 

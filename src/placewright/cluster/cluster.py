@@ -225,7 +225,11 @@ def _cluster_table(cluster: Cluster) -> str:
     return "\n".join(parts + ([_link_table(cluster)] if cluster.links else []))
 
 
-def _link_table(cluster: Cluster, most: int = 16) -> str:
+MOST_LINKS = 16
+"""That `repr` lists."""
+
+
+def _link_table(cluster: Cluster) -> str:
     header = ("link", "bandwidth", "latency", "channel")
     rows = [
         (
@@ -234,7 +238,7 @@ def _link_table(cluster: Cluster, most: int = 16) -> str:
             seconds(k.latency_s),
             k.channel if k.channel != f"{k.source}->{k.target}" else "own",
         )
-        for k in cluster.links[:most]
+        for k in cluster.links[:MOST_LINKS]
     ]
     more = len(cluster.links) - len(rows)
     return plain_table(header, rows, " rr") + (f"\n... and {more} more links" if more else "")

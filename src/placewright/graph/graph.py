@@ -209,12 +209,16 @@ def _graph_table(graph: Graph) -> str:
     return f"{head}\n{_kind_table(graph)}"
 
 
-def _kind_table(graph: Graph, most: int = 8) -> str:
+MOST_KINDS = 8
+"""That `repr` lists."""
+
+
+def _kind_table(graph: Graph) -> str:
     count: Counter[str] = Counter(op.kind for op in graph.operators)
     flops: Counter[str] = Counter()
     for op in graph.operators:
         flops[op.kind] += op.flops  # type: ignore[assignment]  # Counter sums floats as well
-    top = sorted(count, key=lambda kind: (-flops[kind], -count[kind], kind))[:most]
+    top = sorted(count, key=lambda kind: (-flops[kind], -count[kind], kind))[:MOST_KINDS]
     rows = [(kind, str(count[kind]), f"{flops[kind] / 1e9:.3g}") for kind in top]
     more = len(count) - len(rows)
     table = plain_table(("kind", "operators", "GFLOP"), rows, " rr")

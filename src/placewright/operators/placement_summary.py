@@ -95,13 +95,10 @@ class PlacementSummary:
         return placement_text(self)
 
 
-def placement_summary(played: OperatorJudgement, most: int = MOST_ROWS) -> PlacementSummary:
-    """Summarise a judged plan.
-
-    `most`: modules, or ranges of consecutive modules on one device, that are told apart.
-    """
-    p, place = played.problem, played.placement
-    modules, split = _modules(played, most)
+def placement_summary(judged: OperatorJudgement) -> PlacementSummary:
+    """Summarise a judged plan."""
+    p, place = judged.problem, judged.placement
+    modules, split = _modules(judged)
     operators = np.bincount(place, minlength=p.m)
     resident = np.bincount(place, weights=p.resident_bytes, minlength=p.m)
     devices = tuple(
@@ -109,20 +106,20 @@ def placement_summary(played: OperatorJudgement, most: int = MOST_ROWS) -> Place
             device=name,
             operators=int(operators[d]),
             resident_bytes=float(resident[d]),
-            peak_bytes=int(played.peak_bytes[d]),
+            peak_bytes=int(judged.peak_bytes[d]),
             memory_bytes=float(p.memory_bytes[d]),
-            seconds=float(played.busy_s[d]),
+            seconds=float(judged.busy_s[d]),
             modules=tuple(modules.get(d, ())),
         )
         for d, name in enumerate(p.device_names)
     )
-    crossings = _crossings(played)
-    return PlacementSummary(devices, crossings, split, module_map(played, devices, crossings))
+    crossings = _crossings(judged)
+    return PlacementSummary(devices, crossings, split, module_map(judged, devices, crossings))
 
 
-def _crossings(played: OperatorJudgement) -> tuple[Crossing, ...]:
+def _crossings(judged: OperatorJudgement) -> tuple[Crossing, ...]:
     """By pair of devices, most bytes first."""
-    p, place = played.problem, played.placement
+    p, place = judged.problem, judged.placement
     readers = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
     pairs = np.stack([readers, place[p.consumers]], axis=1)
     tensor, target = np.unique(pairs, axis=0).reshape(-1, 2).T
@@ -140,7 +137,7 @@ def _crossings(played: OperatorJudgement) -> tuple[Crossing, ...]:
 
 
 def module_map(
-    played: OperatorJudgement,
+    judged: OperatorJudgement,
     devices: Sequence[DeviceSummary],
     crossings: Sequence[Crossing],
 ) -> str:
@@ -149,10 +146,10 @@ def module_map(
     Layers are the numbered modules of the list that takes most seconds and bytes; a model without
     such a list is described by the modules of each device.
     """
-    root, used = _tree(played), [d for d in devices if d.operators]
+    root, used = _tree(judged), [d for d in devices if d.operators]
     if root is None:
         return ""
-    if len(used) == 1 and played.problem.pipeline.by_speed:
+    if len(used) == 1 and judged.problem.pipeline.by_speed:
         copies = [d.device for d in devices if d.peak_bytes]
         if len(copies) > 1:
             return f"a copy of the whole model on each of {', '.join(copies)}"
@@ -162,14 +159,14 @@ def module_map(
     if layers is None or _weight(layers, root) < MAPPED:
         parts = [f"{_few(d.modules)} on {d.device}" for d in used if d.modules]
     else:
-        parts = _layer_parts(layers, played.problem.device_names)
+        parts = _layer_parts(layers, judged.problem.device_names)
         without = [
             d.device
             for d in used
-            if not layers.operators[played.problem.device_names.index(d.device)]
+            if not layers.operators[judged.problem.device_names.index(d.device)]
         ]
         parts += [f"other modules on {' and '.join(without)}"] if without else []
-    if played.problem.pipeline.replication:
+    if judged.problem.pipeline.replication:
         copies = [d.device for d in devices if d.peak_bytes and not d.operators]
         parts += [f"copies on {' and '.join(copies)}"] if copies else []
     traffic = _traffic(crossings)
@@ -248,15 +245,13 @@ class _Node:
         return int(weights.argmax())
 
 
-def _modules(
-    played: OperatorJudgement, most: int
-) -> tuple[dict[int, list[str]], tuple[Split, ...]]:
+def _modules(judged: OperatorJudgement) -> tuple[dict[int, list[str]], tuple[Split, ...]]:
     """By device names of modules, and the modules that devices share."""
-    p = played.problem
-    root = _tree(played)
+    p = judged.problem
+    root = _tree(judged)
     if root is None:
         return {}, ()
-    rows = _unfolded(root, most)
+    rows = _unfolded(root)
     homes: dict[int, list[str]] = {}
     split = []
     for name, home, nodes in _ranges(rows):
@@ -270,17 +265,17 @@ def _modules(
     return homes, tuple(split)
 
 
-def _tree(played: OperatorJudgement) -> _Node | None:
+def _tree(judged: OperatorJudgement) -> _Node | None:
     """The modules of all operators; ``None`` where they are not known."""
-    p = played.problem
+    p = judged.problem
     if not p.operator_modules or not any(p.operator_modules):
         return None
     paths, index = np.unique(np.array(p.operator_modules, dtype=object), return_inverse=True)
     first = np.full(len(paths), p.n)
     np.minimum.at(first, index, np.arange(p.n))
-    cell = index * p.m + played.placement
+    cell = index * p.m + judged.placement
     cells = len(paths) * p.m
-    own_s = p.compute_s[np.arange(p.n), played.placement]
+    own_s = p.compute_s[np.arange(p.n), judged.placement]
     amounts = [
         np.bincount(cell, weights=weights, minlength=cells).reshape(-1, p.m)
         for weights in (own_s, p.resident_bytes, np.ones(p.n))
@@ -311,7 +306,7 @@ def _path(root: _Node, path: str, m: int) -> Iterator[_Node]:
     yield node.children.setdefault(OWN, _node(f"{name} {OWN}" if name else "(no module)", m))
 
 
-def _unfolded(root: _Node, most: int) -> list[_Node]:
+def _unfolded(root: _Node) -> list[_Node]:
     """Modules, large shared ones unfolded while there is room, the largest first."""
     rows, closed = [root], set[int]()
     while True:
@@ -328,7 +323,7 @@ def _unfolded(root: _Node, most: int) -> list[_Node]:
         node = max(shared, key=lambda n: _weight(n, root))
         at = next(k for k, row in enumerate(rows) if row is node)
         wider = [*rows[:at], *_children(node), *rows[at + 1 :]]
-        if len(list(_ranges(wider))) <= most:
+        if len(list(_ranges(wider))) <= MOST_ROWS:
             rows = wider
         closed.add(id(node))
 

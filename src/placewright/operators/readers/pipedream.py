@@ -53,9 +53,7 @@ class _Layers:
     readers: list[list[int]] = field(default_factory=list)
 
 
-def read_pipedream(
-    path: str | Path, cluster: Hardware, objective: str = Objective.THROUGHPUT
-) -> OperatorProblem:
+def read_pipedream(path: str | Path, cluster: Hardware) -> OperatorProblem:
     """Read a profile of PipeDream (Narayanan et al., SOSP 2019, doi 10.1145/3341301.3359646).
 
     Each layer becomes a forward and a backward operator (``NAME`` and ``NAME/backward``) that
@@ -93,7 +91,7 @@ def read_pipedream(
         memory_bytes=np.array([device.memory_bytes for device in cluster.devices]),
         colocation=np.tile(np.arange(n), 2),
         pinned=np.full(2 * n, -1),
-        objective=Objective(objective),
+        objective=Objective.THROUGHPUT,
         is_backward=np.repeat([False, True], n),
     )
 
