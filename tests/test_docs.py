@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+import placewright
 from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.schema import preset_names
-from placewright.operators.instances import tiny
-from placewright.operators.planners import planners
+from placewright.planning.wings import planners, wings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,10 +22,19 @@ def page(name: str) -> str:
 
 
 def test_every_planner_is_described() -> None:
-    """In the table of methods.md; single devices share a row."""
-    known = {n for n in planners(tiny([[1.0]])) if not n.startswith("only:")}
+    """In the tables of reference/planners.md, of every wing; single devices share a row."""
+    problems = [p for w in wings().values() for p in w.conformance().tiny_instances().values()]
+    known = {n for p in problems for n in planners(p) if not n.startswith("only:")}
     described = set(re.findall(r"`([^`]+)`", page("reference/planners.md")))
     assert known <= described
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """One by one, or with its module as errors are."""
+    shown = re.findall(r"^::: placewright\.(\S+)$", page("reference/python.md"), re.MULTILINE)
+    names = {name.rpartition(".")[2] for name in shown}  # some are shown where they are defined
+    for module, public in placewright._NAMES.items():
+        assert module in shown or set(public) <= names
 
 
 def test_every_model_and_preset_is_named() -> None:

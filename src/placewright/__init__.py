@@ -81,6 +81,8 @@ if TYPE_CHECKING:
     from placewright.planning.wings import wings as wings
     from placewright.profiling.build import profile as profile
     from placewright.profiling.table import ProfileTable as ProfileTable
+    from placewright.requests.plan import RequestPlan as RequestPlan
+    from placewright.requests.problem import RequestProblem as RequestProblem
     from placewright.requests.serving.server import ServingOptions as ServingOptions
     from placewright.requests.serving.server import running_server as running_server
     from placewright.requests.serving.server import serve_requests as serve_requests
@@ -146,6 +148,8 @@ _NAMES = {
     "planning.wings": ["bounds", "judge", "planners", "register_wing", "wings"],
     "profiling.build": ["profile"],
     "profiling.table": ["ProfileTable"],
+    "requests.plan": ["RequestPlan"],
+    "requests.problem": ["RequestProblem"],
     "requests.serving.server": ["ServingOptions", "running_server", "serve_requests"],
     "runtime.session": ["Session"],
     "samples.placed_samples": ["PlacedSamples", "place_samples"],

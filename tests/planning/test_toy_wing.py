@@ -85,8 +85,7 @@ class PackingPlanning(Planning):
 
     def judge(self, problem: Packing, plan: Bins) -> Any:
         """Bins that are used; none may be too full."""
-        held = np.bincount(plan.of_item, problem.sizes)
-        over = max(0.0, float(held.max()) - problem.capacity)
+        over = max(0.0, float(np.bincount(plan.of_item, problem.sizes).max()) - problem.capacity)
         return SimpleNamespace(
             value=float(len(set(plan.of_item))),
             feasible=not over,
