@@ -109,7 +109,7 @@ class Variant:
         if self.samples:
             asked = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
             asked += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
-            asked += ["--adapt"] if self.adapt else ["--peer", "none"]
+            asked += ["--adapt"] if self.adapt else ["--baseline", "none"]
             asked += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
             return [*python, "placewright", *asked]
         asked = ["operators", "run", "random_faults:small", "--training", "-f", "json", "--check"]

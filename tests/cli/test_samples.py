@@ -94,7 +94,7 @@ def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run_is_measured_beside_its_peers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Prediction and measurement in one line; an unknown peer has a near one."""
+    """Prediction and measurement in one line; an unknown baseline has a near one."""
     pytest.importorskip("torch")
     path = tmp_path / "two.json"
     path.write_text(
@@ -102,14 +102,14 @@ def test_a_run_is_measured_beside_its_peers(
         ' {"name": "b", "samples": 6, "seconds_per_sample": 0.1}],'
         ' "links": [{"from": "a", "to": "b", "bandwidth": 1e6}], "sample_bytes": 1000}'
     )
-    said = speak(capsys, "samples", "run", path, "--speed", 20, "--peer", "none", "-f", "json")
+    said = speak(capsys, "samples", "run", path, "--speed", 20, "--baseline", "none", "-f", "json")
     assert said.code == 0
     ours, still = said.data["runs"]
     assert ours["moved_samples"] == 27
     assert still["moved_samples"] == 0
     assert still["predicted_s"] == pytest.approx(6.0)
     assert said.data["emulated"]
-    wrong = speak(capsys, "samples", "run", path, "--peer", "fedavgs")
+    wrong = speak(capsys, "samples", "run", path, "--baseline", "fedavgs")
     assert "did you mean 'fedavg'" in wrong.err
 
 
@@ -147,7 +147,7 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("--adapt", "--slow", "a:2:inf"), "is not NODE:EPOCH:TIMES"),
         (("--adapt", "--slow", "a:2:0"), "is not NODE:EPOCH:TIMES"),
         (("--adapt", "--kill", "a:4"), "after the last epoch (the run has 3)"),
-        (("--adapt", "--peer", "none"), "no peers"),
+        (("--adapt", "--baseline", "none"), "no baselines"),
         (("plan.json", "--planner", "lp"), "--planner: a plan that is given"),
         (("plan.json", "--time-limit", 3), "--time-limit: a plan that is given"),
     ],
@@ -169,7 +169,7 @@ def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path, page = tmp_path / "two.json", tmp_path / "run.html"
     path.write_text(TWO)
     asked = ("samples", "run", path, "--planner", "lp", "--epochs", 1, "--report", page)
-    said = speak(capsys, *asked, "--peer", "none", "--speed", 1e5)
+    said = speak(capsys, *asked, "--baseline", "none", "--speed", 1e5)
     assert said.code == 0
     assert "this machine cannot compute as fast" in said.err
     assert "Predicted beside measured" in page.read_text(encoding="utf-8")

@@ -54,6 +54,11 @@ class Console:
             style = "yaml" if self.output.suffix in (".yaml", ".yml") else "json"
             self.kept(write(self.output, document(data(), style)))
 
+    def answer(self, data: Callable[[], Any], table: Callable[[], Any]) -> None:
+        """Print the table or the data, and write the data to ``-o FILE``, if that was given."""
+        self.show(data, table)
+        self.keep(data)
+
     def kept(self, path: Path) -> None:
         """Say on stderr that a file was written."""
         self.note(f"wrote {path}")

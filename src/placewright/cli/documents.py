@@ -85,8 +85,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
         for name in (sorted_kinds(known) if kind is None else [kind])
     }
     data = schemas if kind is None else schemas[kind]
-    console.show(lambda: data, lambda: _table(schemas))
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: _table(schemas))
 
 
 def documents() -> dict[str, Kind]:

@@ -124,5 +124,4 @@ def explain(console: Console, load: Load, plan: PlanFile, name: PartName) -> Non
     from placewright.planning.fixed_plan import judged_plan
 
     explanation = judged_plan(load().problem, plan).explain(name)
-    console.show(explanation.as_json, lambda: str(explanation))
-    console.keep(explanation.as_json)
+    console.answer(explanation.as_json, lambda: str(explanation))

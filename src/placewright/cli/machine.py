@@ -64,8 +64,7 @@ def doctor(
     [cyan]placewright doctor -f json[/cyan]
     """
     findings = examine()
-    console.show(lambda: findings, lambda: _table(findings))
-    console.keep(lambda: findings)
+    console.answer(lambda: findings, lambda: _table(findings))
 
 
 def examine() -> dict[str, dict[str, str]]:

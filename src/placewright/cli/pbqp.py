@@ -70,8 +70,7 @@ def solve(
         console.note(f"compiled kernels for {found.compile_s:.0f} s: once after an installation")
     console.detail(f"{found.core} of {problem.n} nodes were left after reductions")
     data = _document(problem, found, seed, time.perf_counter() - began_s)
-    console.show(lambda: data, lambda: _table(data))
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: _table(data))
 
 
 def _path(source: str) -> str:

@@ -62,8 +62,7 @@ def _print(console: Console, beds: list[Testbed]) -> None:
     for note in (note for state in found for note in state.notes):
         console.note(f"note: {note}")
     data = {"testbeds": [asdict(state) for state in found]}
-    console.show(lambda: data, lambda: "\n\n".join(map(testbed_table, found)) or "nothing is up")
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: "\n\n".join(map(testbed_table, found)) or "nothing is up")
 
 
 def up(
@@ -101,8 +100,7 @@ def down(
     ended = end_all(None if cluster is None else id_of(_name_of(cluster)))
     sweep()
     names = [Cluster.from_text(r.cluster, where=str(r.folder)).name for r in ended]
-    console.show(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
-    console.keep(lambda: {"down": names})
+    console.answer(lambda: {"down": names}, lambda: f"down: {', '.join(names) or 'nothing was up'}")
 
 
 def status(
@@ -218,8 +216,7 @@ def selftest(
             console.detail(f"{finding.what} {finding.where}: {'ok' if finding.ok else 'off'}")
             findings.append(finding)
     data = [{**asdict(finding), "off": finding.off, "ok": finding.ok} for finding in findings]
-    console.show(lambda: data, lambda: findings_table(findings))
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: findings_table(findings))
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 

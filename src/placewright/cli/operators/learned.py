@@ -108,8 +108,7 @@ def compare(
         )
     if found.interrupted:
         console.note("interrupted: planners that were not finished are left out")
-    console.show(found.as_json, lambda: str(found))
-    console.keep(found.as_json)
+    console.answer(found.as_json, lambda: str(found))
 
 
 def train(
@@ -150,5 +149,4 @@ def train(
     if found.interrupted:
         console.note("interrupted: the parameters so far were kept")
     console.kept(Path(found.checkpoint))
-    console.show(found.as_json, lambda: str(found))
-    console.keep(found.as_json)
+    console.answer(found.as_json, lambda: str(found))

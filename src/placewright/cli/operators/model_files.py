@@ -70,8 +70,7 @@ def run_model_file(
     if isinstance(measured, TensorFlowMeasurement):
         data["unplaced"] = measured.unplaced_json()
         lines.append(measured.unplaced_text())
-    console.show(lambda: data, lambda: "\n".join(lines))
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: "\n".join(lines))
     graph = loaded.graph
     keep_pictures(console, result, report=report, trace=trace, graph=graph, measurement=measured)
     if measured.check is not None:
@@ -109,6 +108,5 @@ def export(
     files, check = workload.export(result, folder)
     data = {"files": [str(path) for path in files], "check": check.as_json()}
     lines = [f"wrote {files[0]} and {len(files) - 1} files beside it", str(check)]
-    console.show(lambda: data, lambda: "\n".join(lines))
-    console.keep(lambda: data)
+    console.answer(lambda: data, lambda: "\n".join(lines))
     check.demand()

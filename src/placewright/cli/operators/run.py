@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from placewright.cli.sources import Loaded
     from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workload import Workload
-    from placewright.operators.streaming.run import StreamMeasurement
+    from placewright.measurement.measurement import Measurement
 
 EngineOption = Annotated[
     Literal["local", "testbed", "torchrun", "ray"],
@@ -137,19 +137,14 @@ def run(
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
-    from placewright.cli.operators.model_files import planned_file, run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file, refuse_for_files
-    from placewright.planning.fixed_plan import judged_plan
 
     if engine == "torchrun":
         from placewright.runtime.engines.torchrun_agent import served_torchrun
 
         if served_torchrun(engine):
             return
-    if snapshots is not None and not adapt:
-        raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
-    refuse_beside_plan(plan, planner, time_limit)
     options = SourceOptions(
         source,
         on,
@@ -163,13 +158,9 @@ def run(
         micro_batches=micro_batches,
     )
     streamed = options.changes.get("objective") == "throughput"
-    if streamed and adapt:
-        raise InputError("--adapt is for steps", by="--objective throughput", hint="leave it out")
-    if record is not None and (adapt or streamed):
-        other = "--adapt" if adapt else "--objective throughput"
-        raise InputError(
-            "--record is for steps of one plan", by=other, hint="leave one of them out"
-        )
+    asked = _Asked(steps, check, adapt, streamed, snapshots, record, report, trace)
+    asked.refuse_conflicts()
+    refuse_beside_plan(plan, planner, time_limit)
     check_record(record)
     if is_model_file(source):
         loaded = load(options, console)
@@ -181,36 +172,28 @@ def run(
             "--objective throughput": streamed,
         }
         refuse_for_files(loaded.problem.name, foreign)
-        if plan is not None:
-            result = judged_plan(loaded.problem, plan)
-        else:
-            result = planned_file(console, loaded, planner or "auto", time_limit, seed)
-        run_model_file(
+        _run_file(
             console,
             loaded,
-            result,
-            steps=steps or STEPS,
-            check=check,
+            plan,
+            asked,
+            planner=planner or "auto",
+            time_limit=time_limit,
             emulate=emulate,
             seed=seed,
-            report=report,
-            trace=trace,
         )
         return
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
     from placewright.deployment.placing import deploy
     from placewright.deployment.workers import Workers, shared_process
-    from placewright.operators.run import as_json
-    from placewright.operators.views import run_table
 
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         together = shared_process(gpus)
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     workers.begin()
-    workload = _runnable(load(options, console))
     with deploy(
-        workload,
+        _runnable(load(options, console)),
         workers,
         planner=planner or "auto",
         plan=plan,
@@ -220,22 +203,89 @@ def run(
         monitor=console,
     ) as placed:
         if streamed:
-            found = placed.measure_stream(steps or SAMPLES, check=check)
-            _answer_stream(console, placed, found, report, trace)
+            _run_stream(console, placed, asked)
             return
         measured = placed.run(steps or STEPS, check=check, adapt=adapt, snapshots=snapshots)
+    _answer_steps(console, placed, measured, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How a plan is executed, and what is kept of it."""
+
+    steps: int | None
+    check: bool
+    adapt: bool
+    streamed: bool
+    snapshots: Path | None
+    record: Path | None
+    report: Path | None
+    trace: Path | None
+
+    def refuse_conflicts(self) -> None:
+        """Raise if options conflict."""
+        if self.snapshots is not None and not self.adapt:
+            raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
+        stream = "--objective throughput"
+        if self.streamed and self.adapt:
+            raise InputError("--adapt is for steps", by=stream, hint="leave it out")
+        if self.record is not None and (self.adapt or self.streamed):
+            other = "--adapt" if self.adapt else stream
+            raise InputError(
+                "--record is for steps of one plan", by=other, hint="leave one of them out"
+            )
+
+
+def _run_file(
+    console: Console,
+    loaded: Loaded,
+    plan: Path | None,
+    asked: _Asked,
+    *,
+    planner: str,
+    time_limit: float | None,
+    emulate: bool,
+    seed: int,
+) -> None:
+    """Run a model of another runtime, by the plan that is given or one that is made here."""
+    from placewright.cli.operators.model_files import planned_file, run_model_file
+    from placewright.planning.fixed_plan import judged_plan
+
+    if plan is not None:
+        result = judged_plan(loaded.problem, plan)
+    else:
+        result = planned_file(console, loaded, planner, time_limit, seed)
+    run_model_file(
+        console,
+        loaded,
+        result,
+        steps=asked.steps or STEPS,
+        check=asked.check,
+        emulate=emulate,
+        seed=seed,
+        report=asked.report,
+        trace=asked.trace,
+    )
+
+
+def _answer_steps(
+    console: Console, placed: PlacedModel, measured: Measurement, asked: _Asked
+) -> None:
+    """Print what steps took, and keep what is asked for."""
+    from placewright.operators.run import as_json
+    from placewright.operators.views import run_table
+
     result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
-    console.show(lambda: data, lambda: run_table(result, measured, timeline))
-    console.keep(lambda: data)
-    if record is not None:
-        add_record(console, record, result, measured)
+    console.answer(lambda: data, lambda: run_table(result, measured, timeline))
+    if asked.record is not None:
+        add_record(console, asked.record, result, measured)
     keep_pictures(
         console,
         result,
-        report=report,
-        trace=trace,
-        graph=workload.graph,
+        report=asked.report,
+        trace=asked.trace,
+        graph=placed.workload.graph,
         measurement=measured,
         run=timeline,
     )
@@ -244,27 +294,22 @@ def run(
             checked.demand()
 
 
-def _answer_stream(
-    console: Console,
-    placed: PlacedModel,
-    found: StreamMeasurement,
-    report: Path | None,
-    trace: Path | None,
-) -> None:
+def _run_stream(console: Console, placed: PlacedModel, asked: _Asked) -> None:
+    """Measure a stream, print what it took, and keep what is asked for."""
     from placewright.operators.views import stream_text
     from placewright.report.perfetto import write_trace
 
-    result = placed.result
+    found = placed.measure_stream(asked.steps or SAMPLES, check=asked.check)
+    result, measurement = placed.result, found.measurement
     data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
-    console.show(lambda: data, lambda: stream_text(result, found))
-    console.keep(lambda: data)
-    if report is not None:
-        console.kept(result.report(report, found.measurement, placed.workload.graph))
-    if trace is not None:
-        predicted, measured = found.prediction.trace, found.measurement.trace
-        console.kept(write_trace(trace, predicted=predicted, measured=measured))
-    if found.measurement.check is not None:
-        found.measurement.check.demand()
+    console.answer(lambda: data, lambda: stream_text(result, found))
+    if asked.report is not None:
+        console.kept(result.report(asked.report, measurement, placed.workload.graph))
+    if asked.trace is not None:
+        predicted, measured = found.prediction.trace, measurement.trace
+        console.kept(write_trace(asked.trace, predicted=predicted, measured=measured))
+    if measurement.check is not None:
+        measurement.check.demand()
 
 
 def _runnable(loaded: Loaded) -> Workload:

@@ -68,7 +68,7 @@ examples = {
     "simulate": ["nodes.yaml plan.json --ports queued"],
     "explain": ["nodes.yaml plan.json n3"],
     "run": [
-        "nodes.yaml --epochs 3 --speed 5 --peer none",
+        "nodes.yaml --epochs 3 --speed 5 --baseline none",
         "nodes.yaml --engine testbed --channels 16 --depth 2 --enlarged 2",
         "nodes.yaml --adapt --slow n0:3:4 --kill n1:5",
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.contract import Progress
     from placewright.samples.adaptive.replanning import Step, Trouble
+    from placewright.samples.placed_samples import PlacedSamples
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
 
@@ -33,7 +34,7 @@ OptionalPlan = Annotated[
 BaselinesOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--peer",
+        "--baseline",
         metavar="NAME",
         help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
     ),
@@ -69,7 +70,7 @@ def run(
     file: NodesFile,
     plan: OptionalPlan = None,
     planner: MaybePlannerOption = None,
-    peer: BaselinesOption = None,
+    baseline: BaselinesOption = None,
     epochs: EpochsOption = None,
     relay: RelayOption = None,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of a step.")] = 64,
@@ -93,7 +94,8 @@ def run(
         typer.Option("--enlarged", min=1, help="Images N times as wide: costs compute."),
     ] = 1,
     adapt: Annotated[
-        bool, typer.Option("--adapt", help="Plan again when nodes slow down or leave; no peers.")
+        bool,
+        typer.Option("--adapt", help="Plan again when nodes slow down or leave; no baselines."),
     ] = False,
     slow: TroubleOption = None,
     kill: KillOption = None,
@@ -115,18 +117,13 @@ def run(
     from placewright.samples.placed_samples import TIME_LIMIT_S, place_samples
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.training.recipe import Recipe
-    from placewright.samples.views.run_pages import samples_epochs_page, samples_run_page
-    from placewright.samples.views.tables import (
-        epochs_json,
-        epochs_table,
-        runs_json,
-        runs_table,
-    )
+    from placewright.samples.views.run_pages import samples_run_page
+    from placewright.samples.views.tables import runs_json, runs_table
 
     problem = read_changed(file, relay=relay, epochs=epochs)
-    baselines = known_baselines(peer or BASELINES)
+    baselines = known_baselines(baseline or BASELINES)
     trouble = troubles(problem, slow or (), kill or ())
-    _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(peer))
+    _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(baseline))
     refuse_beside_plan(plan, planner, time_limit)
     recipe = Recipe(
         epochs=problem.epochs,
@@ -140,22 +137,8 @@ def run(
     )
     with place_samples(problem, engine=engine, recipe=recipe, images=images, speed=speed) as placed:
         if adapt:
-            steps: list[Step] = []
-            partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
             ahead = placed.adapt(planner or AUTO, planning_s=time_limit, trouble=trouble)
-            with console.meter(f"running {problem.name}") as meter, partial, closing(ahead):
-                for step in ahead:
-                    steps.append(step)
-                    _show_step(console, meter, steps, recipe.epochs)
-            data = epochs_json(steps, real=placed.real)
-            console.show(lambda: data, lambda: epochs_table(steps, real=placed.real))
-            console.keep(lambda: data)
-            _keep_page(
-                console,
-                report,
-                lambda: samples_epochs_page(placed.problem, steps, real=placed.real),
-            )
-            partial.finish()
+            _answer_epochs(console, placed, ahead, report)
             return
         with console.meter(f"planning {problem.name}") as meter:
             limit_s = TIME_LIMIT_S if time_limit is None else time_limit
@@ -166,10 +149,30 @@ def run(
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:
             placed.run(result.plan, baselines=baselines, progress=meter, ended=runs.append)
-    console.show(lambda: runs_json(runs), lambda: runs_table(runs))
-    console.keep(lambda: runs_json(runs))
+    console.answer(lambda: runs_json(runs), lambda: runs_table(runs))
     _note_overrun(console, runs)
     _keep_page(console, report, lambda: samples_run_page(result, runs))
+    partial.finish()
+
+
+def _answer_epochs(
+    console: Console, placed: PlacedSamples, ahead: Generator[Step, None, None], report: Path | None
+) -> None:
+    """Train epoch by epoch, print what they took, and keep what is asked for."""
+    from placewright.samples.views.run_pages import samples_epochs_page
+    from placewright.samples.views.tables import epochs_json, epochs_table
+
+    steps: list[Step] = []
+    partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
+    with console.meter(f"running {placed.problem.name}") as meter, partial, closing(ahead):
+        for step in ahead:
+            steps.append(step)
+            _show_step(console, meter, steps, placed.recipe.epochs)
+    data = epochs_json(steps, real=placed.real)
+    console.answer(lambda: data, lambda: epochs_table(steps, real=placed.real))
+    _keep_page(
+        console, report, lambda: samples_epochs_page(placed.problem, steps, real=placed.real)
+    )
     partial.finish()
 
 
@@ -212,7 +215,7 @@ def _refuse_unfit(
     if adapt and plan is not None:
         raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
     if adapt and baselines:
-        raise InputError("a run that plans again has no peers beside it", where="--peer")
+        raise InputError("a run that plans again has no baselines beside it", where="--baseline")
     if trouble and not adapt:
         raise InputError("--slow and --kill go with --adapt", where="samples run")
 
