@@ -17,15 +17,9 @@ from placewright.errors import InputError
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.contract import Planner, Progress, on_request, silent
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
-from placewright.planning.portfolio import (
-    Limits,
-    Portfolio,
-    report,
-    run_portfolio,
-    simplifier_of,
-    simplifying_s,
-)
+from placewright.planning.portfolio import Limits, Portfolio
 from placewright.planning.result import Provenance, Result
+from placewright.planning.running import report, run_portfolio, simplifier_of, simplifying_s
 from placewright.planning.wing import Wing
 from placewright.planning.wings import wing_of
 
