@@ -419,6 +419,20 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
     assert found == [200] * 8
 
 
+def test_an_error_in_the_watch_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nobody would enforce deadlines: it is raised, and clients are refused."""
+
+    def serve() -> None:
+        with running_server([family()], {"a": 1.0}, ServingOptions(port=0)) as own:
+            assert infer(own, body())[0] == 200
+            monkeypatch.setattr(own.dispatcher.fleet, "check", lambda: 1 / 0)
+            with pytest.raises(ConnectionError):
+                until(lambda: infer(own, body())[0] == 0)
+
+    with pytest.raises(ZeroDivisionError):
+        serve()
+
+
 def test_other_hosts_need_a_token() -> None:
     """Listening to other machines without a token is refused before anything starts."""
     with pytest.raises(InputError, match="need a token"):

@@ -7,7 +7,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,13 +187,14 @@ def running_server(
     thread.start()
     started.wait()
     try:
-        if isinstance(found[0], BaseException):
-            raise found[0]
-        yield found[0]
+        if not isinstance(found[0], BaseException):
+            yield found[0]
     finally:
         if thread.is_alive():
             ends[0]()
         thread.join()
+        if isinstance(found[-1], BaseException):
+            raise found[-1]
 
 
 @asynccontextmanager
@@ -216,33 +217,46 @@ async def serving(
         )
         observer = Observer(dispatcher, options.log)
         application = Application(dispatcher, observer, token=options.token, limits=options.limits)
-        tasks = [asyncio.create_task(dispatcher.watch()), asyncio.create_task(_flush(observer))]
+        http, listener = _http(application), None
         try:
-            for name, speed in server_speeds(cluster).items():
-                await dispatcher.fleet.add_server(name, speed)
-            http = _http(application)
-            tasks.append(asyncio.create_task(http.serve(sockets=[listening])))
-            url = _url(listening)
-            gc.collect()
-            gc.freeze()  # a collection of all that was imported would take some 50 ms of a request
-            event(
-                "started",
-                url=url,
-                servers=list(server_speeds(cluster)),
-                models=[f.name for f in families],
-            )
-            yield Running(url, dispatcher, observer, application)
-            await dispatcher.drain(options.drain_s)
-            left = dispatcher.queue.count + dispatcher.under_way
-            event("drained", unanswered=left, outcomes=dict(observer.totals))
-            http.should_exit = True
-            await tasks[-1]
+            async with _beside(dispatcher.watch(), _flush(observer)):
+                for name, speed in server_speeds(cluster).items():
+                    await dispatcher.fleet.add_server(name, speed)
+                listener = asyncio.create_task(http.serve(sockets=[listening]))
+                url = _url(listening)
+                gc.collect()
+                # A collection of all that was imported would take some 50 ms of a request.
+                gc.freeze()
+                event(
+                    "started",
+                    url=url,
+                    servers=list(server_speeds(cluster)),
+                    models=[f.name for f in families],
+                )
+                yield Running(url, dispatcher, observer, application)
+                await dispatcher.drain(options.drain_s)
+                left = dispatcher.queue.count + dispatcher.under_way
+                event("drained", unanswered=left, outcomes=dict(observer.totals))
         finally:
             gc.unfreeze()
             dispatcher.close()
+            if listener is not None:
+                http.should_exit = True
+                await listener
+            observer.close()
+
+
+@asynccontextmanager
+async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do these for the length of the block; an error in one of them ends the block with it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+            yield
             for task in tasks:
                 task.cancel()
-            observer.close()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _run(main: Any) -> None:
