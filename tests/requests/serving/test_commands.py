@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import InputError
+from placewright.requests.serving import commands
 from placewright.requests.serving.commands import _servers
 from tests.requests.serving.models import scaled
 
@@ -102,8 +104,7 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
     """A family or a policy that is wrong is an error of the input, before anything starts."""
     from placewright.requests.plan import RequestPlan
     from placewright.requests.serving.families import read_family
-    from placewright.requests.serving.server import PlannedPolicy, ServingOptions, running_server
-    from tests.requests.serving.models import family
+    from placewright.requests.serving.server import PlannedPolicy
 
     path = tmp_path / "f.yaml"
     path.write_text("name: f\nvariants: {v: {file: none.onnx, accuracy: 0.5}}\n")
@@ -112,14 +113,34 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
     path.write_text("name: f\nvariants: {v: {file: f.yaml, accuracy: 0.5}}\n")
     with pytest.raises(InputError, match="no ONNX model"):
         read_family(path)
-    options = ServingOptions(port=0, policy=PlannedPolicy(RequestPlan("roling")))
-    with (
-        pytest.raises(InputError, match="did you mean 'rolling'"),
-        running_server([family()], {"a": 1.0}, options),
-    ):
-        pass
+    with pytest.raises(InputError, match="did you mean 'rolling'"):
+        PlannedPolicy(RequestPlan("roling"))
     with pytest.raises(InputError, match="two servers 'a'"):
         _servers(["a:1", "a:0.5"], None)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("serve --port {port}", "cannot listen"),
+        ("serve --host no.such.invalid", "token"),
+        ("serve --policy roling", "did you mean 'rolling'"),
+        ("serve --server a:2 --port 0", "speed must be in"),
+        ("run --arrivals none.csv", "none.csv"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_family_is_trained(
+    given: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training takes seconds."""
+    from tests.cli.speak import speak
+
+    monkeypatch.setattr(commands, "_families", lambda *_: pytest.fail("trained"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        written = given.format(port=taken.getsockname()[1])
+        spoken = speak(capsys, "requests", *written.split())
+    assert spoken.code == 1
+    assert says in spoken.err
 
 
 def test_a_saved_plan_is_the_policy_of_the_server(
@@ -141,6 +162,8 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     assert found.policy == made.data["plan"]["policy"] == "edf"
     assert dict(found.parameters) == made.data["plan"]["parameters"] != {}
     assert _policy("auto", None).plan == RequestPlan("rolling")
+    assert _policy("edf-fastest-batch", None).plan == RequestPlan("edf", (("batching", True),))
+    assert _policy("rolling(price=3)", None).plan == RequestPlan("rolling", (("price", 3.0),))
     with pytest.raises(InputError, match="--policy or --plan"):
         _policy("edf", path)
     path.write_text("plan: {policy: edf, parameters: {x: 1}}")

@@ -32,15 +32,23 @@ POLICIES: dict[str, Any] = {
 }
 
 
+def specification(plan: RequestPlan) -> Any:
+    """The policy that a plan names, with the plan's parameters.
+
+    Raises `InputError`: no such policy, or parameters that it does not have.
+    """
+    if plan.policy not in POLICIES:
+        raise UnknownNameError("policy", plan.policy, POLICIES, where="plan")
+    usual = POLICIES[plan.policy]()
+    return with_parameters(usual, dict(plan.parameters), f"policy {plan.policy!r}")
+
+
 def start(plan: RequestPlan, service: Service) -> Policy:
     """The policy object of a plan, for one stream of requests.
 
     Raises `InputError`: no such policy, or parameters that it does not have or cannot take.
     """
-    if plan.policy not in POLICIES:
-        raise UnknownNameError("policy", plan.policy, POLICIES, where="plan")
-    usual = POLICIES[plan.policy]()
-    made: Any = with_parameters(usual, dict(plan.parameters), f"policy {plan.policy!r}")
+    made = specification(plan)
     try:
         policy: Policy = made.start(service, plan.seed)
     except (TypeError, ValueError, KeyError) as error:

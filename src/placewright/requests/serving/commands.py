@@ -46,7 +46,11 @@ EngineOption = Annotated[
 ]
 PolicyOption = Annotated[
     str,
-    typer.Option("--policy", metavar="NAME", help="Who decides: auto, rolling, edf, thesis, ..."),
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="Who decides: auto, rolling, 'rolling(price=3)', edf-fastest, thesis, ...",
+    ),
 ]
 PlanOption = Annotated[
     Path | None,
@@ -105,7 +109,13 @@ def serve(
 
     from placewright.requests.serving.application import HttpLimits
     from placewright.requests.serving.events import log_events
-    from placewright.requests.serving.server import TOKEN, Running, ServingOptions, serve_requests
+    from placewright.requests.serving.server import (
+        TOKEN,
+        Running,
+        ServingOptions,
+        check_start,
+        serve_requests,
+    )
 
     if log_format is not None:
         log_events(log_format)
@@ -130,7 +140,8 @@ def serve(
         )
         sys.stdout.flush()  # a parent process may wait for it
 
-    servers = _servers(server, cluster)  # a wrong one is named before a family is trained
+    servers = _servers(server, cluster)
+    check_start(servers, options)
     serve_requests(_families(family, console), servers, options, on_ready=ready)
 
 
@@ -165,13 +176,17 @@ def run(
     Requests are sent at their arrival whether or not others were answered. Deadlines are 40 to
     600 ms, half of the requests ask for more than the least accuracy.
     """
-    from placewright.requests.serving.load import run_loads, table
-    from placewright.requests.serving.server import ServingOptions
+    from numpy.random import default_rng
+
+    from placewright.requests.serving.load import arrival_times, run_loads, table
+    from placewright.requests.serving.server import ServingOptions, check_start
 
     options = ServingOptions(
         policy=_policy(policy, plan), engine=engine, port=0, most_batch=max_batch, log=log
     )
     servers = _servers(server, cluster)
+    check_start(servers, options)
+    arrival_times(arrivals, default_rng(seed), 1.0, duration)
     found = run_loads(
         _families(family, console),
         servers,
@@ -223,12 +238,11 @@ def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float] 
 def _policy(name: str, path: Path | None) -> PlannedPolicy:
     from placewright.errors import InputError
     from placewright.requests.files import read_plan
-    from placewright.requests.plan import RequestPlan
-    from placewright.requests.planners import AUTO
+    from placewright.requests.planners import named_policy
     from placewright.requests.serving.server import PlannedPolicy
 
     if path is None:
-        return PlannedPolicy(RequestPlan(AUTO if name == "auto" else name))
+        return PlannedPolicy(named_policy(name))
     if name != "auto":
         raise InputError("give --policy or --plan, not both", where="--plan", by=f"{name}, {path}")
     return PlannedPolicy(read_plan(path))

@@ -99,14 +99,22 @@ class RayServers:
 def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
     """Servers as the devices of a cluster.
 
-    Raises `InputError`: there is none.
+    Raises `InputError`: there is none, or a speed is not in (0, 1].
     """
     if not isinstance(servers, Cluster):
         devices = tuple(Device(name, node=name, speed=speed) for name, speed in servers.items())
         servers = Cluster(devices, (), f"requests {os.getpid()}")
     if not server_speeds(servers):
         raise InputError("there is no server", where=servers.name)
+    for name, speed in server_speeds(servers).items():
+        check_speed(name, speed)
     return servers
+
+
+def check_speed(name: str, speed: float) -> None:
+    """Raise `InputError` for a server faster than this machine, or one that never ends."""
+    if not 0 < speed <= 1:
+        raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
 
 
 def server_speeds(cluster: Cluster) -> dict[str, float]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import InputError, RunError, UnknownNameError
-from placewright.requests.serving.engines import ServerEngine
+from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
@@ -132,8 +132,7 @@ class Fleet:
         RunError
             It does not start.
         """
-        if not 0 < speed <= 1:
-            raise InputError("speed must be in (0, 1]", where=f"server {name!r}", by=f"{speed}")
+        check_speed(name, speed)
         async with self._changing:
             names = [slot.process.name for slot in self.slots]
             position = names.index(name) if name in names else len(names)

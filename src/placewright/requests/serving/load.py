@@ -166,15 +166,10 @@ def made_stream(
 ) -> Stream:
     """Requests at this rate: deadlines of three kinds, accuracy floors for half of them.
 
-    Raises `InputError`: `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
+    Raises `InputError`: no such arrivals.
     """
     rng = np.random.default_rng(seed)
-    if arrivals == "poisson":
-        times = poisson(rng, rate_per_s, duration_s)
-    elif arrivals == "mmpp":
-        times = mmpp(rng, rate_per_s, duration_s)
-    else:
-        times = _of_file(arrivals, rate_per_s, duration_s)
+    times = arrival_times(arrivals, rng, rate_per_s, duration_s)
     n = len(times)
     kind = rng.choice(3, n, p=[0.35, 0.40, 0.25])
     low, high = np.array([0.04, 0.09, 0.22]), np.array([0.09, 0.22, 0.6])
@@ -188,6 +183,19 @@ def made_stream(
     return stream_of(times, due, family, min_accuracy=floor)
 
 
+def arrival_times(
+    arrivals: str, rng: np.random.Generator, rate_per_s: float, duration_s: float
+) -> FloatArray:
+    """When requests arrive.
+
+    Raises `InputError`: `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
+    """
+    if arrivals in ("poisson", "mmpp"):
+        process = poisson if arrivals == "poisson" else mmpp
+        return process(rng, rate_per_s, duration_s)
+    return _of_file(arrivals, rate_per_s, duration_s)
+
+
 def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
     """Arrivals of a CSV file whose first column is a time, sped up or slowed down to the rate."""
     times: list[float] = []
@@ -195,7 +203,7 @@ def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
         time_s = _time(row[0]) if row else None
         if time_s is not None:
             times.append(time_s)
-    if len(times) < 2:
+    if len(set(times)) < 2:
         raise InputError(
             "no arrivals: give poisson, mmpp, or a file with a time in its first column",
             where=str(Path(path)),

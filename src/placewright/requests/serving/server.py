@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.requests.plan import RequestPlan
-from placewright.requests.policies import start
+from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application, HttpLimits
@@ -55,8 +55,11 @@ class PlannedPolicy:
 
     plan: RequestPlan
 
+    def __post_init__(self) -> None:
+        specification(self.plan)
+
     def start(self, service: Service) -> Policy:
-        """A policy object; an unknown name or parameter is an `InputError`."""
+        """A policy object."""
         return start(self.plan, service)
 
 
@@ -117,6 +120,15 @@ class Running:
     dispatcher: Dispatcher
     observer: Observer
     application: Application
+
+
+def check_start(servers: Mapping[str, float] | Cluster, options: ServingOptions) -> None:
+    """Raise what can be known to be wrong before families are there, which may take long to make.
+
+    Raises `InputError`: a server is wrong, or nobody can listen there.
+    """
+    server_cluster(servers)
+    _listen(options).close()
 
 
 def serve_requests(
