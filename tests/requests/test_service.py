@@ -33,8 +33,10 @@ def test_a_wrong_service_is_refused(given: dict[str, Any], says: str) -> None:
         two_servers().replace(**given)
 
 
-def test_a_quantile_lengthens_planned_times() -> None:
-    """Two standard deviations of 5 % on top."""
+def test_planned_times_are_longer_by_a_quantile_and_the_round_trip() -> None:
+    """Two standard deviations of 5 % on top, and the time of each server's link."""
     service = two_servers(noise=0.05)
     assert np.allclose(service.planned_s(), service.latency_s * 1.1)
+    far = service.replace(round_trip_s=np.array([0.0, 0.01]))
+    assert np.allclose((far.planned_s() - service.planned_s()).T, [0.0, 0.01])
     assert service_of(("a",), ("v",), [0.5], np.ones((1, 1, 2))).planned_s().max() == 1.0

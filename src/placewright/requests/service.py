@@ -91,13 +91,14 @@ class Service:
         return int(self.latency_s.shape[2]) - 1
 
     def planned_s(self, quantile: float = 2.0) -> FloatArray:
-        """`latency_s` with `quantile` standard deviations of noise on top.
+        """`latency_s` with `quantile` standard deviations of noise on top, and the round trip.
 
         Raises `InputError`: a negative quantile, or an infinite one.
         """
         if not 0 <= quantile < np.inf:
             raise InputError("quantile must be a number >= 0", by=f"got {quantile}")
-        planned: FloatArray = self.latency_s * (1.0 + quantile * self.noise)
+        noisy_s = self.latency_s * (1.0 + quantile * self.noise)
+        planned: FloatArray = noisy_s + self.round_trip_s[:, None, None]
         return planned
 
     def replace(self, **changes: Any) -> Service:

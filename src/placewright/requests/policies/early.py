@@ -62,7 +62,7 @@ class BoundQueues:
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
         self.service = service
-        self.alone_s = service.planned_s(1.0)[:, :, 1] + service.round_trip_s[:, None]
+        self.alone_s = service.planned_s(1.0)[:, :, 1]
         self.runs = np.isfinite(self.alone_s)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:

@@ -262,7 +262,7 @@ class Tables:
 
     def __init__(self, service: Service, given: Opportunity) -> None:
         s = service
-        self.planned_s = s.planned_s(given.quantile) + s.round_trip_s[:, None, None]
+        self.planned_s = s.planned_s(given.quantile)
         flat = self.planned_s.reshape(s.servers, -1)
         _, kind = np.unique(flat, axis=0, return_inverse=True)
         self.kind: IntArray = kind.reshape(-1).astype(np.int64)

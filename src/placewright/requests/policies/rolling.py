@@ -340,7 +340,7 @@ class RollingHorizon:
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
         s = self.service = service
-        self.planned_s = s.planned_s(self.options.quantile) + s.round_trip_s[:, None, None]
+        self.planned_s = s.planned_s(self.options.quantile)
         # Of any size: a larger batch may take less, and what it answers must not be refused too.
         self.least_s = self.planned_s[:, :, 1:].min(axis=2)
         flat = self.planned_s.reshape(s.servers, -1)

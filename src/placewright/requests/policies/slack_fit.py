@@ -43,7 +43,7 @@ class SlackFitting:
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
         self.service = service
-        self.planned_s = service.planned_s(1.0) + service.round_trip_s[:, None, None]
+        self.planned_s = service.planned_s(1.0)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Earliest deadlines to idle servers."""

@@ -49,7 +49,7 @@ class OffloadAndSchedule:
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
         self.service = service
-        self.alone_s = service.planned_s(1.0)[:, :, 1] + service.round_trip_s[:, None]
+        self.alone_s = service.planned_s(1.0)[:, :, 1]
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Offload what is new; schedule every idle server."""
