@@ -13,6 +13,7 @@ from placewright.cli.options import BatchOption, OnOption, PlanFile, Source, Tra
 from placewright.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from placewright.cli.operators.run import RunOptions
     from placewright.cli.sources import Loaded
     from placewright.planning.result import Result
 
@@ -25,45 +26,21 @@ FolderOption = Annotated[
 ]
 
 
-def planned_file(
-    console: Console, loaded: Loaded, planner: str, time_limit: float | None, seed: int
-) -> Result:
-    """Plan the model, in `LIMIT_S` where no time is given."""
-    from placewright.planning.solving import solve
-
-    problem, limit_s = loaded.problem, LIMIT_S if time_limit is None else time_limit
-    with console.meter(f"planning {problem.name}") as meter, loaded.measuring() as measure:
-        return solve(
-            problem, planner, time_limit_s=limit_s, seed=seed, progress=meter, measure=measure
-        )
-
-
-def run_model_file(
-    console: Console,
-    loaded: Loaded,
-    result: Result,
-    *,
-    steps: int,
-    check: bool,
-    emulate: bool,
-    seed: int,
-    report: Path | None,
-    trace: Path | None,
-) -> None:
-    """Run a plan beside the best single device."""
+def run_model_file(console: Console, loaded: Loaded, asked: RunOptions) -> None:
+    """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
     from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
 
-    problem = loaded.problem
+    problem, result = loaded.problem, _plan(console, loaded, asked)
     with console.meter(f"running {problem.name}") as meter:
         measured = loaded.file_workload().measure(
             result,
             beside=best_single(problem),
-            steps=steps,
-            seed=seed,
-            check=check,
-            emulate=emulate,
+            steps=asked.steps,
+            seed=asked.seed,
+            check=asked.check,
+            emulate=asked.emulate,
             progress=meter,
         )
     data, lines = as_json(measured, result), [run_table(result, measured)]
@@ -71,10 +48,33 @@ def run_model_file(
         data["unplaced"] = measured.unplaced_json()
         lines.append(measured.unplaced_text())
     console.answer(lambda: data, lambda: "\n".join(lines))
-    graph = loaded.graph
-    keep_pictures(console, result, report=report, trace=trace, graph=graph, measurement=measured)
+    keep_pictures(
+        console,
+        result,
+        report=asked.report,
+        trace=asked.trace,
+        graph=loaded.graph,
+        measurement=measured,
+    )
     if measured.check is not None:
         measured.check.demand()
+
+
+def _plan(console: Console, loaded: Loaded, asked: RunOptions) -> Result:
+    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import solve
+
+    if asked.plan is not None:
+        return judged_plan(loaded.problem, asked.plan)
+    with console.meter(f"planning {loaded.problem.name}") as meter, loaded.measuring() as measure:
+        return solve(
+            loaded.problem,
+            asked.planner or "auto",
+            time_limit_s=LIMIT_S if asked.time_limit is None else asked.time_limit,
+            seed=asked.seed,
+            progress=meter,
+            measure=measure,
+        )
 
 
 def export(

@@ -137,6 +137,7 @@ def run(
     Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
     -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
     """
+    from placewright.cli.operators.model_files import run_model_file
     from placewright.cli.sources import SourceOptions, find_cluster, load
     from placewright.deployment.model_files import is_model_file, refuse_for_files
 
@@ -158,10 +159,22 @@ def run(
         micro_batches=micro_batches,
     )
     streamed = options.changes.get("objective") == "throughput"
-    asked = _Asked(steps, check, adapt, streamed, snapshots, record, report, trace)
+    asked = RunOptions(
+        plan,
+        planner,
+        time_limit,
+        seed,
+        steps=steps or (SAMPLES if streamed else STEPS),
+        check=check,
+        emulate=emulate,
+        adapt=adapt,
+        streamed=streamed,
+        snapshots=snapshots,
+        record=record,
+        report=report,
+        trace=trace,
+    )
     asked.refuse_conflicts()
-    refuse_beside_plan(plan, planner, time_limit)
-    check_record(record)
     if is_model_file(source):
         loaded = load(options, console)
         foreign = {
@@ -172,16 +185,7 @@ def run(
             "--objective throughput": streamed,
         }
         refuse_for_files(loaded.problem.name, foreign)
-        _run_file(
-            console,
-            loaded,
-            plan,
-            asked,
-            planner=planner or "auto",
-            time_limit=time_limit,
-            emulate=emulate,
-            seed=seed,
-        )
+        run_model_file(console, loaded, asked)
         return
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
@@ -205,16 +209,21 @@ def run(
         if streamed:
             _run_stream(console, placed, asked)
             return
-        measured = placed.run(steps or STEPS, check=check, adapt=adapt, snapshots=snapshots)
+        measured = placed.run(asked.steps, check=check, adapt=adapt, snapshots=snapshots)
     _answer_steps(console, placed, measured, asked)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """How a plan is executed, and what is kept of it."""
+class RunOptions:
+    """How a plan is chosen and executed, and what is kept of it."""
 
-    steps: int | None
+    plan: Path | None
+    planner: str | None
+    time_limit: float | None
+    seed: int
+    steps: int
     check: bool
+    emulate: bool
     adapt: bool
     streamed: bool
     snapshots: Path | None
@@ -223,10 +232,11 @@ class _Asked:
     trace: Path | None
 
     def refuse_conflicts(self) -> None:
-        """Raise if options conflict."""
+        """Raise if options conflict, or the file of measured runs cannot be added to."""
+        stream = "--objective throughput"
         if self.snapshots is not None and not self.adapt:
             raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
-        stream = "--objective throughput"
+        refuse_beside_plan(self.plan, self.planner, self.time_limit)
         if self.streamed and self.adapt:
             raise InputError("--adapt is for steps", by=stream, hint="leave it out")
         if self.record is not None and (self.adapt or self.streamed):
@@ -234,42 +244,11 @@ class _Asked:
             raise InputError(
                 "--record is for steps of one plan", by=other, hint="leave one of them out"
             )
-
-
-def _run_file(
-    console: Console,
-    loaded: Loaded,
-    plan: Path | None,
-    asked: _Asked,
-    *,
-    planner: str,
-    time_limit: float | None,
-    emulate: bool,
-    seed: int,
-) -> None:
-    """Run a model of another runtime, by the plan that is given or one that is made here."""
-    from placewright.cli.operators.model_files import planned_file, run_model_file
-    from placewright.planning.fixed_plan import judged_plan
-
-    if plan is not None:
-        result = judged_plan(loaded.problem, plan)
-    else:
-        result = planned_file(console, loaded, planner, time_limit, seed)
-    run_model_file(
-        console,
-        loaded,
-        result,
-        steps=asked.steps or STEPS,
-        check=asked.check,
-        emulate=emulate,
-        seed=seed,
-        report=asked.report,
-        trace=asked.trace,
-    )
+        check_record(self.record)
 
 
 def _answer_steps(
-    console: Console, placed: PlacedModel, measured: Measurement, asked: _Asked
+    console: Console, placed: PlacedModel, measured: Measurement, asked: RunOptions
 ) -> None:
     """Print what steps took, and keep what is asked for."""
     from placewright.operators.run import as_json
@@ -294,12 +273,12 @@ def _answer_steps(
             checked.demand()
 
 
-def _run_stream(console: Console, placed: PlacedModel, asked: _Asked) -> None:
+def _run_stream(console: Console, placed: PlacedModel, asked: RunOptions) -> None:
     """Measure a stream, print what it took, and keep what is asked for."""
     from placewright.operators.views import stream_text
     from placewright.report.perfetto import write_trace
 
-    found = placed.measure_stream(asked.steps or SAMPLES, check=asked.check)
+    found = placed.measure_stream(asked.steps, check=asked.check)
     result, measurement = placed.result, found.measurement
     data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
     console.answer(lambda: data, lambda: stream_text(result, found))
