@@ -15,6 +15,8 @@ from tests.published import published
 from tests.solvers.memory_cases import optimum, random_case, slow_value
 
 from placewright.errors import InfeasibleError
+from placewright.numerics.compile_clock import CompileClock
+from placewright.planning.contract import silent
 from placewright.solvers import memory_search
 from placewright.solvers._memory_contract import spans_of
 from placewright.solvers._memory_core import Core, Loads, core_of
@@ -144,6 +146,18 @@ def test_passed_deadline_still_answers() -> None:
     found = solve_pbqp_memory(problem, deadline_s=time.perf_counter())
     assert len(found.choice) == problem.n
     assert found.lower_bound <= found.value
+
+
+def test_compiling_prolongs_only_the_search_for_something_that_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seconds of compiling come on top of the deadline until then."""
+    clock = CompileClock(lambda: None)
+    monkeypatch.setattr(CompileClock, "seconds", 10.0)
+    search = memory_search._Search(random_case(0), 100.0, 0, silent, clock)
+    assert search.deadline_s == 110.0
+    search.best = np.zeros(1, np.int64)
+    assert search.deadline_s == 100.0
 
 
 def test_a_far_deadline_changes_nothing() -> None:

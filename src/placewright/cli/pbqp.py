@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 PREFIX = "iopddl:"
 
+SOLVING = 0.98
+"""Share of the time limit for solving, from the beginning on; the rest is for the answer."""
+
 app = typer.Typer(
     help="The PBQP engine: one option per node, costs of nodes and edges, memory over time.",
     no_args_is_help=True,
@@ -46,7 +49,7 @@ def solve(
 ) -> None:
     """The cheapest choice that fits in memory at every moment, with a lower bound.
 
-    The time limit includes reading. Ctrl-C gives the best choice so far.
+    The time limit includes reading and the answer. Ctrl-C gives the best choice so far.
 
     [bold]Example[/bold]
 
@@ -59,7 +62,7 @@ def solve(
     problem = read_iopddl(_path(source))
     with console.meter(f"solving {problem.name}") as meter:
         found = solve_pbqp_memory(
-            problem, deadline_s=began_s + time_limit, seed=seed, progress=meter
+            problem, deadline_s=began_s + SOLVING * time_limit, seed=seed, progress=meter
         )
     _must_fit(problem, found)
     if found.interrupted:

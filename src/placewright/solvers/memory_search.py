@@ -130,7 +130,7 @@ def solve_pbqp_memory(
     ----------
     deadline_s
         ``time.perf_counter()`` value at which the best so far is handed back; what compiling
-        takes, once after an installation, comes on top.
+        takes, once after an installation, comes on top while nothing that fits is found.
     exact
         Let HiGHS prove the core; where it is not installed (extra ``exact``), `note` says so.
     rounds
@@ -190,8 +190,8 @@ class _Search:
 
     @property
     def deadline_s(self) -> float:
-        """When to end, given what was spent on compiling."""
-        return self.until_s + self.clock.seconds
+        """When to end: what was spent on compiling is made up for until something fits."""
+        return self.until_s + (self.clock.seconds if self.best is None else 0.0)
 
     def go_on(self, exact: bool, rounds: int) -> None:
         """From the first reduction to the last round of annealing."""
