@@ -63,6 +63,14 @@ def test_disturbances_by_step() -> None:
     assert found == {2: ("b:1", 3.5), 4: ("a", math.inf)}
 
 
+def test_a_published_input_without_its_format_is_told_the_format(tmp_path: Path) -> None:
+    """A file of another format, given as a problem of ours."""
+    path = tmp_path / "resnet.json"
+    path.write_text('{"nodes": []}')
+    with pytest.raises(InputError, match="piper:"):
+        find_source(str(path))
+
+
 def test_a_model_as_a_source_is_told_what_measures_it() -> None:
     """Plans are made of problem files."""
     with pytest.raises(InputError, match="next: placewright layers run zoo:gpt2 --on"):

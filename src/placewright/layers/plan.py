@@ -199,6 +199,7 @@ def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) 
             "micro-batches and shares must make up the global batch",
             where=at,
             by=f"{plan.micro_batches} x {sum(stage.shares)} = {total}, not {problem.global_batch}",
+            hint=f"correct it there; if it was planned so, give --batch {total}",
         )
     if stage.zero_stage not in (0, 1, 2, 3):
         raise InputError("zero_stage must be 0 to 3", where=at, by=f"got {stage.zero_stage}")

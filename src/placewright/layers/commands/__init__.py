@@ -14,6 +14,7 @@ from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.layers.problem import LayerProblem
 
 SourceName = Annotated[
     str,
@@ -36,14 +37,18 @@ BatchOption = Annotated[
 
 def load(console: Console, source: SourceName, batch: BatchOption = None) -> Loaded:
     """The problem of a source."""
-    problem = find_source(source).problem
-    return Loaded(problem if batch is None else problem.replace(global_batch=batch))
+    return Loaded(_batched(find_source(source).problem, batch))
+
+
+def _batched(problem: LayerProblem, batch: int | None) -> LayerProblem:
+    return problem if batch is None else problem.replace(global_batch=batch)
 
 
 def simulate(
     console: Console,
     source: SourceName,
     plan: PlanArgument = None,
+    batch: BatchOption = None,
     report: Path | None = None,
     trace: Path | None = None,
 ) -> None:
@@ -57,11 +62,15 @@ def simulate(
     found = find_source(source)
     if plan is None and found.plan is None:
         raise InputError("needs a plan", where=source, hint="name a plan file after the source")
+    if plan is None and batch is not None:
+        hint = "a measured plan has its own batch; leave --batch out or name a plan file"
+        raise InputError("--batch needs a plan file", where=source, hint=hint)
     if plan is None:
         _show_simulated(console, found)
         if report is None and trace is None:
             return
-    result = judged_plan(found.problem, found.plan if plan is None else plan)
+    problem = _batched(found.problem, batch)
+    result = judged_plan(problem, found.plan if plan is None else plan)
     if plan is not None:
         console.show(result.as_json, lambda: repr(result))
         if console.output is not None:

@@ -46,7 +46,13 @@ def find_source(source: str) -> Source:
         raise UnknownNameError("format", scheme, SCHEMES, where=source)
     from placewright.layers.files import read_problem
 
-    return Source(read_problem(source))
+    try:
+        return Source(read_problem(source))
+    except InputError as error:
+        if ": layer_names" not in error.where:
+            raise
+        hint = f"a measured plan is given as strategy:{source}, Piper's input as piper:{source}"
+        raise InputError(error.what, where=error.where, by=error.by, hint=hint) from None
 
 
 def _piper(rest: str) -> LayerProblem:
