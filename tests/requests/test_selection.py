@@ -11,6 +11,7 @@ from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
+from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.specification import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import Selected
@@ -67,3 +68,20 @@ def test_no_success_is_given_up_for_accuracy(
 
     monkeypatch.setattr(selection, "_tried", tried)
     assert chosen(np.linspace(0.0, 9.9, 100)).policy == "edf"
+
+
+def test_fitted_parameters_prove_their_success_on_other_arrivals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that sell success are fitted again with more weight on it, and then given up."""
+    weights: list[float] = []
+
+    def fitted(pairs: object, least: object, weight: float, *_: object) -> Opportunity:
+        weights.append(weight)
+        return Opportunity(price=(50.0,))
+
+    monkeypatch.setattr(selection, "fitted", fitted)
+    tried, own = problem(np.linspace(0.0, 9.9, 300)), Selected(requests=200)
+    assert own._fitted(tried, [], np.ones((1, 2)), Context()) is None
+    assert weights == sorted(weights)
+    assert len(weights) == len(selection.FITS)

@@ -2,7 +2,8 @@
 
 A compiled simulation (`play`) says what parameters earn on streams of the problem's rate and mix;
 CMA-ES (Hansen, arXiv:1604.00772) improves them. What is maximised is the mean effective accuracy of
-the streams less what success falls short of what is asked for, which weighs more than accuracy.
+the streams less what success falls short of what is asked for in each kind of arrivals, which
+weighs more than accuracy.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ from placewright.requests.policies.opportunity import (
 )
 from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.service import Service
-
-SHORTFALL = 4.0
-"""Accuracy that a missing success weighs; along the front of both, 1 to 1.5 are exchanged."""
 
 COARSE, FINE = 2, 0.3
 """Pairs of streams on which parameters are tried, and the share of trials that is made on all."""
@@ -255,12 +253,13 @@ class Player:
 def fitted(
     pairs: Sequence[Sequence[RequestProblem]],
     least_success: FloatArray,
+    shortfall: float,
     evaluations: int,
     seed: int = 0,
     deadline_s: float = np.inf,
     report: Callable[[float], None] = lambda share: None,
-) -> tuple[Opportunity, FloatArray]:
-    """Parameters for these streams, and their success rates.
+) -> Opportunity:
+    """Parameters for these streams.
 
     Most parameters are tried on a few streams, which change with each generation; the last
     `FINE` are tried on all.
@@ -271,16 +270,14 @@ def fitted(
         Streams of one service; the same kinds of arrivals in each.
     least_success
         Shape (pairs, kinds of arrivals): success rate to keep in the mean of each kind.
+    shortfall
+        Accuracy that a success weighs that is missing in one kind.
     evaluations
         Parameters that are tried.
     deadline_s
         ``time.perf_counter()`` value after which the best so far is returned.
     report
         Called now and then with the share of the search that is over.
-
-    Returns
-    -------
-    The policy, and its success rates, shape (pairs, kinds of arrivals).
     """
     playing = Player([each for pair in pairs for each in pair])
     service, used, kinds = playing.service, _classes(playing), len(pairs[0])
@@ -293,12 +290,11 @@ def fitted(
         streams = (kinds * some[:, None] + np.arange(kinds)).reshape(-1)
         success, value = playing(_decoded(z, service, used, playing), streams)
         missing = (least_success[some] - success.reshape(-1, kinds)).mean(axis=0)
-        return float(-value.mean() + SHORTFALL * np.maximum(0.0, missing).mean())
+        return float(-value.mean() + shortfall * np.maximum(0.0, missing).sum())
 
     size = len(np.unique(playing.fixed[2])) * 2 + 2 * len(used) + 2
     found = minimised(loss, size, evaluations, seed, deadline_s, report)
-    policy = _decoded(found, service, used, playing)
-    return policy, playing(policy)[0].reshape(-1, kinds)
+    return _decoded(found, service, used, playing)
 
 
 def _classes(playing: Player) -> IntArray:
