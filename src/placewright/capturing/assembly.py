@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from placewright.capturing.colocation import Groups
 from placewright.capturing.dataflow import Dataflow
+from placewright.capturing.kernel_memory import WORKSPACE, scratch_bytes, workspace_bytes
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
+from placewright.capturing.program_calls import RECURRENT
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
 from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
-from placewright.graph.program import ORDER_ONLY, Const, Program, ProgramInput, Ref
+from placewright.graph.program import ORDER_ONLY, SCRATCH, Const, Program, ProgramInput, Ref
 
 _LOOKUPS = (
     "aten.embedding.default",
@@ -43,7 +45,7 @@ def assemble(flow: Dataflow, groups: Groups, model: nn.Module, name: str) -> Gra
         constants=step.constants,
     )
     groups_of = {e.key: e.colocation for e in program.inputs if e.role in ("parameter", "buffer")}
-    tensors = (*_tensors(flow), *_order_only(flow))
+    tensors = (*_tensors(flow), *_order_only(flow), *_scratch(flow))
     return Graph(name, _operators(flow, groups), tensors, program, module_tree(model, groups_of))
 
 
@@ -154,6 +156,9 @@ def _held_bytes(flow: Dataflow) -> dict[str, int]:
             held[value] = spec_bytes(spec)
             continue
         held[value] = storage_bytes(spec)
+        call = flow.step.calls[k]
+        if target == RECURRENT and value in call.instruction.results[WORKSPACE:]:
+            held[value] = workspace_bytes(call, flow.specs)
         if target == "aten.copy.default" and held[value] > spec_bytes(spec):
             base = flow.reads[k][0]
             # To the end of a chain of views: the memory that is copied is that of the last one.
@@ -169,6 +174,12 @@ def _order_only(flow: Dataflow) -> list[ir.Tensor]:
         ir.Tensor(ORDER_ONLY + names[k], names[k], 0, tuple(names[c] for c in later))
         for k, later in flow.order.items()
     ]
+
+
+def _scratch(flow: Dataflow) -> list[ir.Tensor]:
+    """What kernels hold while they run: tensors without readers."""
+    sizes = [(c.instruction.name, scratch_bytes(c, flow.specs)) for c in flow.step.calls]
+    return [ir.Tensor(SCRATCH + name, name, size, ()) for name, size in sizes if size]
 
 
 def module_tree(model: nn.Module, groups_of: Mapping[str, str]) -> ModuleTree:

@@ -14,7 +14,7 @@ from pydantic import Field
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.graph import INPUT_MARK, NO_DTYPE, Graph, Operator, Tensor, TensorSpec
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
-from placewright.graph.program import ORDER_ONLY, Instruction, Program, Ref
+from placewright.graph.program import ORDER_ONLY, SCRATCH, Instruction, Program, Ref
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
 from placewright.io.boundary import FileModel, parse_json, placed, read_text, validate
 from placewright.io.stored import write_file
@@ -215,7 +215,7 @@ def check_program(graph: Graph) -> None:
     for tensor in graph.tensors:
         if INPUT_MARK in tensor.view_of and tensor.view_of not in inputs:
             raise UnknownNameError("input", tensor.view_of, inputs, where=f"{graph.name}: view_of")
-        if not tensor.name.startswith(ORDER_ONLY) and tensor.name not in known:
+        if not tensor.name.startswith((ORDER_ONLY, SCRATCH)) and tensor.name not in known:
             raise UnknownNameError("value", tensor.name, known, where=f"{graph.name}: tensors")
 
 

@@ -19,6 +19,9 @@ Role = Literal["parameter", "buffer", "state", "input", "target", "setting", "co
 ORDER_ONLY = "after:"
 """Prefix of tensors that carry an order and no value."""
 
+SCRATCH = "scratch:"
+"""Prefix of tensors that nobody reads: memory that an operator holds while it runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
