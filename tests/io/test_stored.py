@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         assert "free space there" in str(told.value)
         assert kept.read_text() == "small"
         assert [path.name for path in folder.iterdir()] == ["kept.json"]
+
+
+def test_threads_may_write_one_file(tmp_path: Path) -> None:
+    """One of them wins; nothing lies beside the file."""
+    path, contents = tmp_path / "one.json", [str(k) * 100_000 for k in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda content: write_file(path, content), contents * 4))
+    assert path.read_text() in contents
+    assert [found.name for found in tmp_path.iterdir()] == ["one.json"]
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

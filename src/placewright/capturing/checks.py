@@ -171,6 +171,6 @@ def trace_error(
         f"calling it raised {kind}: {text}",
         where=where,
         by=given,
-        hint="check that model(*inputs) and loss_fn(outputs, targets) run in plain PyTorch on the "
-        "CPU; if they do, an operation has no shape rule for fake tensors there",
+        hint="check that model(*inputs), in training also loss_fn(outputs, targets), runs in plain "
+        "PyTorch on the CPU; if so, an operation has no shape rule for fake tensors there",
     )

@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import secrets
 import zlib
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def _replace(target: Path, data: bytes) -> None:
         target.write_bytes(data)
         return
     # In the same folder: a rename is atomic within one file system only.
-    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+    # Its own name in every call: two threads may write the same file.
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
     try:
         draft.write_bytes(data)
         if target.exists():

@@ -11,7 +11,7 @@ import pytest
 from placewright.errors import WorkerError
 from placewright.runtime.connections.authentication import LOOPBACK, Listener
 from placewright.runtime.connections.channel import Channel
-from placewright.runtime.engines.torchrun import TorchrunGroup
+from placewright.runtime.engines.torchrun import Agent, TorchrunGroup
 from placewright.runtime.engines.torchrun_connect import call_coordinator
 from placewright.runtime.host import Host
 from placewright.runtime.program import CONTROL
@@ -27,7 +27,7 @@ def test_who_does_not_dial_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     hosts = [Host.here()] * 2
     specs = [replace(spec, session="2") for spec in worker_specs(DUO, hosts)]
     agents = [[Channel(end, CONTROL) for end in Pipe()] for _ in specs]
-    group = TorchrunGroup(specs, hosts, [coordinator for coordinator, _ in agents], listener)
+    group = TorchrunGroup(specs, hosts, [Agent(coordinator) for coordinator, _ in agents], listener)
     monkeypatch.setattr(TorchrunGroup, "start_limit_s", 0.5)
     calls = [call_coordinator(listener.port, b"secret", who) for who in (("1", 0), ("2", 1))]
     with pytest.raises(WorkerError, match="device 'a': no answer in time"):
@@ -36,3 +36,20 @@ def test_who_does_not_dial_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     for end in [*calls, *(end for both in agents for end in both)]:
         end.close()
     listener.close()
+
+
+def test_an_agent_that_answers_late_is_waited_for() -> None:
+    """Its answer belongs to the session before; the death before it was nobody's request."""
+    ours, theirs = (Channel(end, CONTROL) for end in Pipe())
+    agent = Agent(ours)
+    agent.end()
+    theirs.send(("died", 1))
+    assert not agent.settled(0.01)
+    theirs.send(("ended", None))
+    theirs.send(("died", -9))  # in the session that follows
+    assert agent.settled(1.0)
+    assert agent.report() == ("died", -9)
+    agent.end()
+    theirs.close()
+    assert agent.settled(1.0)
+    ours.close()

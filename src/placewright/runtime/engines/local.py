@@ -267,6 +267,8 @@ class LocalGroup(PipedGroup):
                 worker.kill()
             raise
         finally:
+            for connection in self.connections:
+                connection.close()
             for port in self._ports:
                 port.close()
             self._folder.cleanup()

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -43,7 +43,7 @@ from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
 
 _END_S = 10.0
-"""An agent takes less to end its worker."""
+"""An agent takes less to end its worker, mostly; a slow one is waited for by the next session."""
 
 GONE = ("gone", -int(signal.SIGKILL))
 """The report of an agent whose process is gone."""
@@ -71,7 +71,7 @@ class Torchrun:
         warn_of_open_rendezvous()
         self._sessions = 0
         self._ranks: dict[str, int] = {}
-        self._agents: dict[int, Channel] = {}
+        self._agents: dict[int, Agent] = {}
         self._hosts: dict[int, Host] = {}
         self._listener: Listener
         self._folder: Scratch
@@ -92,13 +92,13 @@ class Torchrun:
             if called is None:
                 raise self._absent(limit_s)
             (rank, host), connection = called
-            self._agents[rank], self._hosts[rank] = connection, host
+            self._agents[rank], self._hosts[rank] = Agent(connection), host
         self._ranks = assign_ranks(self._cluster, [self._hosts[r] for r in range(self._world)])
         return self
 
     def __exit__(self, *exception: object) -> None:
         for agent in self._agents.values():
-            agent.close()
+            agent.channel.close()
         self._listener.close()
         self._folder.cleanup()
         signal.signal(signal.SIGTERM, self._before)
@@ -195,10 +195,56 @@ def _leave(number: int, frame: FrameType | None) -> Any:
     )
 
 
+@dataclass(slots=True)
+class Agent:
+    """A process that starts workers, as the coordinator sees it.
+
+    `owed`: how many orders to end a worker it has not answered.
+    """
+
+    channel: Channel
+    owed: int = 0
+
+    def start(self, spec: WorkerSpec) -> bool:
+        """Ask for a worker; whether the agent is there."""
+        return self._send(spec)
+
+    def end(self) -> None:
+        """Ask for the end of the worker, if there is one; see `settled`."""
+        self.owed += self._send(None)
+
+    def settled(self, limit_s: float) -> bool:
+        """Read its answers to `end`, before so long; whether all have come.
+
+        A late one, read in the next session, would be taken for the end of a worker there.
+        """
+        deadline = time.monotonic() + limit_s
+        while self.owed and wait([self.channel], max(0.0, deadline - time.monotonic())):
+            # What comes before an answer is the report of an end that nobody has asked for.
+            kind, _ = self.report()
+            self.owed = 0 if kind == "gone" else self.owed - (kind == "ended")
+        return not self.owed
+
+    def report(self) -> tuple[str, int | None]:
+        """Of its worker: that it died and how, or that it was ended."""
+        try:
+            found: tuple[str, int | None] = self.channel.recv()
+        except (EOFError, OSError):
+            return GONE
+        return found
+
+    def _send(self, order: WorkerSpec | None) -> bool:
+        try:
+            self.channel.send(order)
+        except OSError:
+            return False
+        return True
+
+
 class TorchrunGroup(PipedGroup):
     """One worker per device, a child of the device's agent.
 
-    `agents`: by rank, connections to the processes that start the workers.
+    `agents`: by rank, the processes that start the workers.
     `listener`: where workers connect to.
     """
 
@@ -206,7 +252,7 @@ class TorchrunGroup(PipedGroup):
         self,
         specs: Sequence[WorkerSpec],
         hosts: Sequence[Host],
-        agents: Sequence[Channel],
+        agents: Sequence[Agent],
         listener: Listener,
     ) -> None:
         super().__init__()
@@ -219,7 +265,9 @@ class TorchrunGroup(PipedGroup):
     def start(self) -> None:
         """See `WorkerGroup.start`."""
         for rank, agent in enumerate(self._agents):
-            if not _start_worker(agent, self.specs[rank]):
+            if not agent.settled(self.start_limit_s):
+                raise self.silent_error([rank], self.start_limit_s, "ending the worker before")
+            if not agent.start(self.specs[rank]):
                 raise self.died_error(rank, "with the process that torchrun had started")
         self.connections = self._connected_workers()
         self.answers(self.start_limit_s, STARTING)
@@ -240,39 +288,19 @@ class TorchrunGroup(PipedGroup):
 
     def watched(self, rank: int) -> Channel:
         """See `PipedGroup.watched`."""
-        return self._agents[rank]
+        return self._agents[rank].channel
 
     def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
         """See `PipedGroup.exit_code`; an agent that is gone took its worker along."""
-        if rank not in self._codes and wait([self._agents[rank]], timeout=patience_s):
-            self._codes[rank] = _report(self._agents[rank])[1]
+        if rank not in self._codes and wait([self.watched(rank)], timeout=patience_s):
+            self._codes[rank] = self._agents[rank].report()[1]
         return self._codes.get(rank)
 
     def close(self) -> None:
         """See `WorkerGroup.close`; the agents stay."""
         for agent in self._agents:
-            _start_worker(agent, None)
-        # Asked above, all at once; a report of an end that came meanwhile is before the answer.
-        for agent in self._agents:
-            while wait([agent], timeout=_END_S) and _report(agent)[0] == "died":
-                pass
+            agent.end()
+        for agent in self._agents:  # asked above, all at once
+            agent.settled(_END_S)
         for connection in self.connections:
             connection.close()
-
-
-def _start_worker(agent: Channel, spec: WorkerSpec | None) -> bool:
-    """Ask for a worker, or with ``None`` for the end of one; whether the agent is there."""
-    try:
-        agent.send(spec)
-    except OSError:
-        return False
-    return True
-
-
-def _report(agent: Channel) -> tuple[str, int | None]:
-    """An agent's report of its worker: that it died and how, or that it was ended."""
-    try:
-        report: tuple[str, int | None] = agent.recv()
-    except (EOFError, OSError):
-        return GONE
-    return report
