@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from placewright.graph.program import ProgramInput
+from placewright.graph.program import ProgramInput, ProgramOutput
 from placewright.runtime.step.partition import Part, partition, state_moves
 from tests.runtime.chain import SPEC, diamond
 
@@ -28,6 +28,18 @@ def test_a_value_is_freed_after_its_last_use_and_outputs_never() -> None:
     (part,) = partition(graph, [0] * 4, range(4), 1)
     assert [step.frees for step in part.steps] == [(), (), ("a",), ("b", "c")]
     assert part.outputs == {"output": "d"}
+
+
+def test_an_input_that_is_an_output_belongs_to_a_device_that_has_it() -> None:
+    """To the first that reads it; one that nobody reads to the first with operators."""
+    graph, _ = diamond()
+    alone = ProgramInput("alone", "input", "1", SPEC)
+    outputs = (ProgramOutput("same", "x"), ProgramOutput("alone", "alone"))
+    inputs = (*graph.program.inputs, alone)
+    graph = replace(graph, program=replace(graph.program, inputs=inputs, outputs=outputs))
+    parts = partition(graph, [2, 1, 1, 2], range(4), 4)
+    assert [part.outputs for part in parts] == [{}, {"alone": "alone"}, {"same": "x"}, {}]
+    assert [[i.name for i in part.inputs] for part in parts] == [[], ["alone"], ["x"], []]
 
 
 def test_what_steps_change_moves_also_where_it_is_only_read() -> None:

@@ -131,15 +131,19 @@ def _specs(graph: Graph, program: Program) -> dict[str, TensorSpec]:
 
 
 def _outputs(program: Program, placement: Sequence[int], devices: int) -> list[dict[str, str]]:
-    """Each device's outputs; an output that is a program input belongs to the first."""
-    home = {
-        value: placement[i]
-        for i, instruction in enumerate(program.instructions)
-        for value in instruction.results
-    }
+    """Each device's outputs.
+
+    A program input that is an output belongs to the first device that reads it, which has it and
+    changes it if any does; one that nobody reads to the first device with operators.
+    """
+    home: dict[str, int] = {}
+    for i, instruction in enumerate(program.instructions):
+        for value in references([instruction.args, instruction.kwargs]):
+            home.setdefault(value, placement[i])
+        home |= dict.fromkeys(instruction.results, placement[i])
     outputs: list[dict[str, str]] = [{} for _ in range(devices)]
     for output in program.outputs:
-        outputs[home.get(output.value, 0)][output.name] = output.value
+        outputs[home.get(output.value, min(placement))][output.name] = output.value
     return outputs
 
 
@@ -193,25 +197,11 @@ def with_copies(parts: Sequence[Part], stages: Sequence[Sequence[int]]) -> tuple
     """Give every device of a stage the part of the first one.
 
     A message between two stages names their first devices as its ends, but for the one where it is
-    handled; a stream puts that of each sample's route in the place of the other. An output that is
-    a program input is made by the first stage.
+    handled; a stream puts that of each sample's route in the place of the other.
 
     `stages`: devices of every stage, the one in the placement first.
     """
     parts = list(parts)
-    passed = {
-        name: value
-        for name, value in parts[0].outputs.items()
-        if not any(value in step.instruction.results for step in parts[0].steps)
-    }
-    if passed:
-        first = stages[0][0]
-        kept = {n: v for n, v in parts[0].outputs.items() if n not in passed}
-        given = [i for i in parts[0].inputs if i.name in passed.values()]
-        parts[0] = replace(parts[0], outputs=kept)
-        own = parts[first]
-        more = [i for i in given if i not in own.inputs]
-        parts[first] = replace(own, inputs=(*own.inputs, *more), outputs={**own.outputs, **passed})
     copied = {d for stage in stages if len(stage) > 1 for d in stage}
     for stage in stages:
         # The first one last, as the others are made from its part before it is changed.
