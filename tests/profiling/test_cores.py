@@ -9,9 +9,11 @@ import pytest
 from placewright.cluster.cluster import Device
 from placewright.profiling import profile_warnings
 from placewright.profiling.profile_warnings import (
+    SharedCoresWarning,
     TooFewCoresWarning,
     cores_to_measure,
     warn_of_cores,
+    warn_of_shared_cores,
 )
 
 KNOWN = Device("server", cores=16, peak_flops=1e12)
@@ -46,3 +48,12 @@ def test_nothing_is_told_where_all_cores_are_here() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_cores("net", [Device("a"), Device("b", cores=2)])
+
+
+def test_boards_that_share_cores_are_told() -> None:
+    """By cores times speed of the CPUs; one alone is another warning's."""
+    boards = [Device("a"), Device("b"), Device("c", speed=0.5), Device("g", kind="gpu", cores=8)]
+    with pytest.warns(SharedCoresWarning, match=r"3 CPUs of trio ask for 2.5 cores .* has 2"):
+        warn_of_shared_cores("trio", boards)
+    warn_of_shared_cores("duo", boards[1:])
+    warn_of_shared_cores("one", [Device("a", cores=4)])

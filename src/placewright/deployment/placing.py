@@ -199,9 +199,12 @@ def deploy(
     from placewright.deployment.streams import can_be_copied
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.problem import Objective
+    from placewright.profiling.profile_warnings import warn_of_shared_cores
 
     try:
         known = InterferenceProfile.alike(workload.problem)
+        if workers.engine.name == "local":
+            warn_of_shared_cores(workload.cluster.name, workload.cluster.devices)
         local = workers.engine.name == "local" or workload.state is None
         streamed = workload.problem.objective is Objective.THROUGHPUT
         if calibrate and not local:

@@ -26,6 +26,10 @@ class TooFewCoresWarning(ProfileWarning):
     """A CPU of the cluster has more cores than this machine: its costs are not its own."""
 
 
+class SharedCoresWarning(ProfileWarning):
+    """Workers of this machine share its cores, and take longer when all of them compute."""
+
+
 class UncountedWarning(ProfileWarning):
     """Costs that are computed leave out what some operators compute."""
 
@@ -68,6 +72,23 @@ def warn_of_background_load(what: str, cores: int) -> None:
             "costs are too high\n  next: profile again when the machine is idle",
             BusyMachineWarning,
             stacklevel=2,
+        )
+
+
+def warn_of_shared_cores(what: str, devices: Sequence[Device]) -> None:
+    """Warn where CPUs that are busy at once ask for more cores than this machine has.
+
+    An emulated one that is slower by its `speed` waits for the rest of the time.
+    """
+    cpus, have = [d for d in devices if d.kind == "cpu"], cpu_cores()
+    wanted = sum(d.cores * min(1.0, d.speed) for d in cpus)
+    if len(cpus) > 1 and wanted > have:
+        warnings.warn(
+            f"the {len(cpus)} CPUs of {what} ask for {wanted:g} cores when all are busy, and this "
+            f"machine has {have}: their workers share them and take longer than predicted\n"
+            "  next: give devices a lower `speed`, or each a machine of its own (torchrun, ray)",
+            SharedCoresWarning,
+            stacklevel=4,
         )
 
 
