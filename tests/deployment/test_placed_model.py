@@ -173,6 +173,8 @@ def test_what_cannot_be_is_refused() -> None:
     x, _ = batch()
     with pytest.raises(InputError, match="inputs are missing"):
         placewright.place(net())
+    with pytest.raises(InputError, match=r"a torch\.nn\.Module is placed"):
+        placewright.place(torch.relu, x)
     with placed() as model, pytest.raises(InputError, match="runs that adapt"):
         model.run(1, snapshots="somewhere")
     with (

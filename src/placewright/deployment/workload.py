@@ -104,6 +104,8 @@ def source_of(
     micro_batches: int | None = None,
 ) -> ModelSource:
     """A model with what it is fed; a `ModelSource` is taken as it is."""
+    import torch
+
     from placewright.capturing.source import ModelSource, mean_square
 
     if micro_batches is not None and not training:
@@ -115,6 +117,13 @@ def source_of(
     if isinstance(model, ModelSource):
         return with_recipe(model, optimizer, lr, micro_batches) if training else model
     name = type(model).__name__
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            "a torch.nn.Module is placed",
+            where=f"place({name})",
+            hint="give the model itself, or what placewright.load_model returns; wrap a function "
+            "into a module whose forward calls it",
+        )
     if inputs is None:
         raise InputError(
             "the model's inputs are missing",
