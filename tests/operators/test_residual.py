@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +15,6 @@ from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective
 from placewright.operators.residual import (
-    FEATURES,
     MeasuredRun,
     ResidualModel,
     features,
@@ -81,13 +79,13 @@ def test_a_bias_is_found_on_models_that_were_never_measured(seed: int) -> None:
     assert after.mean() < 0.5 * before.mean()
 
 
-def test_a_constant_factor_is_found_exactly() -> None:
-    """All runs take 1.3 times as long: so does every other model, and the interval is narrow."""
+def test_a_constant_factor_is_found() -> None:
+    """All runs take 1.3 times as long: so does every other model, nearly."""
     runs = [measured_run(found, 1.3 * found.value) for k in range(4) for found in judged(k)]
     model, other = fit(runs), judged(9)[1]
     found = model.corrected(other)
-    assert found.seconds == pytest.approx(1.3 * other.value, rel=1e-9)
-    assert found.high_s == pytest.approx(found.low_s, rel=1e-9)
+    assert found.seconds == pytest.approx(1.3 * other.value, rel=0.03)
+    assert found.low_s < found.seconds < found.high_s
     assert (found.predicted_s, found.runs, found.models) == (other.value, 12, 4)
     assert "corrected by 12 measured runs of 4 models" in str(found)
 
@@ -108,16 +106,19 @@ def test_a_perfect_judge_is_left_alone() -> None:
     assert fit(synthetic(0.0, 0, biased=False)).corrected(found).seconds == found.value
 
 
-def test_the_weights_solve_the_ridge_by_descent() -> None:
-    """Oracle: the gradient of the penalised squares vanishes at the closed form."""
-    model = fit(synthetic(0.02, 0, biased=True))
-    assert model.strength is not None
-    assert math.isfinite(model.strength)
-    z = (np.array([run.features for run in model.runs]) - model.mean) / model.scale
-    residual = np.array([run.log_ratio for run in model.runs]) - model.intercept - z @ model.weights
-    gradient = -z.T @ residual / len(residual) + model.strength * model.weights
-    assert np.abs(gradient).max() < 1e-12
-    assert abs(residual.mean()) < 1e-12
+def test_a_kind_that_takes_longer_is_corrected_by_its_share() -> None:
+    """One of two kinds takes twice as long: on other models, too, however much they have of it."""
+    plans = [found for k in range(MODELS) for found in judged(k)]
+    runs = [measured_run(found, slow_relu(found)) for found in plans]
+    model = fit(runs)
+    for found in (*judged(20), *judged(21)):
+        assert model.corrected(found).seconds == pytest.approx(slow_relu(found), rel=0.05)
+
+
+def slow_relu(found: OperatorJudgement) -> float:
+    """Seconds where what is critical of one kind takes twice as long."""
+    shares = [share for kind, *_, share in features(found) if "relu" in kind]
+    return found.value * (1 + sum(shares))
 
 
 def test_most_intervals_hold_on_held_out_models() -> None:
@@ -131,16 +132,14 @@ def test_most_intervals_hold_on_held_out_models() -> None:
     assert np.mean(inside) >= 0.8
 
 
-def test_far_features_count_as_the_nearest_measured() -> None:
-    """A plan far outside is named so, and the correction stays among those of what was measured."""
+def test_what_was_never_measured_is_named_and_not_corrected() -> None:
+    """Another kind and size on another device: the judge's value, and what is outside."""
     model = fit(synthetic(0.02, 0, biased=True))
-    far = [1e3 * (1 + abs(x)) for x in model.high]
-    edge = model.corrected_run(model.high.tolist(), 1.0, ("dev0", "dev1"))
-    found = model.corrected_run(far, 1.0, ("gpu0",))
-    assert edge.outside == ()
-    assert found.seconds == edge.seconds
-    assert found.outside == (*FEATURES, "devices")
+    found = model.corrected_run([("aten.fft", "gpu0", 40.0, 60.0, 1.0)], 1.0, ("gpu0",))
+    assert found.seconds == pytest.approx(1.0, abs=1e-9)
+    assert found.outside == ("aten.fft", "devices")
     assert "outside of what was measured" in str(found)
+    assert model.corrected_run(model.runs[0].features, 1.0, model.runs[0].devices).outside == ()
 
 
 def test_features_of_a_plan_by_hand() -> None:
@@ -149,32 +148,19 @@ def test_features_of_a_plan_by_hand() -> None:
         [[2.0, 9.0], [9.0, 1.0]],
         [(0, 3.0, [1])],
         name="two",
-        operator_kinds=("aten.convolution.default", "aten._upsample_bilinear2d.default"),
-        is_backward=[False, True],
+        operator_kinds=("aten.convolution.default", "aten.relu.default"),
     )
-    found = dict(
-        zip(FEATURES, features(judge(problem, OperatorPlan(np.array([0, 1])))), strict=True)
-    )
-    assert found == pytest.approx(
-        {
-            "log predicted seconds": math.log(6.0),
-            "log operators": math.log(2.0),
-            "operators per predicted ms": 2 / 6000,
-            "log 1 + transfers": math.log(2.0),
-            "transfers per predicted ms": 1 / 6000,
-            "log 1 + bytes sent": math.log(4.0),
-            "link share of critical path": 0.5,
-            "devices used": 2.0,
-            "busy devices on average": 0.5,
-            "backward share of seconds": 1 / 3,
-            "matrix product share of seconds": 0.0,
-            "convolution share of seconds": 2 / 3,
-        }
+    found = features(judge(problem, OperatorPlan(np.array([0, 1]))))
+    small = 2.0 * round(math.log(67.0) / 2)
+    assert found == (
+        ("aten.convolution.default", problem.device_names[0], 1.0, small, 2 / 6),
+        ("aten.relu.default", problem.device_names[1], 0.0, small, 1 / 6),
+        ("transfer", "", 1.0, small, 3 / 6),
     )
 
 
 def test_what_cannot_be_corrected_is_refused() -> None:
-    """Too few models, other features, no latency, nothing to multiply, a run of no time."""
+    """Too few models, no latency, nothing to multiply, a run of no time."""
     runs = [measured_run(found, 1.0) for found in judged(0)]
     with pytest.raises(InputError, match="at least two models"):
         fit(runs)
@@ -183,8 +169,6 @@ def test_what_cannot_be_corrected_is_refused() -> None:
     other = measured_run(judged(1)[0], 1.0)
     with pytest.raises(InputError, match="at least three models"):
         held_out([*runs, other])
-    with pytest.raises(InputError, match="other features"):
-        fit([*runs, replace(other, features=(1.0,))])
     throughput = judged(0)[0].problem.replace(objective=Objective.THROUGHPUT)
     with pytest.raises(UnsupportedError, match="throughput"):
         features(judge(throughput, OperatorPlan(np.zeros(throughput.n, dtype=np.int64))))
@@ -199,5 +183,5 @@ def test_a_fit_is_deterministic() -> None:
     """The same runs give the same numbers."""
     a, b = (fit(synthetic(0.02, 1, biased=True)) for _ in range(2))
     assert isinstance(a, ResidualModel)
-    assert (a.strength, a.intercept, a.half_log) == (b.strength, b.intercept, b.half_log)
+    assert (a.strength, a.half_log) == (b.strength, b.half_log)
     assert np.array_equal(a.weights, b.weights)

@@ -20,7 +20,7 @@ def runs(models: int = 3) -> list[MeasuredRun]:
         MeasuredRun(
             f"m{k}",
             ("a", "b"),
-            tuple((k + i + j) / 7 for j in range(len(FEATURES))),
+            ((f"kind{i}", "a", (k + i) / 7, k / 3, 1 / 7), ("transfer", "", i / 7, 2.0, 6 / 7)),
             0.1,
             0.1 + k / 3,
         )
@@ -67,7 +67,7 @@ def _run(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (_changed(features_version=2), ("another version", "version 2, this is 1", "--record")),
+        (_changed(features_version=1), ("another version", "version 1, this is 2", "--record")),
         (
             _changed(features=[*FEATURES[1:], "phase of the moon"]),
             ("other features", "phase of the moon", FEATURES[0]),
@@ -77,11 +77,11 @@ def _run(**changes: Any) -> Any:
         (_changed(weights=[1]), ("weights",)),
         (_changed(measured_runs=[]), ("at least two models", "0 runs of 0 models")),
         (_run(), ("at least two models", "1 runs of 1 models", "m0")),
-        (_run(features=[1.0]), ("measured_runs[0].features", "1 numbers, 12 features", "m0")),
+        (_run(features=[["a", "b", 1.0]]), ("measured_runs[0].features[0]",)),
         (_run(measured_s=0), ("measured_runs[0].measured_s",)),
         (_run(predicted_s=-1), ("measured_runs[0].predicted_s",)),
         (_run(measured_s="NaN"), ("measured_runs[0].measured_s",)),
-        (_run(features=["inf"] * 12), ("measured_runs[0].features[0]",)),
+        (_run(features=[["a", "b", 1, 2, "inf"]]), ("measured_runs[0].features[0]",)),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, change: Any, named: tuple[str, ...]) -> None:

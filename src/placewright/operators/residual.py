@@ -1,54 +1,59 @@
 """Residual model: what the judge gets wrong, learned from measured runs.
 
-A measured run gives one equation: features of the judged plan, and ``log(measured / predicted)``.
-`fit` solves a ridge regression on them (Hoerl and Kennard 1970, doi:10.1080/00401706.1970.10488634)
-in closed form. How strong it is, and whether anything is corrected at all, is chosen by leaving
-out one model after another, because a correction is wanted for models that were never measured.
+A measured run says one number, ``log(measured / predicted)``. It is taken for a mean, over the
+critical path, of an error that each operator and transfer there has, and this error for a smooth
+function of its kind, device, seconds and bytes: Gaussian process regression (Rasmussen and Williams
+2006, isbn 9780262182539) on the mean of a kernel over pairs of critical operators, solved in closed
+form. What was never measured is not corrected. How much noise is assumed, and whether anything is
+corrected at all, is chosen by leaving out one model after another, because a correction is wanted
+for models that were never measured.
 The judge stays the only code that gives a plan its value; a correction is shown beside it.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.speed_up import T_95
-from placewright.numerics.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.critical_path import critical_spans
 from placewright.operators.judgement import OperatorJudgement
-from placewright.operators.problem import Objective
+from placewright.operators.problem import Objective, OperatorProblem
 from placewright.report.text import counted, joined, seconds
 
-FEATURES = (
-    "log predicted seconds",
-    "log operators",
-    "operators per predicted ms",
-    "log 1 + transfers",
-    "transfers per predicted ms",
-    "log 1 + bytes sent",
-    "link share of critical path",
-    "devices used",
-    "busy devices on average",
-    "backward share of seconds",
-    "matrix product share of seconds",
-    "convolution share of seconds",
-)
-"""Names, in order."""
+CriticalWork = tuple[str, str, float, float, float]
+"""Operators of one kind and size on one device, or transfers: values of `FEATURES`."""
 
-FEATURES_VERSION = 1
+FEATURES = ("kind", "device", "log seconds", "log bytes", "share of prediction")
+"""Names, in order. Sizes are rounded; seconds are those on the operator's fastest device."""
+
+FEATURES_VERSION = 2
 """Raised whenever a feature of the same name is computed in another way."""
 
-STRENGTHS = (None, math.inf, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
-"""Of the ridge, the strongest first: ``None`` corrects nothing, ``inf`` the mean ratio alone."""
+TRANSFER = "transfer"
+"""Kind of a transfer; its device is ``""``."""
 
-SLACK = 1e-9
-"""Relative; how far outside of what was measured a feature counts as inside."""
+STRENGTHS = (None, 0.3, 0.1, 0.03, 0.01, 0.003)
+"""Variance of noise per run of a model, the strongest first: ``None`` corrects nothing."""
+
+ANY_KIND, SAME_KIND, SAME_DEVICE = 0.3, 0.7, 0.05
+"""Prior variances: what all kinds of one size have in common, one kind, one device at any size."""
+
+WIDTHS = (3.0, 4.0)
+"""Of the kernel, in log seconds and log bytes: from a launch to a product that fills the caches."""
+
+LEAST_BYTES = 64.0
+"""Added to the bytes of operators: a cache line."""
+
+SEEN = 0.01
+"""Share of the prediction from which a kind that was never measured is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +67,14 @@ class MeasuredRun:
     devices
         Names of all devices of the problem.
     features
-        One number per entry of `FEATURES`.
+        The critical path, grouped.
     predicted_s, measured_s
         Seconds of a step, by the judge and by the engine (median).
     """
 
     model: str
     devices: tuple[str, ...]
-    features: tuple[float, ...]
+    features: tuple[CriticalWork, ...]
     predicted_s: float
     measured_s: float
 
@@ -92,8 +97,8 @@ class Corrected:
     runs, models
         What it was learned from.
     outside
-        Features that lie outside of what was measured (they count as the nearest that was), and
-        ``"devices"`` where no run had the same ones.
+        Kinds of operators on the critical path that were never measured, and ``"devices"`` where no
+        run had the same ones.
     """
 
     predicted_s: float
@@ -128,7 +133,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidualModel:
-    """A ridge regression from standardised features to ``log(measured / predicted)``.
+    """A Gaussian process from critical paths to ``log(measured / predicted)``.
 
     Attributes
     ----------
@@ -136,12 +141,8 @@ class ResidualModel:
         What it was fitted to.
     strength
         The entry of `STRENGTHS` that was chosen.
-    intercept, weights
-        Shape () and (features,); of standardised features.
-    mean, scale
-        Shape (features,), standardisation.
-    low, high
-        Shape (features,), the range that was measured.
+    weights
+        Shape (runs,), of the similarities to each.
     half_log
         Half the 95 % interval of the logarithm: Student's quantile times the root mean square
         error of the models that were left out.
@@ -149,12 +150,7 @@ class ResidualModel:
 
     runs: tuple[MeasuredRun, ...]
     strength: float | None
-    intercept: float
     weights: FloatArray
-    mean: FloatArray
-    scale: FloatArray
-    low: FloatArray
-    high: FloatArray
     half_log: float
 
     def corrected(self, judged: OperatorJudgement) -> Corrected:
@@ -165,16 +161,15 @@ class ResidualModel:
         return self.corrected_run(features(judged), judged.value, judged.problem.device_names)
 
     def corrected_run(
-        self, values: Sequence[float], predicted_s: float, devices: Sequence[str]
+        self, path: Sequence[CriticalWork], predicted_s: float, devices: Sequence[str]
     ) -> Corrected:
         """As `corrected`, of features that were computed before."""
-        x = np.asarray(values, dtype=np.float64)
-        slack = SLACK * (1.0 + np.abs(x))
-        far = (x < self.low - slack) | (x > self.high + slack)
-        outside = [FEATURES[k] for k in np.flatnonzero(far)]
+        known = {work[0] for run in self.runs for work in run.features}
+        outside = sorted({work[0] for work in path if work[0] not in known and work[4] >= SEEN})
         if tuple(devices) not in {run.devices for run in self.runs}:
             outside.append("devices")
-        found = predicted_s * math.exp(self._log(x))
+        log = _similarity([path], [run.features for run in self.runs])[0] @ self.weights
+        found = predicted_s * math.exp(float(log))
         return Corrected(
             predicted_s,
             found,
@@ -185,16 +180,11 @@ class ResidualModel:
             tuple(outside),
         )
 
-    def _log(self, x: FloatArray) -> float:
-        """Logarithm of the correction; features are clipped, as a line does not extrapolate."""
-        inside = np.clip(x, self.low, self.high)
-        return self.intercept + float((inside - self.mean) / self.scale @ self.weights)
 
+def features(judged: OperatorJudgement) -> tuple[CriticalWork, ...]:
+    """The critical path of a judged plan, grouped by kind, device and rounded size.
 
-def features(judged: OperatorJudgement) -> tuple[float, ...]:
-    """Features of a judged plan, in the order of `FEATURES`.
-
-    Shares by kind are zero where the problem does not know its operators' kinds.
+    Raises `UnsupportedError`: the objective is not latency, or the judge's value is zero.
     """
     p, moves = judged.problem, judged.transfers
     if p.objective is not Objective.LATENCY:
@@ -211,41 +201,29 @@ def features(judged: OperatorJudgement) -> tuple[float, ...]:
             by=f"predicted: {judged.value} s",
             hint="give operators or links costs, or leave the correction out",
         )
-    spent = judged.op_end_s - judged.op_start_s
-    total = max(float(spent.sum()), 1e-30)
-    sent = float(p.tensor_bytes[moves.tensor].sum())
-    backward = p.is_backward if len(p.is_backward) else np.zeros(p.n, dtype=np.bool_)
-    kinds = [kind.lower() for kind in p.operator_kinds] or [""] * p.n
-    products = [_is_product(kind) for kind in kinds]
-    return (
-        math.log(judged.value),
-        math.log(p.n),
-        p.n / (1e3 * judged.value),
-        math.log1p(len(moves)),
-        len(moves) / (1e3 * judged.value),
-        math.log1p(sent),
-        _link_share(judged),
-        float(len(np.unique(judged.placement))),
-        float(judged.busy_s.sum()) / judged.value,
-        float(spent[backward].sum()) / total,
-        float(spent[products].sum()) / total,
-        float(spent[["conv" in kind for kind in kinds]].sum()) / total,
-    )
+    kinds = [*(p.operator_kinds or [""] * p.n), *[TRANSFER] * len(moves)]
+    devices = [*(p.device_names[k] for k in judged.placement), *[""] * len(moves)]
+    sent_s = moves.end_s - moves.start_s
+    share = np.concatenate([judged.op_end_s - judged.op_start_s, sent_s]) / judged.value
+    share[~critical_spans(judged)] = 0.0
+    # A device's speed must not make its operators look like larger ones.
+    size_s = np.concatenate([p.compute_s.min(axis=1), sent_s])
+    size = np.concatenate([_bytes(p), p.tensor_bytes[moves.tensor]]) + LEAST_BYTES
+    groups: dict[tuple[str, str, float, float], float] = {}
+    for k in np.flatnonzero(share > 0):
+        # The kernel is several times as wide as these steps.
+        seconds_, bytes_ = round(math.log(max(size_s[k], 1e-12))), 2 * round(math.log(size[k]) / 2)
+        key = (kinds[k], devices[k], float(seconds_), float(bytes_))
+        groups[key] = groups.get(key, 0.0) + float(share[k])
+    return tuple((*key, groups[key]) for key in sorted(groups))
 
 
-def _is_product(kind: str) -> bool:
-    """Whether a kind of operator multiplies matrices: ``aten.addmm.default``, ``Gemm``."""
-    words = re.split(r"[^a-z0-9]+", kind.replace("_", "."))
-    return any(w.endswith("mm") or w in ("matmul", "linear", "attention") for w in words)
-
-
-def _link_share(judged: OperatorJudgement) -> float:
-    """Seconds of critical transfers over seconds of all critical spans."""
-    moves = judged.transfers
-    spans = np.concatenate([judged.op_end_s - judged.op_start_s, moves.end_s - moves.start_s])
-    critical = np.where(critical_spans(judged), spans, 0.0)
-    total = float(critical.sum())
-    return float(critical[judged.problem.n :].sum()) / total if total > 0 else 0.0
+def _bytes(p: OperatorProblem) -> FloatArray:
+    """Shape (operators,): what each reads, writes and keeps."""
+    found = np.array(p.resident_bytes, dtype=np.float64)
+    np.add.at(found, p.tensor_producer, p.tensor_bytes)
+    np.add.at(found, p.consumers, np.repeat(p.tensor_bytes, np.diff(p.consumer_offsets)))
+    return found
 
 
 def measured_run(judged: OperatorJudgement, measured_s: float, model: str = "") -> MeasuredRun:
@@ -271,23 +249,15 @@ def fit(runs: Sequence[MeasuredRun]) -> ResidualModel:
     """Learn a correction from runs of at least two models.
 
     Every entry of `STRENGTHS` is scored by leaving out one model after another: the mean over
-    models of their mean absolute error of ``log(measured / predicted)``. The strongest one is
-    taken that is not worse than the best by more than one standard error of their difference over
-    models, so that noise is not corrected. The interval comes from the same errors; that the
-    strength was chosen on them makes it a little too narrow.
+    models of their mean absolute error of ``log(measured / predicted)``. The best one is taken if
+    it is better than no correction by more than a standard error of the difference over models;
+    else nothing is corrected. The interval comes from the same errors; that the strength was chosen
+    on them makes it a little too narrow.
 
-    Raises `InputError`: runs of fewer than two models, or with another number of features.
+    Raises `InputError`: runs of fewer than two models.
     """
     runs = tuple(runs)
     models = list(dict.fromkeys(run.model for run in runs))
-    for run in runs:
-        if len(run.features) != len(FEATURES):
-            raise InputError(
-                "a measured run has other features",
-                where=run.model,
-                by=f"{len(run.features)} features, this version computes {len(FEATURES)}",
-                hint="make it of the judged plan again with `measured_run`",
-            )
     if len(models) < 2:
         raise InputError(
             "measured runs of at least two models are needed",
@@ -295,11 +265,21 @@ def fit(runs: Sequence[MeasuredRun]) -> ResidualModel:
             by=f"{len(runs)} runs of {len(models)} models",
             hint="measure plans of another model, too",
         )
-    errors = [_left_out(runs, models, strength) for strength in STRENGTHS]
-    chosen = _strongest(np.array([[np.abs(e).mean() for e in row] for row in errors]))
-    squares = float(np.mean([np.mean(e**2) for e in errors[chosen]]))
+    paths = [run.features for run in runs]
+    return _fitted(runs, _similarity(paths, paths))
+
+
+def _fitted(runs: tuple[MeasuredRun, ...], kernel: FloatArray) -> ResidualModel:
+    """As `fit`, where the similarities of all pairs of runs are known."""
+    models = list(dict.fromkeys(run.model for run in runs))
+    y = np.array([run.log_ratio for run in runs])
+    model = np.array([models.index(run.model) for run in runs])
+    errors = np.array([_left_out(kernel, y, model, strength) for strength in STRENGTHS])
+    chosen = _chosen(_means(np.abs(errors), model))
+    squares = float(_means(errors**2, model)[chosen].mean())
     quantile = T_95[min(len(models) - 1, len(T_95)) - 1]
-    return _solved(runs, STRENGTHS[chosen], quantile * math.sqrt(squares))
+    weights = _weights(kernel, y, model, STRENGTHS[chosen])
+    return ResidualModel(runs, STRENGTHS[chosen], weights, quantile * math.sqrt(squares))
 
 
 def held_out(runs: Sequence[MeasuredRun]) -> tuple[Corrected, ...]:
@@ -315,49 +295,85 @@ def held_out(runs: Sequence[MeasuredRun]) -> tuple[Corrected, ...]:
             by=f"{len(runs)} runs of {len(models)} models",
             hint="measure plans of other models, too",
         )
-    learned = {m: fit([run for run in runs if run.model != m]) for m in models}
+    paths = [run.features for run in runs]
+    kernel, learned = _similarity(paths, paths), {}
+    for model in models:
+        others = [k for k, run in enumerate(runs) if run.model != model]
+        learned[model] = _fitted(tuple(runs[k] for k in others), kernel[np.ix_(others, others)])
     return tuple(
         learned[run.model].corrected_run(run.features, run.predicted_s, run.devices) for run in runs
     )
 
 
 def _left_out(
-    runs: Sequence[MeasuredRun], models: Sequence[str], strength: float | None
-) -> list[FloatArray]:
-    """Per model, errors of the logarithm of its runs, corrected by the other models' runs."""
-    found = []
-    for model in models:
-        solved = _solved([run for run in runs if run.model != model], strength)
-        out = [run for run in runs if run.model == model]
-        logs = [solved._log(np.array(run.features)) for run in out]
-        found.append(np.array([run.log_ratio for run in out]) - logs)
+    kernel: FloatArray, y: FloatArray, model: IntArray, strength: float | None
+) -> FloatArray:
+    """Shape (runs,): errors of the logarithm, each corrected by the other models' runs."""
+    left = y.copy()
+    for out in range(model.max() + 1):
+        of, others = np.flatnonzero(model == out), np.flatnonzero(model != out)
+        weights = _weights(kernel[np.ix_(others, others)], y[others], model[others], strength)
+        left[of] -= kernel[np.ix_(of, others)] @ weights
+    return left
+
+
+def _weights(
+    kernel: FloatArray, y: FloatArray, model: IntArray, strength: float | None
+) -> FloatArray:
+    """``(K + N)^-1 y``; noise grows with a model's runs, so that every model counts alike."""
+    if strength is None:
+        return np.zeros(len(y))
+    noise = np.diag(strength * np.bincount(model)[model])
+    return np.asarray(np.linalg.solve(kernel + noise, y), dtype=np.float64)
+
+
+def _means(values: FloatArray, model: IntArray) -> FloatArray:
+    """Shape (strengths, models): means over each model's runs."""
+    return np.array([values[:, model == k].mean(axis=1) for k in range(model.max() + 1)]).T
+
+
+def _chosen(scores: FloatArray) -> int:
+    """Row of the least error, a mean over models (columns), if it is surely below the first row."""
+    best = int(scores.mean(axis=1).argmin())
+    gain = scores[0] - scores[best]
+    sure = gain.mean() > gain.std(ddof=1) / math.sqrt(len(gain))
+    return best if sure else 0
+
+
+def _similarity(
+    paths: Sequence[Sequence[CriticalWork]], others: Sequence[Sequence[CriticalWork]]
+) -> FloatArray:
+    """Prior covariance of the errors of critical paths, shape (paths, others)."""
+    a, b = _columns(paths), _columns(others)
+    found = np.zeros((len(paths), len(others)))
+    for kind in np.unique(a.kind):  # a block at a time: pairs of operators are many
+        at = a.kind == kind
+        apart = (a.log_s[at, None] - b.log_s) / WIDTHS[0], (a.log_b[at, None] - b.log_b) / WIDTHS[1]
+        near = np.exp(-0.5 * (apart[0] ** 2 + apart[1] ** 2))
+        alike = ANY_KIND * ((kind == TRANSFER) == (b.kind == TRANSFER)) + SAME_KIND * (
+            b.kind == kind
+        )
+        pairs = near * alike + SAME_DEVICE * (a.device[at, None] == b.device)
+        np.add.at(found, a.path[at], (a.share[at, None] * pairs * b.share) @ b.belongs)
     return found
 
 
-def _strongest(scores: FloatArray) -> int:
-    """Row (strength) that is first within a standard error of the best; columns are models."""
-    best = scores[int(scores.mean(axis=1).argmin())]
-    worse = scores - best
-    error = worse.std(axis=1, ddof=1) / math.sqrt(scores.shape[1])
-    return int(np.argmax(worse.mean(axis=1) <= error))
+class _Columns(NamedTuple):
+    """Critical work of several paths; arrays of shape (works,)."""
+
+    path: IntArray
+    kind: NDArray[np.str_]
+    device: NDArray[np.str_]
+    log_s: FloatArray
+    log_b: FloatArray
+    share: FloatArray
+    belongs: FloatArray
+    """Shape (works, paths), 1 where a work is of a path."""
 
 
-def _solved(
-    runs: Sequence[MeasuredRun], strength: float | None, half_log: float = math.inf
-) -> ResidualModel:
-    """Closed form: ``(Z'Z / n + strength I) w = Z'y / n`` with standardised Z and centred y."""
-    x = np.array([run.features for run in runs], dtype=np.float64)
-    y = np.array([run.log_ratio for run in runs])
-    mean, scale = x.mean(axis=0), x.std(axis=0)
-    scale[scale <= SLACK * (1.0 + np.abs(mean))] = 1.0  # the same in all runs: its weight is zero
-    intercept, weights = 0.0, np.zeros(x.shape[1])
-    if strength is not None:
-        intercept = float(y.mean())
-    if strength is not None and math.isfinite(strength):
-        z = (x - mean) / scale
-        gram = z.T @ z / len(y) + strength * np.eye(x.shape[1])
-        weights = np.linalg.solve(gram, z.T @ (y - intercept) / len(y))
-    low, high = x.min(axis=0), x.max(axis=0)
-    return ResidualModel(
-        tuple(runs), strength, intercept, weights, mean, scale, low, high, half_log
-    )
+def _columns(paths: Sequence[Sequence[CriticalWork]]) -> _Columns:
+    path = np.repeat(np.arange(len(paths)), [len(p) for p in paths])
+    works = [work for p in paths for work in p]
+    kind, device = (np.array([w[k] for w in works], dtype=np.str_) for k in range(2))
+    log_s, log_b, share = (np.array([w[k] for w in works], dtype=np.float64) for k in (2, 3, 4))
+    return _Columns(path, kind, device, log_s, log_b, share, np.eye(len(paths))[path])

@@ -35,7 +35,7 @@ class MeasuredRunEntry(FileModel):
 
     model: str
     devices: list[str]
-    features: list[Feature]
+    features: list[tuple[str, str, Feature, Feature, Feature]]
     predicted_s: Seconds
     measured_s: Seconds
 
@@ -74,14 +74,6 @@ def read_runs(path: str | Path) -> tuple[MeasuredRun, ...]:
     data, text = read_data(path)
     found = validate(MeasuredRunsFile, data, where=where, text=text)
     _check_features(found, where)
-    for k, run in enumerate(found.measured_runs):
-        if len(run.features) != len(FEATURES):
-            raise InputError(
-                "must have one number per feature",
-                where=f"{where}: measured_runs[{k}].features",
-                by=f"{len(run.features)} numbers, {len(FEATURES)} features",
-                hint=f"remove the run of {run.model!r} there and measure it again",
-            )
     return tuple(
         MeasuredRun(
             run.model, tuple(run.devices), tuple(run.features), run.predicted_s, run.measured_s
