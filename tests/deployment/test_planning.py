@@ -111,7 +111,8 @@ class FakeWorkers:
         self.closed += 1
 
 
-LOAD: Any = SimpleNamespace(graph=1, cluster=1, state={}, values={}, problem=SPLIT)
+CLUSTER = SimpleNamespace(name="tiny", devices=())
+LOAD: Any = SimpleNamespace(graph=1, cluster=CLUSTER, state={}, values={}, problem=SPLIT)
 
 
 @pytest.mark.parametrize(
