@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placewright.planning.solving import solve
@@ -54,6 +54,7 @@ def own_s(problem: SampleProblem, held: np.ndarray) -> np.ndarray:
 
 @settings(max_examples=150)
 @given(seed=seeds, quantum=st.integers(1, 9), part=st.floats(0.3, 1.0) | st.just(math.inf))
+@example(seed=1333, quantum=5, part=math.inf)
 def test_what_runs_along_is_what_follows(seed: int, quantum: int, part: float) -> None:
     """Held, sent, ports and ends; nobody ends later than at the start, or than the level."""
     problem, state = started(seed)

@@ -78,6 +78,9 @@ def movable(given: BalanceInstance, now: Flows, a: int, b: int, quantum: int, le
         return 0
     left = now.held[a] - given.keep[a] if given.relay else given.stock[a] - now.sent[a]
     count: int = min(quantum, back if back > 0 else left, now.held[a])
+    # A relay's own samples may have gone on: what lies there is all that it has left to keep.
+    if given.relay:
+        count = min(count, left)
     if given.storage[b] < UNLIMITED:
         count = min(count, int(given.storage[b]) - now.held[b])
     # Fewer, where b would end after `level`: a lower estimate, as its port's and its work's seconds
