@@ -255,6 +255,26 @@ def test_replicas_wait_for_each_other_where_layers_are_sharded(
     assert simulate(p, plan).step_s == reference(p, plan).step_s
 
 
+@pytest.mark.parametrize(("zero", "longer_s"), [(1, 4.0), (2, 0.0), (3, 4.0)])
+def test_zero_sends_gradients_and_weights_as_often_as_its_stage_needs(
+    zero: int, longer_s: float
+) -> None:
+    """Two replicas with halves of 800 bytes, 100 bytes/s: 4 s for each time around the ring.
+
+    Stage 1 gathers updated weights beside an all-reduce, stage 2 instead of half of it; stage 3
+    scatters gradients and gathers weights for both passes.
+    """
+    p = tiny([1.0, 1.0], 2, parameters=np.full((2, 2), 100.0))
+    p = p.replace(links=(Link.linear(100.0),), training=Training(overlap_sync=False))
+    both = (Replica((0,), 1), Replica((1,), 1))
+    plans = [LayerPlan((Stage(0, 1, both, zero_stage=z),)) for z in (0, zero)]
+    plain, sharded = (simulate(p, plan) for plan in plans)
+    assert sharded.step_s == pytest.approx(reference(p, plans[1]).step_s)
+    assert sharded.step_s - plain.step_s == pytest.approx(longer_s)
+    sent = [span.label for span in sharded.spans].count("updated weights")
+    assert sent == (2 if zero < 3 else 0)
+
+
 @pytest.mark.parametrize(
     ("busy", "blocking", "taken", "longer"),
     [

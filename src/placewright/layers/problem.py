@@ -86,7 +86,7 @@ class Training:
     shards_wait
         Under ZeRO 2 and 3 workers hold their part of the weights, gather those of a layer before
         its passes and scatter its gradients after them, and do nothing else meanwhile (FSDP2 on
-        CPUs); otherwise ZeRO 2 all-reduces gradients, and their exchange overlaps.
+        CPUs); otherwise their exchange overlaps.
     """
 
     weight_bytes: float = 4.0

@@ -24,7 +24,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.layers.costs.gradients import optimizer_s, sync_buckets, sync_s, tied_s
+from placewright.layers.costs.gradients import (
+    optimizer_s,
+    sync_buckets,
+    sync_s,
+    tied_s,
+    updated_s,
+)
 from placewright.layers.costs.passes import (
     ReplicaCosts,
     crowding,
@@ -500,14 +506,21 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
             end = max(ready[s], _overlapped_end(p, net, s, ends[s]))
         else:
             end = ready[s] + sync_s(p, plan, s)
-        exposed = max(exposed, end - ready[s])
+        exposed, updated = max(exposed, end - ready[s]), end
         for r, replica in enumerate(stage.replicas):
             stop = end + max(optimizer_s(p, stage, w) for w in replica.workers)
             if end > ready[s]:
                 spans.append(Span((s, r), "gradient exchange", ready[s], end))
             if stop > end:
                 spans.append(Span((s, r), "optimizer", end, stop))
-            step = max(step, stop)
+            updated = max(updated, stop)
+        sent_s = updated_s(p, plan, s)
+        if sent_s > 0:
+            spans += [
+                Span((s, r), "updated weights", updated, updated + sent_s)
+                for r in range(len(stage.replicas))
+            ]
+        step = max(step, updated + sent_s)
     last = max(max(row) for row in ends)
     return StepTimes(step, tuple(spans), tuple(passes.messages), last, exposed)
 

@@ -16,8 +16,9 @@ from placewright.numerics.arrays import FloatArray
 
 
 def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
-    """Shape (layers of the stage,): seconds of the gradient all-reduce of each layer.
+    """Shape (layers of the stage,): seconds of the exchange of each layer's gradients.
 
+    An all-reduce; under ZeRO 2 and 3 a reduce-scatter, as each replica needs those that it keeps.
     Rings of the tensor ranks of a replica run at once; those of other stages whose workers share
     its network cards as well.
     """
@@ -35,13 +36,11 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
         sent = p.parameters[layers, t] * training.sync_bytes
         apart = strategy in WHOLE or degree == 1
         members, many = (peers, rings) if apart else (stage.workers, 1)
-        # Sharded weights were gathered: their gradients are reduced and scattered once.
-        waits = shards_wait(p, stage)
         # Between replicas ZeRO decides, among all workers of the stage the strategy.
-        once_only = stage.zero_stage == 3 or waits if apart else strategy is Strategy.SHARDED
+        passes = _passes(stage) if apart else 1 if strategy is Strategy.SHARDED else 2
         if not apart or replicas > 1:
-            found[chosen] = ring_times(p, members, sent, 1 if once_only else 2, many)
-        if waits and apart:
+            found[chosen] = ring_times(p, members, sent, passes, many)
+        if shards_wait(p, stage) and apart:
             found[chosen] += np.where(sent > 0, p.scatter_s[layers], 0.0)
     return found
 
@@ -66,7 +65,7 @@ def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
     sent = np.array([layer_elements(p, stage, i, degree) for i in stage.layers])
     sent = np.where(exchange > 0, sent * training.sync_bytes, 0.0)
     filled = math.isfinite(training.bucket_bytes) and not stage.strategies
-    found, waiting, passes = [], 0.0, 1 if stage.zero_stage == 3 else 2
+    found, waiting, passes = [], 0.0, _passes(stage)
     peers = tuple(r.workers[0] for r in stage.replicas)
     rings = _rings(p, plan, s)
     # From the last layer on, as the backward pass makes gradients.
@@ -84,7 +83,7 @@ def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
 
 
 def sync_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
-    """Seconds of a stage's gradient all-reduce after the last backward pass, in buckets."""
+    """Seconds of a stage's gradient exchange after the last backward pass, in buckets."""
     stage, training = plan.stages[s], p.training
     plain = not stage.strategies and stage.zero_stage < 3
     if not plain or training.overlap_sync:
@@ -95,7 +94,12 @@ def sync_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
     pack = max(float(p.pack_s[p.worker_kind[w]]) for w in stage.workers) * held
     peers = tuple(r.workers[0] for r in stage.replicas)
     sent = held * training.sync_bytes
-    return pack + ring_s(p, peers, sent, 2, _rings(p, plan, s), training.bucket_bytes)
+    return pack + ring_s(p, peers, sent, _passes(stage), _rings(p, plan, s), training.bucket_bytes)
+
+
+def _passes(stage: Stage) -> int:
+    """How often gradients go around the ring of replicas: reduced and scattered, or gathered too."""
+    return 1 if stage.zero_stage > 1 else 2
 
 
 def tied_s(p: LayerProblem, plan: LayerPlan) -> dict[tuple[int, int], float]:
@@ -139,3 +143,13 @@ def optimizer_s(p: LayerProblem, stage: Stage, worker: int) -> float:
         for i in once(p, stage)
     )
     return float(p.optimizer_s[kind] * held + p.optimizer_fixed_s[kind])
+
+
+def updated_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
+    """Seconds of sending around the weights that each replica of a stage updates (ZeRO 1, 2)."""
+    stage = plan.stages[s]
+    if stage.zero_stage not in (1, 2) or shards_wait(p, stage):
+        return 0.0
+    held = sum(layer_elements(p, stage, i) for i in once(p, stage))
+    peers = tuple(r.workers[0] for r in stage.replicas)
+    return ring_s(p, peers, held * p.training.weight_bytes, 1, _rings(p, plan, s))
