@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
-from placewright.layers.costs.passes import ReplicaCosts
+from placewright.layers.costs.passes import ReplicaCosts, pass_s
 from placewright.layers.costs.transfers import Transfer, transfers
 from placewright.layers.judge import judge
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.planners.space import Cell, build, orders
 from placewright.layers.problem import LayerProblem, Training
+from placewright.layers.schedules import in_flight, order_of
 from placewright.layers.simulation import (
     Network,
     _Events,
     _Walk,
-    order_of,
     reference,
     simulate,
 )
@@ -103,8 +103,42 @@ def test_activations_in_flight_are_those_of_the_schedule() -> None:
         plan = pipeline(p, 4, 8, schedule)
         assert judge(p, plan).held_bytes.tolist() == [20.0 * f for f in flight]
         for s in range(4):
-            balance = np.cumsum([1 if w == "forward" else -1 for w, _, _ in order_of(plan, s, ())])
+            balance = np.cumsum([1 if w == "forward" else -1 for w, _, _ in order_of(plan, s)])
             assert balance.max() == flight[s]
+
+
+def interleaved(p: LayerProblem, chunks: int, micro_batches: int) -> LayerPlan:
+    """Two workers in turns, `chunks` stages each, of one layer."""
+    both = ((Replica((0,), 1),), (Replica((1,), 1),))
+    stages = tuple(Stage(i, i, both[i % 2]) for i in range(2 * chunks))
+    return LayerPlan(stages, micro_batches, Schedule.INTERLEAVED)
+
+
+def test_interleaved_stages_hold_what_their_order_has_in_flight() -> None:
+    """At least the worker's own peak, and far less than as many stages of a plain pipeline."""
+    p = tiny([1.0] * 8, 2, global_batch=16)
+    plan = interleaved(p, 4, 16)
+    order = order_of(plan, 0)
+    most = np.cumsum([1 if what == "forward" else -1 for what, _, _ in order]).max()
+    held = sum(in_flight(plan, s) for s in range(0, 8, 2))
+    assert most == 9  # Megatron: 2 (P - 1) + (v - 1) P + 1
+    assert most <= held < 8 + 6 + 4 + 2
+
+
+def test_blocking_transfers_do_not_stop_interleaved_stages() -> None:
+    """Their sends and receives are handed over together."""
+    p = tiny([1.0] * 4, 2, global_batch=4, links=(Link.linear(10.0),))
+    p = p.replace(training=Training(blocking_transfers=True))
+    plan = interleaved(p, 2, 4)
+    assert simulate(p, plan).step_s == reference(p, plan).step_s
+
+
+def test_fewer_samples_than_were_measured_follow_the_first_slope() -> None:
+    """2 s for two samples and 3 s for four: 1.5 s for one, not 1 s; never less per sample."""
+    for times, expected in (([2.0, 3.0], 1.5), ([2.0, 5.0], 1.0)):
+        table = np.array([[[[t] for t in times]] * 2])
+        p = tiny([1.0], 1, sizes=np.array([2.0, 4.0]), forward_s=table, backward_s=table)
+        assert pass_s(p, 0, 1, 1.0)[0][0] == pytest.approx(expected)
 
 
 def test_overlapped_exchange_hides_behind_the_backward_pass() -> None:

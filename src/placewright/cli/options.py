@@ -44,9 +44,7 @@ Model = Annotated[
 ]
 PlanFile = Annotated[
     Path,
-    typer.Argument(
-        metavar="PLAN", show_default=False, help="A plan.json, as `operators plan -o` writes it."
-    ),
+    typer.Argument(metavar="PLAN", show_default=False, help="A plan.json, as `plan -o` writes it."),
 ]
 OnOption = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help=_ON_HELP)]
 TrainingOption = Annotated[
@@ -66,7 +64,7 @@ MicroBatchesOption = Annotated[
     ),
 ]
 PlannerOption = Annotated[
-    str, typer.Option("--planner", metavar="NAME", help="See `placewright operators compare`.")
+    str, typer.Option("--planner", metavar="NAME", help="`compare` lists them.")
 ]
 PlannersOption = Annotated[
     list[str] | None,

@@ -49,8 +49,8 @@ def least_s(p: LayerProblem) -> FloatArray:
     """Shape (K, n): least worker-seconds of both passes per sample, over degrees and sizes.
 
     A worker of a replica of degree t takes `b` samples for ``b / t`` of its own. Between measured
-    sizes times are straight lines, below the smallest proportional, and above the largest the
-    last slope holds, so that the least of time / samples is at a measured size or is that slope.
+    sizes times are straight lines, below the smallest at least proportional, and above the largest
+    the last slope holds: the least of time / samples is at a measured size or is that slope.
     """
     both = p.forward_s + p.backward_s
     degrees, sizes = np.array(p.degrees, dtype=np.float64), p.sizes

@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from placewright.layers.costs.memory import in_flight, stage_bytes, state_bytes, worker_bytes
+from placewright.layers.costs.memory import stage_bytes, state_bytes, worker_bytes
 from placewright.layers.loads import load_bytes, loads
 from placewright.layers.plan import LayerPlan, check_plan
 from placewright.layers.problem import LayerProblem
+from placewright.layers.schedules import in_flight
 from placewright.layers.simulation import Span, StepTimes, simulate
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import size

@@ -31,23 +31,11 @@ from placewright.layers.costs.gradients import (
     tied_s,
     updated_s,
 )
-from placewright.layers.costs.passes import (
-    ReplicaCosts,
-    crowding,
-    replica_costs,
-    shards_wait,
-    together,
-)
-from placewright.layers.costs.transfers import Transfer, processor_s, transfers
-from placewright.layers.plan import LayerPlan, Schedule
+from placewright.layers.costs.network import Network, Unit, network_of
+from placewright.layers.costs.passes import shards_wait
+from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
-
-Unit = tuple[int, int]
-"""A stage and one of its replicas."""
-
-Instruction = tuple[str, int]
-"""``forward``, ``backward``, or in blocking mode ``send_act``, ``recv_act``, ``send_grad``,
-``recv_grad``; and the micro-batch."""
+from placewright.layers.schedules import Instruction, blocking_order, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,192 +69,6 @@ class StepTimes:
     messages: tuple[Span, ...]
     passes_s: float
     sync_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Network:
-    """Costs of a plan's passes and transfers.
-
-    Attributes
-    ----------
-    costs
-        Per stage and replica.
-    cuts
-        Transfers behind each stage but the last.
-    group
-        Stage -> the first stage of the same workers, where stages are interleaved.
-    """
-
-    plan: LayerPlan
-    costs: tuple[tuple[ReplicaCosts, ...], ...]
-    cuts: tuple[tuple[Transfer, ...], ...]
-    group: tuple[int, ...]
-    blocking: bool
-    activations_first: bool = False
-
-    def inputs(self, unit: Unit) -> list[tuple[Unit, float]]:
-        """Units that send activations to `unit`, with the transfers' seconds."""
-        s, r = unit
-        cut = self.cuts[s - 1] if s else ()
-        return [((s - 1, t.source), t.forward_s) for t in cut if t.target == r]
-
-    def together_s(self, ahead: bool, source: Unit, target: Unit, m: int) -> float:
-        """What a message takes longer as all replicas send at once: activations of the warm-up.
-
-        They begin a step together. Later each has waited for its turn at a shared card, and they
-        stay apart.
-        """
-        if not ahead or m >= max(1, len(self.cuts) - source[0]):
-            return 0.0
-        cut = self.cuts[source[0]]
-        return next(t.together_s for t in cut if (t.source, t.target) == (source[1], target[1]))
-
-    def eager(self, kind: str, source: Unit, target: Unit) -> bool:
-        """Whether a message fits in the transport's buffer, so that its sender goes on."""
-        first, second = (source, target) if kind == "act" else (target, source)
-        for t in self.cuts[first[0]]:
-            if (t.source, t.target) == (first[1], second[1]):
-                return t.forward_eager if kind == "act" else t.backward_eager
-        return False
-
-    def outputs(self, unit: Unit) -> list[tuple[Unit, float]]:
-        """Units that send gradients to `unit`, with the transfers' seconds."""
-        s, r = unit
-        cut = self.cuts[s] if s < len(self.cuts) else ()
-        return [((s + 1, t.target), t.backward_s) for t in cut if t.source == r]
-
-
-def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
-    """Costs of the plan.
-
-    Raises `UnsupportedError`: a layer without costs on a worker, or an interleaved schedule that
-    does not come out even.
-    """
-    first = {stage.workers: s for s, stage in reversed(list(enumerate(plan.stages)))}
-    group = tuple(first[stage.workers] for stage in plan.stages)
-    if plan.schedule is Schedule.INTERLEAVED and plan.micro_batches % len(set(group)):
-        raise UnsupportedError(
-            "the interleaved schedule needs micro-batches in multiples of the worker groups",
-            where=p.name,
-            by=f"{plan.micro_batches} micro-batches, {len(set(group))} groups",
-        )
-    seen: dict[object, ReplicaCosts] = {}
-    costs, factor = [], crowding(p, len(plan.workers))
-    for s, stage in enumerate(plan.stages):
-        row = []
-        for replica in stage.replicas:
-            kinds = tuple(p.worker_kind[list(replica.workers)].tolist())
-            nodes = tuple(p.worker_node[list(replica.workers)].tolist())
-            # Replicas of the same kinds on the same nodes take the same; large plans have hundreds.
-            key = (s, kinds, nodes, replica.share)
-            if key not in seen:
-                seen[key] = replica_costs(p, stage, replica).times(factor)
-            row.append(seen[key])
-        if shards_wait(p, stage):
-            row = [together(p, stage, row)] * len(row)
-        costs.append(tuple(row))
-    # Least time between two messages of a replica: see `transfers`.
-    busy = [min(c.forward + c.backward for c in row) for row in costs]
-    cuts = tuple(
-        tuple(transfers(p, plan, s, min(busy[s], busy[s + 1]))) for s in range(len(busy) - 1)
-    )
-    if p.message_s.any() and not p.training.blocking_transfers:
-        costs, cuts = _with_messages(p, plan, costs, cuts)
-    return Network(
-        plan, tuple(costs), cuts, group, p.training.blocking_transfers, p.training.activations_first
-    )
-
-
-def _with_messages(
-    p: LayerProblem,
-    plan: LayerPlan,
-    costs: list[tuple[ReplicaCosts, ...]],
-    cuts: tuple[tuple[Transfer, ...], ...],
-) -> tuple[list[tuple[ReplicaCosts, ...]], tuple[tuple[Transfer, ...], ...]]:
-    """What messages take of the processors at both ends belongs to passes, the rest is transfer."""
-    ahead = [[c.forward_s.copy() for c in row] for row in costs]
-    back = [[c.backward_s.copy() for c in row] for row in costs]
-    left = []
-    for s, cut in enumerate(cuts):
-        row = []
-        for t in cut:
-            taken = processor_s(p, plan, s, t)
-            for way, passes in enumerate((ahead, back)):
-                passes[s][t.source][-1] += taken[way, 0]
-                passes[s + 1][t.target][0] += taken[way, 1]
-            row.append(t.without(taken.sum(axis=1)))
-        left.append(tuple(row))
-    return [tuple(map(ReplicaCosts, *pair)) for pair in zip(ahead, back, strict=True)], tuple(left)
-
-
-def order_of(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str, int, int]]:
-    """Passes of the workers of stage `s`: kind, stage, micro-batch."""
-    M, S = plan.micro_batches, len(plan.stages)
-    if plan.schedule is Schedule.INTERLEAVED:
-        return _interleaved(plan, s, group)
-    # 1F1B: one micro-batch more ahead per stage that follows; then forward and backward in turn.
-    ahead = M if plan.schedule is Schedule.GPIPE else min(S - s - 1, M)
-    found = [("forward", s, m) for m in range(ahead)]
-    for m in range(M):
-        if m + ahead < M:
-            found.append(("forward", s, m + ahead))
-        found.append(("backward", s, m))
-    return found
-
-
-def _interleaved(plan: LayerPlan, s: int, group: tuple[int, ...]) -> list[tuple[str, int, int]]:
-    """Megatron's order (Narayanan et al. 2021, arXiv 2104.04473): runs of P micro-batches."""
-    groups = sorted(set(group))
-    P, rank = len(groups), groups.index(group[s])
-    own = [i for i, g in enumerate(group) if g == group[s]]
-    total = plan.micro_batches * len(own)
-    runs = range(0, plan.micro_batches, P)
-    ahead = [(i, m) for run in runs for i in own for m in range(run, run + P)]
-    back = [(i, m) for run in runs for i in reversed(own) for m in range(run, run + P)]
-    # With a single run nothing can alternate; else Megatron's warm-up of its rank.
-    warm = total if plan.micro_batches == P else min(total, 2 * (P - rank - 1) + (len(own) - 1) * P)
-    found = [("forward", i, m) for i, m in ahead[:warm]]
-    for k in range(total):
-        if k + warm < total:
-            found.append(("forward", *ahead[k + warm]))
-        found.append(("backward", *back[k]))
-    return found
-
-
-def _instructions(net: Network, s: int) -> list[tuple[str, int, int]]:
-    """`order_of`, with the sends and receives of blocking transfers."""
-    plan = net.plan
-    M, S = plan.micro_batches, len(plan.stages)
-    if not net.blocking:
-        return order_of(plan, s, net.group)
-    if plan.schedule is not Schedule.ONE_F_ONE_B:
-        found: list[tuple[str, int, int]] = []
-        for what, stage, m in order_of(plan, s, net.group):
-            kind = "act" if what == "forward" else "grad"
-            found += [(f"recv_{kind}", stage, m), (what, stage, m), (f"send_{kind}", stage, m)]
-        return found
-    return _slots(s, S, M, net.activations_first)
-
-
-def _slots(s: int, S: int, M: int, activations_first: bool) -> list[tuple[str, int, int]]:
-    """Stage `s` of DeepSpeed's 1F1B: forward and backward slots alternate, idle ones too."""
-    found: list[tuple[str, int, int]] = []
-    previous = -1
-    for step in range(2 * (M + S - 1) + 1):
-        base, forward = step // 2, step % 2 == s % 2
-        if forward:
-            # Step of the forward of micro-batch m on stage s is s + 2 m; its backward comes at 2 S
-            # - 1 - s + 2 m. Numbers outside 0 .. M - 1 are idle slots.
-            m = base - s // 2
-        else:
-            m = base - S + (s + 1) // 2 if step % 2 == 0 else base - S + 1 + s // 2
-        act = ("recv_act", m) if forward else ("send_act", previous)
-        grad = ("send_grad", previous) if forward else ("recv_grad", m)
-        todo = [act, grad] if activations_first else [grad, act]
-        todo.append(("forward" if forward else "backward", m))
-        found += [(what, s, i) for what, i in todo if 0 <= i < M]
-        previous = m
-    return found
 
 
 def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> StepTimes:
@@ -325,10 +127,10 @@ class _State:
 
     def __init__(self, net: Network, spans: bool, alike: dict[int, int] | None = None) -> None:
         self.net, self.keep = net, spans
-        self.lists: dict[Unit, list[tuple[str, int, int]]] = {}
+        self.lists: dict[Unit, list[Instruction]] = {}
         for s, stage in enumerate(net.plan.stages):
             if net.group[s] == s:
-                steps = _instructions(net, s)
+                steps = self._instructions(s)
                 chosen = range(len(stage.replicas)) if alike is None else set(alike.values())
                 self.lists |= {(s, r): steps for r in chosen}
         self.units = list(self.lists)
@@ -346,6 +148,11 @@ class _State:
         ]
         self.reached: dict[tuple[str, Unit, Unit, int], float] = {}
         self.out = Passes({}, [], [])
+
+    def _instructions(self, s: int) -> list[Instruction]:
+        if not self.net.blocking:
+            return order_of(self.net.plan, s)
+        return blocking_order(self.net.plan, s, activations_first=self.net.activations_first)
 
     def home(self, unit: Unit) -> Unit:
         """The unit whose list a virtual stage's replica is in."""
@@ -463,7 +270,12 @@ class _Walk(_State):
                     moved = True
             waiting = [home for home in waiting if self.left(home)]
             if waiting and not moved:
-                raise UnsupportedError("the schedule waits for itself", where=str(waiting[0]))
+                stage, replica = waiting[0]
+                raise UnsupportedError(
+                    "blocking transfers of this schedule wait for each other",
+                    where=f"stage {stage}, replica {replica}",
+                    hint="the schedule 1f1b orders them so that they do not",
+                )
         return self.out
 
 

@@ -169,3 +169,45 @@ def test_counts_that_are_none_are_refused(devices: float, tmp_path: Path) -> Non
     path.write_text(json.dumps(data))
     with pytest.raises(InputError, match=r"plan.stages\[1\]"):
         read_strategy(path)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "match"),
+    [
+        (("model", "layers"), [], "model.layers: must name at least one layer"),
+        (("plan", "schedule"), "zigzag", "plan.schedule: no such schedule"),
+        (("plan", "stages", 0, "replicas", 0, "devices"), [], "a device that does not exist"),
+        (("plan", "stages", 0, "replicas", 0, "tensor_parallel"), 3, "the number of devices"),
+        (("plan", "stages", 0, "last_layer"), "all", "last_layer: must be a whole number"),
+        (("training", "zero_stage"), "two", "zero_stage: must be a whole number"),
+    ],
+)
+def test_wrong_fields_of_a_plan_are_named(
+    at: tuple[str | int, ...], value: object, match: str, tmp_path: Path
+) -> None:
+    """Where it is and what it may be."""
+    data = json.loads(published("strategies/amp/het_model/mbs1_tp2_dp2_pp4.json").read_text())
+    entry = data
+    for key in at[:-1]:
+        entry = entry[key]
+    entry[at[-1]] = value
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=match):
+        read_strategy(path)
+
+
+def test_faster_nodes_never_lengthen_a_step(tmp_path: Path) -> None:
+    """More and more nodes of another kind whose passes take less than half."""
+    data = json.loads(published("strategies/amp/homogeneous/mbs2_tp2_dp2_pp4.json").read_text())
+    times = data["profile"]["times"]
+    times["rows"] += [["V100", *row[1:4], 0.4 * row[4], None] for row in times["rows"]]
+    data["cluster"]["devices"]["V100"] = data["cluster"]["devices"]["T4"]
+    path, steps = tmp_path / "mixed.json", []
+    for node in (None, *data["cluster"]["nodes"]):
+        if node is not None:
+            node["device"] = "V100"
+        path.write_text(json.dumps(data))
+        steps.append(judge(*read_strategy(path)).value)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < steps[0] / 2

@@ -98,7 +98,7 @@ def sync_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
 
 
 def _passes(stage: Stage) -> int:
-    """How often gradients go around the ring of replicas: reduced and scattered, or gathered too."""
+    """Rounds of gradients on the ring of replicas: reduced and scattered; or gathered too."""
     return 1 if stage.zero_stage > 1 else 2
 
 

@@ -8,16 +8,10 @@ import numpy as np
 
 from placewright.layers.costs.transfers import cut_bytes
 from placewright.layers.costs.weights import layer_elements, once, state_shards
-from placewright.layers.plan import LayerPlan, Schedule, Stage, Strategy
+from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.layers.schedules import in_flight
 from placewright.numerics.arrays import FloatArray
-
-
-def in_flight(plan: LayerPlan, s: int) -> int:
-    """Micro-batches whose activations a stage holds at its peak."""
-    if plan.schedule is Schedule.GPIPE:
-        return plan.micro_batches
-    return min(len(plan.stages) - s, plan.micro_batches)
 
 
 def stage_bytes(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:

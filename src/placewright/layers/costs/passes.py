@@ -24,8 +24,8 @@ def pass_s(
 ) -> tuple[FloatArray, FloatArray]:
     """Shape (n,) each: forward and backward seconds of `samples` on a worker, by layer.
 
-    Straight lines between the measured sizes; above the largest the last slope holds, below the
-    smallest the time shrinks with the samples.
+    Straight lines between the measured sizes, whose last slope holds above the largest, and whose
+    first one below the smallest: never more than that takes, nor less than its time per sample.
     """
     t, sizes = p.degree_index(degree), p.sizes
     return _at(sizes, p.forward_s[kind, t], samples), _at(sizes, p.backward_s[kind, t], samples)
@@ -38,12 +38,15 @@ def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
     sizes, table = sizes[known], table[known]
     if len(sizes) == 0:
         return np.full(table.shape[1], math.nan)
-    if samples <= sizes[0] or len(sizes) == 1:
+    if len(sizes) == 1:
         return np.asarray(table[0] * (samples / sizes[0]), dtype=np.float64)
-    # Beyond the last size, the last interval: its slope goes on.
-    k = min(int(np.searchsorted(sizes, samples)), len(sizes) - 1)
+    # Beyond the sizes the first and the last interval: their slopes go on.
+    k = min(max(1, int(np.searchsorted(sizes, samples))), len(sizes) - 1)
     part = (samples - sizes[k - 1]) / (sizes[k] - sizes[k - 1])
-    return np.asarray(table[k - 1] + part * (table[k] - table[k - 1]), dtype=np.float64)
+    line = table[k - 1] + part * (table[k] - table[k - 1])
+    if samples < sizes[0]:
+        line = np.clip(line, table[0] * (samples / sizes[0]), table[0])
+    return np.asarray(line, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
