@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewright.layers.readers.datasheets import DATA_SHEETS, OTHER, data_sheet
 from placewright.layers.readers.extension import Shape, SinglePass
 
 HIDDEN, TOKENS, SENT = 1024, 1024, 2.0 * 1024 * 1024
@@ -59,3 +60,19 @@ def test_blocks_that_no_degree_shortens_are_bound_by_launching() -> None:
     assert ahead[0, :, 4] == pytest.approx(SIZES * 3e-3, rel=0.01)
     assert back[0, :, 4] == pytest.approx(SIZES * 6e-3, rel=0.01)
     assert ahead[0, 0, 1] == pytest.approx(2e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "sheet"),
+    [
+        ("Tesla-V100-SXM2-16GB", "V100"),
+        ("NVIDIA A100-40", "A100"),
+        ("RTX 2080 Ti", "2080TI"),
+        ("GH-96", "GH"),
+        ("H100", "H100"),
+    ],
+)
+def test_devices_are_known_by_what_their_names_hold(name: str, sheet: str) -> None:
+    """Whatever vendor, series and memory stand around it; others count as T4."""
+    assert data_sheet(name) is DATA_SHEETS[sheet]
+    assert data_sheet("TPU v4") is OTHER

@@ -70,6 +70,10 @@ def test_a_chain_by_hand(tmp_path: Path) -> None:
     alone = read_piper(path, devices=1, memory_bytes=26.0)  # each layer has room, not all three
     with pytest.raises(InfeasibleError, match=r"all layers need 7 B more"):
         best_plan(alone)
+    # Each layer has room, and so would all three: but two of them on one device have not.
+    two = read_piper(path, devices=2, memory_bytes=20.0)
+    with pytest.raises(InfeasibleError, match=r"needs least memory needs 2\S* B more on device0"):
+        best_plan(two)
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ stage's variants are chosen by the ratio of time to memory, improved by the best
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -135,7 +136,7 @@ def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
             low = at + 1
     else:
         if len(values) == 0 or not (covered(values[-1])[0][0] <= p.w).any():
-            raise _no_room(p)
+            raise _no_room(p, deadline_s)
     while low < high:
         middle = (low + high) // 2
         if (covered(values[middle])[0][0] <= p.w).any():
@@ -185,17 +186,39 @@ def chosen_variants(p: LayerProblem, i: int, j: int, t: int, d: int, flight: int
     return pick
 
 
-def _no_room(p: LayerProblem) -> InfeasibleError:
+def _no_room(p: LayerProblem, deadline_s: float) -> InfeasibleError:
     """Which device misses least memory, in the plan with the smallest stages."""
     v, room = costs_of(p), float(p.memory_bytes.min())
     needs = (v.fixed_bytes + v.in_flight_bytes).min(axis=(1, 2))
     layer = int(needs.argmax())
     over = float(needs[layer]) - room
     total = float(needs.sum()) - room * p.w
-    if over <= 0 and total <= 0:
-        by = "no cut of this order leaves every stage enough memory"
-    elif over > 0:
+    if over > 0:
         by = f"layer {p.layer_names[layer]!r} alone needs {size(over)} more on {p.worker_names[0]}"
-    else:
+    elif total > 0:
         by = f"all layers need {size(total)} more than all devices have, {p.worker_names[0]} too"
+    else:
+        more = _least_room(p, deadline_s) - room
+        by = f"the cut that needs least memory needs {size(more)} more on {p.worker_names[0]}"
     return InfeasibleError("the layers fit in no strategy", where=p.name, by=by)
+
+
+def _least_room(p: LayerProblem, deadline_s: float) -> float:
+    """Bytes on every device with which a plan fits: the least of them, to 2 %, if time lasts."""
+
+    def fits(room: float) -> bool:
+        table = loads_of(p.replace(memory_bytes=np.full(p.w, room)))
+        degrees, most = np.array(p.degrees, dtype=np.int64), min(costs_of(p).batch_samples, p.w)
+        devices, _ = cover(
+            p.n, table.load, degrees, table.replicas, table.start, p.w, most, sys.float_info.max
+        )
+        return bool((devices[0] <= p.w).any())
+
+    low = float(p.memory_bytes.min())
+    high = 2 * low
+    while not fits(high):
+        low, high = high, 2 * high
+    while high > 1.02 * low and time.perf_counter() < deadline_s:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

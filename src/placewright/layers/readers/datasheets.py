@@ -1,8 +1,8 @@
 """Published figures of accelerators, for what a profile does not say.
 
-Peak FLOP/s are dense, of the tensor cores for 16 bits where there are any; bandwidths are those of
-the memory. Sources: NVIDIA's data sheets of T4 (DS-09197), V100 (SXM2, 2020), A100 (2021), H100 and
-GH200 (2023).
+Peak FLOP/s are dense, of the tensor cores for 16 bits summed in 32 where there are any; bandwidths
+are those of the memory. Sources: NVIDIA's data sheets of P100 (2016), T4 (DS-09197), V100 (SXM2,
+2020), A100 (2021), H100 and GH200 (2023); white papers of Turing, Ampere and Ada for the others.
 """
 
 from __future__ import annotations
@@ -19,24 +19,34 @@ class DataSheet:
 
 
 DATA_SHEETS = {
+    "P100": DataSheet(21e12, 732e9),
     "T4": DataSheet(65e12, 320e9),
     "V100": DataSheet(125e12, 900e9),
     "A100": DataSheet(312e12, 1555e9),
     "H100": DataSheet(989e12, 3350e9),
+    "H200": DataSheet(989e12, 4800e9),
     "GH": DataSheet(989e12, 4000e9),
     "L4": DataSheet(121e12, 300e9),
+    "L40": DataSheet(181e12, 864e9),
     "A10": DataSheet(125e12, 600e9),
+    "A40": DataSheet(150e12, 696e9),
+    "A6000": DataSheet(155e12, 768e9),
     "TITAN": DataSheet(130e12, 672e9),
+    "2080": DataSheet(40e12, 448e9),
+    "2080TI": DataSheet(54e12, 616e9),
+    "3090": DataSheet(71e12, 936e9),
+    "4090": DataSheet(165e12, 1008e9),
 }
 
 OTHER = DataSheet(65e12, 320e9)
-"""For devices that are not in the list: the slowest one that is."""
+"""For devices that are not in the list: T4."""
 
 
 def data_sheet(device: str) -> DataSheet:
-    """The figures of a device by the beginning of its name."""
+    """The figures of a device by what its name holds: ``Tesla-V100-16``, ``RTX 2080 Ti``."""
     names = sorted(DATA_SHEETS, key=len, reverse=True)
-    return next((DATA_SHEETS[n] for n in names if device.upper().startswith(n)), OTHER)
+    spoken = "".join(c for c in device.upper() if c.isalnum())
+    return next((DATA_SHEETS[n] for n in names if n in spoken), OTHER)
 
 
 def adam_s_per_parameter(device: str, *, mixed: bool, fused: bool) -> float:
