@@ -128,12 +128,11 @@ def _half(found: Sequence[float]) -> float:
 
 @contextmanager
 def measured_rewards(
-    workload: Workload | FileWorkload | TensorFlowWorkload, workers: Workers | None = None
+    workload: Workload | FileWorkload | TensorFlowWorkload,
 ) -> Iterator[MeasuredPlacements]:
-    """What executes placements of a workload; nothing is started before the first one.
+    """What executes placements of a workload, a PyTorch model on local workers of its own.
 
-    `workers`: of a PyTorch model, which stay up afterwards; workers of its own on this machine
-    without.
+    Nothing is started before the first one.
 
     Examples
     --------
@@ -144,9 +143,6 @@ def measured_rewards(
 
     if not isinstance(workload, Workload):
         yield MeasuredPlacements(workload.opened)
-        return
-    if workers is not None:
-        yield on_workers(workload, workers)
         return
     from placewright.deployment.workers import Workers
 

@@ -67,11 +67,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], formulas.LayerC
         (4, 7, 5),
         formulas.recurrent("gru", 4, 7, 5, 6),
     ),
-    "mlp": (
-        lambda: nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8)),
-        (4, 7, 8),
-        formulas.transformer_mlp(4, 7, 8),
-    ),
 }
 
 

@@ -69,10 +69,10 @@ def _drawn(spec: InputSpec, rng: np.random.Generator) -> Array:
     return rng.normal(size=spec.shape).astype(spec.dtype)
 
 
-def module_of(name: str, separator: str = "/") -> str:
+def module_of(name: str) -> str:
     """The module path in a node's name: ``layer1.0.conv1`` in ``/layer1/layer1.0/conv1/Conv``."""
     path = ""
-    for part in name.split(separator)[:-1]:
+    for part in name.split("/")[:-1]:
         part = part.removeprefix("__module.")
         if part and "::" not in part:
             path = part if not path or part.startswith(f"{path}.") else f"{path}.{part}"

@@ -50,10 +50,9 @@ def strategies_of(
     degree: int,
     micro_batches: int,
     option: tuple[int, bool] = (0, False),
-    price: float = 0.0,
 ) -> tuple[Strategy, ...] | None:
-    """The strategies with the least sum of costs; `price` seconds per byte of states held."""
-    tables = [_costs(p, order, used, degree, micro_batches, option, s, price) for s in Strategy]
+    """The strategies with the least sum of costs."""
+    tables = [_costs(p, order, used, degree, micro_batches, option, s) for s in Strategy]
     cost = np.stack(tables, axis=1)  # (n, strategies)
     if not np.isfinite(cost.min(axis=1)).all():
         return None
@@ -78,7 +77,6 @@ def _costs(
     micro_batches: int,
     option: tuple[int, bool],
     strategy: Strategy,
-    price: float,
 ) -> FloatArray:
     """Shape (n,): seconds of each layer under one strategy, ``inf`` where it cannot have it."""
     refused = np.array([bool(p.refusal(i, strategy, degree)) for i in range(p.n)])
@@ -105,12 +103,7 @@ def _costs(
     exchange = sync_layer_s(p, plan, 0)
     if p.training.overlap_sync:
         exchange = np.maximum(exchange - backward, 0.0)
-    states = p.training
-    each = states.weight_bytes + states.gradient_bytes + states.optimizer_bytes
-    t = p.degree_index(degree) if strategy is Strategy.TENSOR else 0
-    held = np.where(np.isfinite(p.parameters[:, t]), p.parameters[:, t], 0.0) * each
-    held = held / degree if strategy is Strategy.SHARDED else held
-    total = micro_batches * (forward + backward) + exchange + price * held
+    total = micro_batches * (forward + backward) + exchange
     return np.asarray(np.where(refused, math.inf, total), dtype=np.float64)
 
 

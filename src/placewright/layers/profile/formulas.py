@@ -119,12 +119,6 @@ def recurrent(
     return LayerCost((batch, length, hidden * directions), parameters, flops)
 
 
-def transformer_mlp(batch: int, length: int, width: int) -> LayerCost:
-    """Two linear layers, four times as wide in between."""
-    flops = 16.0 * batch * length * width**2
-    return LayerCost((batch, length, width), 8 * width**2 + 5 * width, flops)
-
-
 def layer_flops(step: TracedStep, layer: Layer) -> float:
     """Forward FLOPs of the calls of a layer, on the batch that was traced."""
     calls = step.instructions[layer.first : layer.end]
