@@ -1,4 +1,4 @@
-"""placewright layers run: what it prints, and what it refuses."""
+"""Verbs of `placewright layers`: what they print, and what they refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,26 @@ import pytest
 from safetensors.torch import load_file
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.layers import commands
 from placewright.layers.commands.run import disturbances
-from placewright.layers.commands.source import find_source
+from placewright.layers.commands.source import Source, find_source
+from placewright.layers.conformance import tiny
+from placewright.planning.solving import solve
 from tests.cli.speak import speak
+
+
+def test_a_source_with_a_plan_is_explained_without_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As strategy:FILE has one; one without needs a file."""
+    problem = tiny([1, 1])
+    plan = solve(problem, "pipeline").plan
+    for own in (None, plan):
+        monkeypatch.setattr(commands, "find_source", lambda _, own=own: Source(problem, own))
+        said = speak(capsys, "layers", "explain", "strategy:file.json", "l1")
+        assert said.code == (1 if own is None else 0)
+        assert ("name a plan file" in said.err) == (own is None)
+    assert "l1" in said.out
 
 
 def test_a_run_trains_on_after_its_measurement(

@@ -1,4 +1,4 @@
-"""The command line of wing 2: sources, and `simulate` of plans that a source brings along."""
+"""The command line of wing 2: sources, and verbs on plans that a source brings along."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.layers.plan import LayerPlan
     from placewright.layers.problem import LayerProblem
 
 SourceName = Annotated[
@@ -56,21 +57,15 @@ def simulate(
 
     Exit 3 if the plan of a file does not fit.
     """
-    from placewright.errors import InputError
     from placewright.planning.fixed_plan import judged_plan
 
     found = find_source(source)
-    if plan is None and found.plan is None:
-        raise InputError("needs a plan", where=source, hint="name a plan file after the source")
-    if plan is None and batch is not None:
-        hint = "a measured plan has its own batch; leave --batch out or name a plan file"
-        raise InputError("--batch needs a plan file", where=source, hint=hint)
+    chosen = _chosen_plan(found, plan, source, batch)
     if plan is None:
         _show_simulated(console, found)
         if report is None and trace is None:
             return
-    problem = _batched(found.problem, batch)
-    result = judged_plan(problem, found.plan if plan is None else plan)
+    result = judged_plan(_batched(found.problem, batch), chosen)
     if plan is not None:
         console.show(result.as_json, lambda: repr(result))
         if console.output is not None:
@@ -79,6 +74,47 @@ def simulate(
         console.kept(result.report(report))
     if trace is not None:
         console.kept(result.trace(trace))
+
+
+def explain(
+    console: Console,
+    source: SourceName,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[PLAN] NAME",
+            show_default=False,
+            help="A plan file (strategy: has its own plan), and a layer or a worker.",
+        ),
+    ],
+    batch: BatchOption = None,
+) -> None:
+    """Print why a layer or a worker is where it is, and what moving it would change."""
+    from placewright.planning.fixed_plan import judged_plan
+
+    *plans, name = names
+    if len(plans) > 1:
+        raise typer.BadParameter(f"one NAME at a time (got {len(plans)})")
+    found = find_source(source)
+    chosen = _chosen_plan(found, Path(plans[0]) if plans else None, source, batch)
+    explanation = judged_plan(_batched(found.problem, batch), chosen).explain(name)
+    console.answer(explanation.as_json, lambda: str(explanation))
+
+
+def _chosen_plan(
+    found: Source, plan: Path | None, source: str, batch: int | None
+) -> LayerPlan | Path:
+    """The plan file, or the plan that came with the problem."""
+    from placewright.errors import InputError
+
+    if plan is not None:
+        return plan
+    if found.plan is None:
+        raise InputError("needs a plan", where=source, hint="name a plan file after the source")
+    if batch is not None:
+        hint = "a measured plan has its own batch; leave --batch out or name a plan file"
+        raise InputError("--batch needs a plan file", where=source, hint=hint)
+    return found.plan
 
 
 def _show_simulated(console: Console, found: Source) -> None:
@@ -103,11 +139,11 @@ def _show_simulated(console: Console, found: Source) -> None:
     console.keep(data)
 
 
-verbs: dict[str, Callable[..., None]] = {"simulate": simulate, "run": run}
+verbs: dict[str, Callable[..., None]] = {"simulate": simulate, "explain": explain, "run": run}
 examples = {
     "plan": ["problem.json --report plan.html", "piper:bert.json?devices=512 -f json"],
     "compare": ["problem.json --planner dp --planner pso"],
     "simulate": ["problem.json plan.json", "strategy:measured.json -f json"],
     "run": ["zoo:gpt2 --on edge-duo --batch 8 --approximate --steps 6"],
-    "explain": ["problem.json plan.json block.7"],
+    "explain": ["problem.json plan.json block.7", "strategy:measured.json block.7"],
 }
