@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from signal import Signals
 
 
 class PlacewrightError(Exception):
@@ -41,10 +42,14 @@ class PlacewrightError(Exception):
         self.what, self.where, self.by, self.hint = what, where, by, hint
         super().__init__(what, where, by, hint)
 
-    def __str__(self) -> str:
+    @property
+    def brief(self) -> str:
+        """Without what to do next: to stand in another message."""
         head = f"{self.where}: {self.what}" if self.where else self.what
-        parts = [head] + ([f"({self.by})"] if self.by else [])
-        return " ".join(parts) + f"\n  next: {self.hint or self.otherwise}"
+        return head + (f" ({self.by})" if self.by else "")
+
+    def __str__(self) -> str:
+        return f"{self.brief}\n  next: {self.hint or self.otherwise}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.by, self.hint))
@@ -114,6 +119,13 @@ class CheckError(RunError):
     """A run differs from plain eager PyTorch by more than its tolerance."""
 
     otherwise = "see docs/concepts/exactness.md for what must be equal; please report the rest"
+
+
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP has arrived: not an error, and not a model's own `sys.exit`."""
+
+    def __str__(self) -> str:
+        return Signals(int(str(self.code)) - 128).name
 
 
 def _rebuild(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from placewright.capturing.source import load_model, mean_square
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, Terminated, UnknownNameError
 
 FACTORIES = """
 import torch
@@ -22,6 +22,10 @@ def whole(batch=2):
 
 def broken():
     raise ValueError("no such weights")
+
+def terminated():
+    from placewright.errors import Terminated
+    raise Terminated(143)
 
 def wrong():
     return nn.Linear(4, 2)
@@ -107,6 +111,12 @@ def test_what_is_wrong_with_a_factory_is_said(factories: str, factory: str, says
     with pytest.raises(InputError, match=says) as caught:
         load_model(f"{factories}:{factory}")
     assert factories in str(caught.value)
+
+
+def test_a_signal_is_no_error_of_the_factory(factories: str) -> None:
+    """SIGTERM while a model is built ends the command."""
+    with pytest.raises(Terminated, match="SIGTERM"):
+        load_model(f"{factories}:terminated")
 
 
 def test_batch_for_a_factory_that_takes_none(factories: str) -> None:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from placewright.errors import InfeasibleError, MissingDependencyError, UnsupportedError
+from placewright.errors import (
+    InfeasibleError,
+    InputError,
+    MissingDependencyError,
+    PlacewrightError,
+    UnsupportedError,
+)
 from placewright.numerics.compile_clock import CompileClock
 from placewright.operators import WING
 from placewright.operators.instances import tiny
@@ -111,6 +117,34 @@ def test_a_planner_that_breaks_costs_its_own_turn() -> None:
     assert portfolio.tried[1].note.startswith("failed: IndexError")
     with pytest.raises(IndexError):
         portfolio_of(TWO, tolerant=False).run(Fixed("broken", device=-7), Context())
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """Raises an error that says what to do next."""
+
+    error: PlacewrightError
+    name: str = "refusing"
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Always supported."""
+        return None
+
+    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
+        """No plan."""
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [InfeasibleError, InputError])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_to_do_next_is_said_once(kind: type[PlacewrightError]) -> None:
+    """Whatever a planner has said of it."""
+    portfolio = portfolio_of(TWO)
+    portfolio.run(Refusing(kind("no cut fits", by="3 bytes over", hint="try another")), Context())
+    message = str(portfolio.no_plan(interrupted=False))
+    assert message.count("next:") == 1
+    assert "no cut fits" in message
+    assert "3 bytes over" in message
 
 
 def test_no_plan_says_why() -> None:

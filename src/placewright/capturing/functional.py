@@ -44,7 +44,7 @@ from placewright.capturing.rewrites.random_state import (
     recorded_rng_state,
 )
 from placewright.capturing.rewrites.shape_rules import shape_rules
-from placewright.errors import PlacewrightError
+from placewright.errors import PlacewrightError, Terminated
 
 REPEATED = "repeated"
 """Annotation of a copy of an earlier draw, which lowering replaces by the draw itself."""
@@ -82,7 +82,7 @@ def _record(
                 decomposition_table=FUNCTIONAL_BATCH_NORM | KNOWN_SCALARS,
                 _allow_non_fake_inputs=True,
             )(*values)
-    except PlacewrightError:
+    except (PlacewrightError, Terminated):
         raise
     except (Exception, SystemExit) as error:
         module, name = path[-1] if path else "", type(model).__name__

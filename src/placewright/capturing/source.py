@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from placewright.capturing import zoo
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, Terminated, UnknownNameError
 
 ZOO = "zoo:"
 
@@ -138,6 +138,8 @@ def _module(path: str) -> ModuleType:
             where=f"model {path}",
             hint=f"run from the directory that holds it (now {here}) or install it",
         ) from error
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:
         raise InputError(
             f"importing it raised {type(error).__name__}: {error}",
@@ -163,7 +165,7 @@ def _folder_and_module(file: Path) -> tuple[str, str]:
 def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:
     try:
         return make(**sizes)
-    except PlacewrightError:
+    except (PlacewrightError, Terminated):
         raise
     except (Exception, SystemExit) as error:
         hint = "a factory takes no arguments; give it the keyword `batch` to use --batch"

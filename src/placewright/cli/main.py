@@ -25,7 +25,7 @@ from placewright.cli import documents, machine, models, pbqp, testbed
 from placewright.cli.command import console_command
 from placewright.cli.console import Console
 from placewright.cli.options import BatchOption, QuietOption
-from placewright.errors import InputError, PlacewrightError, RunError
+from placewright.errors import InputError, PlacewrightError, RunError, Terminated
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
 OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, SystemExit) as stopped:
-        if isinstance(stopped, _Terminated):
+        if isinstance(stopped, Terminated):
             print(f"terminated: {stopped}", file=sys.stderr)
         if isinstance(stopped, SystemExit) and stopped.code != INTERRUPTED:
             raise
@@ -210,13 +210,6 @@ def _leave_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Terminated(SystemExit):
-    """SIGTERM has arrived, or the terminal is gone."""
-
-    def __str__(self) -> str:
-        return signal.Signals(int(str(self.code)) - 128).name
-
-
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end what is done as an error would: nothing is left behind."""
@@ -238,7 +231,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     """Ignore further signals and unwind; SIGKILL remains for those who cannot wait."""
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
-    raise _Terminated(128 + number)
+    raise Terminated(128 + number)
 
 
 def _system_error(error: OSError) -> PlacewrightError:

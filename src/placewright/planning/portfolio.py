@@ -145,7 +145,7 @@ class Portfolio:
         except InfeasibleError as error:
             took_s = time.perf_counter() - self.clock.seconds - began
             self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), took_s)
-            self.nearest_miss = self.nearest_miss or str(error)
+            self.nearest_miss = self.nearest_miss or error.brief
             return False
         except Exception as error:  # a plug-in's defect must not lose what others have found
             if not self.tolerant:
@@ -327,7 +327,8 @@ class Portfolio:
 def _failure_note(planner: str, error: Exception) -> tuple[Outcome, str]:
     if isinstance(error, MissingDependencyError):
         return Outcome.MISSING_PACKAGE, f"{error.what}: {error.hint}"
-    return Outcome.FAILED, _failed(planner, f"{type(error).__name__}: {error}")
+    why = error.brief if isinstance(error, PlacewrightError) else error
+    return Outcome.FAILED, _failed(planner, f"{type(error).__name__}: {why}")
 
 
 def _failed(planner: str, why: str) -> str:

@@ -205,9 +205,8 @@ class Adaptive:
         except PlacewrightError as error:
             if epoch == 0:  # nothing would be lost
                 raise
-            why = str(error).splitlines()[0]
-            self.timeline.note(epoch, Kind.STAY, f"not planned again: {why}")
-            return _Change(unplanned=why)
+            self.timeline.note(epoch, Kind.STAY, f"not planned again: {error.brief}")
+            return _Change(unplanned=error.brief)
         # The time of moving is within `predicted_s`.
         if not len(plan.count) or predicted_s(now, plan) >= predicted_s(now, nothing()):
             self.timeline.note(epoch, Kind.STAY, "planned again: no move pays")
