@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.requests.plan import RequestPlan
+from placewright.requests.planners import named_policy
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.load import LoadResult, run_loads
 from placewright.requests.serving.server import PlannedPolicy, ServingOptions
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=20.0)
     parser.add_argument("--deadlines", type=float, default=8.0, help="times 40 to 600 ms")
     parser.add_argument("--engine", default="local")
-    parser.add_argument("--policy", default="rolling")
+    parser.add_argument("--policy", default="auto")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--json", type=Path, help="write all numbers")
@@ -102,7 +102,7 @@ def main() -> None:
     options = ServingOptions(
         port=0,
         engine=given.engine,
-        policy=PlannedPolicy(RequestPlan(given.policy)),
+        policy=PlannedPolicy(named_policy(given.policy)),
         log=given.log,
     )
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")

@@ -44,11 +44,12 @@ CLEARLY = 0.005
 """Share of the effective accuracy by which another policy must be above `rolling`."""
 
 SAFER: tuple[Specification, ...] = (
-    Rolling(wait=0.02, hold=False),
-    Rolling(price=2.0, wait=1.0, hold=False),
-    Rolling(price=3.0, wait=1.0, hold=False),
-    Rolling(price=5.0, wait=3.0, hold=False),
-    Rolling(price=10.0, wait=10.0, hold=False),
+    Rolling(wait=0.1, hold=False),
+    Rolling(wait=0.4, hold=False),
+    Rolling(price=2.0, wait=4.0, hold=False),
+    Rolling(price=3.0, wait=4.0, hold=False),
+    Rolling(price=5.0, wait=12.0, hold=False),
+    Rolling(price=10.0, wait=40.0, hold=False),
 )
 """`Rolling` with more and more weight on success."""
 

@@ -67,7 +67,8 @@ class Load:
         self.tables_s, self.servers = tables_s, servers
         # A request waits a batch's time / n for the next of n servers.
         n = float(servers.sum())
-        self.utilisation, self.wait = 1.0 - min(self.reserve / n, 0.95), n / (n + 1.0)
+        # Written with the prices.
+        self.utilisation, self.wait = np.ones(len(servers)), n / (n + 1.0)
         self.usual_wait = WAITING / n
         self.variant_family, self.accuracy = family, accuracy
         self.share = np.zeros(int(family.max()) + 1)
@@ -126,7 +127,7 @@ class Load:
 
         The fluid program takes batches for full and waiting for free; what is really used tells.
         """
-        share = self.used_s / (self.servers.sum() * max(span_s, 1e-9) * self.utilisation)
+        share = self.used_s / ((self.servers * self.utilisation).sum() * max(span_s, 1e-9))
         change = TRIM_STEP * max(-1.0, min(1.0, share - 1.0))
         self.trim = min(TRIM[1], max(TRIM[0], self.trim * math.exp(change)))
         self.used_s = 0.0
@@ -139,21 +140,41 @@ class Load:
         counts = np.bincount(self.family[:live], minlength=len(self.share))
         self.share = counts / live
         edges, bucket = _buckets(self.deadline_s[:live])
+        cost_s = seconds_per_request(self.tables_s, edges, self.wait)
         adjust_prices(
             self.prices,
             self.servers,
             self.rate_per_s,
-            self.utilisation,
-            seconds_per_request(self.tables_s, edges, self.wait),
+            self.reserve / self.servers.sum(),
+            _dear(cost_s[-1], self.variant_family, self.accuracy),
+            cost_s,
             self.family[:live],
             self.floor[:live],
             bucket,
             self.variant_family,
             self.accuracy,
+            self.utilisation,
             np.zeros(len(self.prices)),
             rounds,
             STEP,
         )
+
+
+def _dear(cost_s: FloatArray, family: IntArray, accuracy: FloatArray) -> FloatArray:
+    """Shape (kinds,): price above which nobody pays for more than a family's cheapest variant."""
+    dear = np.full(len(cost_s), 1e-3)
+    for k, seconds in enumerate(cost_s):
+        for f in range(int(family.max()) + 1):
+            own = np.flatnonzero((family == f) & np.isfinite(seconds))
+            if len(own):
+                cheapest = own[seconds[own].argmin()]
+                more_s, better = (
+                    seconds[own] - seconds[cheapest],
+                    accuracy[own] - accuracy[cheapest],
+                )
+                gains = better[more_s > 0] / more_s[more_s > 0]
+                dear[k] = max(dear[k], gains.max(initial=0.0))
+    return dear
 
 
 def _buckets(deadline_s: FloatArray) -> tuple[FloatArray, IntArray]:

@@ -154,7 +154,7 @@ def _fill(
                         continue
                     gain = accuracy[v] - (price[i] + surcharge[i] * scale) * took_s / b
                     gain -= SOONER * (end_s[i] + took_s - now_s)
-                    gain -= wait * (end_s[i] - now_s) / (due_s[head] - now_s)
+                    gain -= wait * (end_s[i] + took_s - now_s) / (due_s[head] - now_s)
                     if gain > best:
                         best, b_server, b_variant, b_size, b_most = gain, i, v, b, most
                         chosen_here = True
@@ -299,8 +299,9 @@ class Rolling(Specification):
     memory_s
         Over which the rate of arrivals is averaged.
     wait
-        Accuracy that it costs to plan a batch after the whole of its first request's slack: above
-        0 it prefers idle servers, since requests that come later may push back what is planned.
+        Accuracy, times the number of servers, that a batch costs which ends as late as its first
+        request allows. Above 0 it prefers idle servers, since requests that come later may push
+        back what is planned, and short batches, which later ones wait less for.
     hold
         Whether a batch may wait on an idle server for more requests. Few servers with short and
         long deadlines keep more of the short ones without.
@@ -414,7 +415,7 @@ class RollingHorizon:
                 self.accuracy,
                 price,
                 self.options.price,
-                self.options.wait,
+                self.options.wait / len(self.kind),
                 self.surcharge,
                 scale,
                 self.sizes,

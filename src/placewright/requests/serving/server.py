@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.requests.plan import RequestPlan
+from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
@@ -87,7 +88,7 @@ class ServingOptions:
         What a client may ask.
     """
 
-    policy: StartsPolicies = field(default_factory=lambda: PlannedPolicy(RequestPlan("rolling")))
+    policy: StartsPolicies = field(default_factory=lambda: PlannedPolicy(named_policy("auto")))
     engine: str = "local"
     host: str = "127.0.0.1"
     port: int = 8000
