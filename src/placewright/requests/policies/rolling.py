@@ -351,7 +351,8 @@ class RollingHorizon:
         self.family, self.accuracy = s.family.copy(), s.accuracy.copy()
         self.load_s, self.sizes = s.load_s.copy(), _sizes(s.max_batch)
         servers = np.bincount(self.kind, minlength=len(first)).astype(np.float64)
-        self.load.revise(self.planned_s[first], servers, self.family, self.accuracy)
+        # Means: what is planned for is needed seldom, and would make time seem scarcer than it is.
+        self.load.revise(s.planned_s(0.0)[first], servers, self.family, self.accuracy)
         self.end_s, self.fastest_s = np.zeros(s.servers), np.zeros(s.variants)
         self.last = np.zeros(s.families, dtype=np.int64)
         self.candidate = np.zeros(s.servers, dtype=np.int64)
