@@ -39,6 +39,10 @@ from serving_loads import SERVERS, family
 SIMULATED = 3000
 """Requests of the stream on which the rate is planned."""
 
+REPLANNED, AS_BEFORE = 6, 0.97
+"""Times that the rate is planned at most, each after a load of what was planned before, and the
+change at which that ends."""
+
 
 def promised(service: Service, deadline_s: float, target: float) -> float:
     """Requests per second at which the simulation keeps the target."""
@@ -49,16 +53,28 @@ def promised(service: Service, deadline_s: float, target: float) -> float:
     return carried(problem, target, steps=5)
 
 
-def warm_up(running: Running, duration_s: float, deadline_s: float) -> None:
-    """Serve half of the full rate, so that latencies are those of servers that work side by side.
+def warm_up(running: Running, rate: float, duration_s: float, deadline_s: float) -> None:
+    """Serve this rate, so that latencies are those of servers that work side by side.
 
     At the start each is measured alone, which is faster.
     """
     if duration_s <= 0:
         return
-    rate = 0.5 * full_rate(running.dispatcher.service)
     arrival_s = poisson(np.random.default_rng(1), rate, duration_s)
     play(running.url, [family()], stream_of(arrival_s, deadline_s))
+
+
+def planned(running: Running, given: argparse.Namespace, deadline_s: float) -> float:
+    """The rate that is still promised with the latencies that servers have at that rate."""
+    rate = 0.5 * full_rate(running.dispatcher.service)
+    for _ in range(REPLANNED):
+        warm_up(running, rate, given.warm_up, deadline_s)
+        before = rate
+        rate = promised(running.dispatcher.service, deadline_s, given.target)
+        print(f"after {before:.1f} requests/s: {rate:.1f} at success {given.target:g}", flush=True)
+        if AS_BEFORE <= rate / before <= 1 / AS_BEFORE:
+            break
+    return given.share * min(rate, before)
 
 
 def client(url: str, rate: float, given: argparse.Namespace) -> None:
@@ -111,9 +127,8 @@ def main() -> None:
     log = Path(tempfile.mkdtemp()) / "log.jsonl"
     with running_server([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
         deadline_s = given.latency - given.reserve
-        warm_up(running, given.warm_up, deadline_s)
+        rate = planned(running, given, deadline_s)
         before = running.dispatcher.service
-        rate = given.share * promised(before, deadline_s, given.target)
         print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}")
         print(f"planned: {rate:.1f} requests/s at success {given.target:g}", flush=True)
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
