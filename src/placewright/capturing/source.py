@@ -120,7 +120,8 @@ def _factory(source: str) -> Callable[..., Any]:
         public = [key for key in vars(_module(path)) if not key.startswith("_")]
         raise UnknownNameError("factory", name, public, where=f"module {path}")
     if not callable(made):
-        raise InputError(f"{name!r} is not a function", where=f"module {path}")
+        hint = "name a function of no arguments that returns (model, inputs)"
+        raise InputError(f"{name!r} is not a function", where=f"module {path}", hint=hint)
     return made  # type: ignore[no-any-return]
 
 

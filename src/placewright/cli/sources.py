@@ -33,7 +33,7 @@ SCHEMES = {
     "openvino": "FILE.xml or openvino:MODEL, a model that OpenVINO executes",
     "tensorflow": "GRAPH.pb, FOLDER of a SavedModel, MODEL.keras or "
     "tensorflow:package.module:factory, models that TensorFlow executes",
-    "dag": "dag:FILE.json, a task graph on unlike nodes",
+    "dag": "dag:FILE.json, a task graph on heterogeneous nodes",
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }

@@ -18,6 +18,7 @@ from placewright.operators.explain_module import (
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.report.text import seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,10 @@ def _binding(
     near = others[0]
     change = near.value_s - value_s
     if change < 0:
-        return f"nothing: on {near.device} the plan would take {-change:.4g} s less" + because
+        return f"nothing: on {near.device} the plan would take {seconds(-change)} less" + because
     if change == 0:
         return f"nothing: on {near.device} the plan would take as long" + because
-    return f"time: on {near.device}, the next best, the plan takes {change:.4g} s more" + because
+    return f"time: on {near.device}, the next best, the plan takes {seconds(change)} more" + because
 
 
 def _received(problem: OperatorProblem, judged: OperatorJudgement, op: int) -> dict[str, str]:

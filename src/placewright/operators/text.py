@@ -98,13 +98,18 @@ def _split(split: Split) -> str:
     return f"split {split.module}: {', '.join(parts[:4])} of its {kind}"
 
 
+def _along(count: int, where: str = "") -> str:
+    """Operators of one colocation group, beside what is explained."""
+    return f", with {count} operator{'s' * (count != 1)}{where} that must move along" * (count > 0)
+
+
 def _largest(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(amounts.items(), key=lambda pair: -pair[1])
 
 
 def module_explanation_text(e: ModuleExplanation) -> str:
     """Where a module's operators are, what it exchanges, and where else it could be."""
-    together = f", with {e.together} outside of it that move with it" if e.together else ""
+    together = _along(e.together, " outside of it")
     rows = [
         (name, str(part.operators), seconds(part.seconds), size(part.resident_bytes))
         for name, part in e.parts.items()
@@ -144,7 +149,7 @@ def _traffic(way: str, preposition: str, amounts: Mapping[str, float]) -> list[s
 def explanation_text(explanation: Explanation) -> str:
     """Where an operator is, and where else it could be."""
     e = explanation
-    mates = f", with {e.group - 1} that move with it" if e.group > 1 else ""
+    mates = _along(e.group - 1)
     crossing = [f"  receives {name} from {device}" for name, device in e.received.items()]
     crossing += [f"  sends {name} to {', '.join(to)}" for name, to in e.sent.items()]
     return "\n".join(
