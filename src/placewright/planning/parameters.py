@@ -200,7 +200,8 @@ def _with(
 ) -> tuple[str, Planner]:
     """The planner of this name with these parameters, and its label."""
     if name == AUTO and name not in planners:
-        raise InputError(f"{AUTO} is no single planner", hint="name planners, or give auto alone")
+        hint = "name planners; compare without any runs all of them, plan without one runs auto"
+        raise InputError(f"{AUTO} is no single planner", hint=hint)
     if name not in planners:
         raise UnknownNameError("planner", name, [AUTO, *planners])
     planner = planners[name]

@@ -18,6 +18,7 @@ from placewright.cli.options import (
     TraceOption,
 )
 from placewright.errors import InputError
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.planning.wing import Loaded
@@ -45,7 +46,11 @@ SeedsOption = Annotated[
 CheckpointOption = Annotated[
     Path,
     typer.Option(
-        "--checkpoint", metavar="FILE", show_default=False, help="Safetensors file of parameters."
+        "--checkpoint",
+        metavar="FILE",
+        show_default=False,
+        callback=output_file,
+        help="Safetensors file of parameters.",
     ),
 ]
 ResumeOption = Annotated[
