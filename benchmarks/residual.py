@@ -1,12 +1,16 @@
 """Errors of predicted steps before and after a residual model, on models that it never saw.
 
     python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs FOLDER]
+                                   [--random 100]
 
 Of each of the twelve models of `small_steps.py`, or the zoo's small ones where they are named,
 single devices and plans of quick planners that use several are measured in turns. Every model's
 runs are then corrected by what was learned from the other models' runs; the strength of the
 regression is chosen without the model, too. The same steps are also predicted from costs computed
 from FLOPs and bytes, as where nothing was profiled.
+
+`--random N` measures N drawn models of mixed kinds and N of one kind (`random_models.py`), too, of
+those whose computed step takes `RANDOM_S` on the fastest device. They are only learned from.
 
 `--runs FOLDER` keeps the runs after every model, by how costs were found; models that it has are
 not measured again, and with `--minutes M` no other is begun after so many.
@@ -24,6 +28,7 @@ import numpy as np
 
 from placewright import (
     Cluster,
+    ModelSource,
     OperatorProblem,
     ProfileTable,
     Result,
@@ -36,14 +41,18 @@ from placewright import (
     running,
 )
 from placewright.operators.measuring import MeasuringRounds
-from placewright.operators.residual import Corrected, MeasuredRun, fit, held_out, measured_run
+from placewright.operators.residual import Corrected, MeasuredRun, held_out, measured_run
 from placewright.operators.residual_files import read_runs, write_runs
 from placewright.planning.contract import silent
 from placewright.testing.small_zoo import SIZES, small
+from random_models import drawn, drawn_names
 from small_steps import MODELS, SPLITTING
 
 METHODS = ("measured", "analytic")
 """How costs were found: profiled, or computed from FLOPs and bytes."""
+
+RANDOM_S = (7e-4, 6e-2)
+"""Computed seconds of a step of drawn models: zoo models of this benchmark take 1 to 60 ms."""
 
 
 Runs = dict[str, list[MeasuredRun]]
@@ -73,9 +82,12 @@ def collected(
 
 
 def measured(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> Runs:
-    """Runs of a model's plans, measured in turns."""
-    source = MODELS[name].source(name) if name in MODELS else small(name)
-    graph = capture_source(source, training=name not in MODELS or MODELS[name].training)
+    """Runs of a model's plans, measured in turns; none of a drawn model of another size."""
+    source, training = model(name)
+    graph = capture_source(source, training=training)
+    computed = profile(graph, cluster, method="analytic")
+    if "-" in name and not RANDOM_S[0] < computed.compute_s.sum(axis=0).min() < RANDOM_S[1]:
+        return {}
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state, table=table)
     results = plans(problem)
@@ -83,13 +95,19 @@ def measured(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> Ru
         turns = MeasuringRounds(runner.session, results, 0)
         turns.measure(steps, 5, silent)
         taken_s = [turns.measurement(k).measured_s for k in range(len(results))]
-    computed = profile(graph, cluster, method="analytic")
     judged = {"measured": [r.judgement for r in results]}
     judged["analytic"] = [judge(computed, r.plan) for r in results]
     return {
         method: [measured_run(j, s, name) for j, s in zip(found, taken_s, strict=True)]
         for method, found in judged.items()
     }
+
+
+def model(name: str) -> tuple[ModelSource, bool]:
+    """A model, and whether it is trained."""
+    if name in MODELS:
+        return MODELS[name].source(name), MODELS[name].training
+    return drawn(name) if "-" in name else (small(name), True)
 
 
 def plans(problem: OperatorProblem) -> list[Result]:
@@ -107,7 +125,7 @@ def error(seconds: float, run: MeasuredRun) -> float:
 
 
 def summary(runs: Sequence[MeasuredRun], held: Sequence[Corrected]) -> str:
-    """Errors before and after, how many intervals held, and what a fit to all runs chooses."""
+    """Errors before and after, and how many intervals held."""
     before = np.abs([error(run.predicted_s, run) for run in runs])
     after = np.abs([error(c.seconds, run) for c, run in zip(held, runs, strict=True)])
     inside = [c.low_s <= run.measured_s <= c.high_s for c, run in zip(held, runs, strict=True)]
@@ -116,12 +134,11 @@ def summary(runs: Sequence[MeasuredRun], held: Sequence[Corrected]) -> str:
         f"{errors.max():.1%}"
         for kind, errors in (("judge", before), ("held out, corrected", after))
     ]
-    chosen = fit(runs).strength
     return "\n".join(
         [
             *lines,
             f"median error after / before: {np.median(after) / np.median(before):.2f}; 95 % "
-            f"intervals that held: {sum(inside)} of {len(runs)}; strength for all runs: {chosen}",
+            f"intervals that held: {sum(inside)} of {len(runs)}",
         ]
     )
 
@@ -132,24 +149,27 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, *SIZES])
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--runs", type=Path, help="a folder")
     parser.add_argument("--minutes", type=float, default=1e6)
     asked = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     cluster = load_cluster(asked.on)
-    for method, runs in collected(
-        asked.models, cluster, asked.steps, asked.runs, asked.minutes
-    ).items():
+    names = [*asked.models, *drawn_names(asked.random)]
+    for method, runs in collected(names, cluster, asked.steps, asked.runs, asked.minutes).items():
         print(f"\n## Costs: {method}\n")
-        print_table(runs)
+        print_table([run for run in runs if run.model in names], asked.models)
 
 
-def print_table(runs: Sequence[MeasuredRun]) -> None:
-    """A row per run, and the summary."""
-    if len({run.model for run in runs}) < 3:
+def print_table(learned: Sequence[MeasuredRun], scored: Sequence[str]) -> None:
+    """A row per run of the models that are scored, and the summary."""
+    runs = [run for run in learned if run.model in scored]
+    others = {run.model for run in learned} - set(scored)
+    if len({run.model for run in runs}) + min(len(others), 2) < 3:
         print("Runs of three models are needed to hold one out.")
         return
-    held = held_out(runs)
+    print(f"Learned from {len(others)} drawn models, too.\n")
+    held = held_out(learned, {run.model for run in runs})
     print("| model | predicted ms | corrected ms | measured ms | before | after |")
     print("|---|---|---|---|---|---|")
     for run, found in zip(runs, held, strict=True):

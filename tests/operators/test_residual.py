@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.measurement.speed_up import T_95
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.judgement import OperatorJudgement
@@ -130,6 +131,38 @@ def test_most_intervals_hold_on_held_out_models() -> None:
         for run, found in zip(runs, held_out(runs), strict=True)
     ]
     assert np.mean(inside) >= 0.8
+
+
+def test_models_held_out_are_those_asked_for() -> None:
+    """The others are only learned from; a model is corrected as by a fit to all but its runs."""
+    runs = synthetic(0.02, 0, biased=True)
+    model = runs[4].model
+    found = held_out(runs, [model])
+    assert found == tuple(
+        c for c, run in zip(held_out(runs), runs, strict=True) if run.model == model
+    )
+    others = fit([run for run in runs if run.model != model])
+    asked = [run for run in runs if run.model == model]
+    again = [others.corrected_run(run.features, run.predicted_s, run.devices) for run in asked]
+    assert [c.seconds for c in found] == pytest.approx([c.seconds for c in again])
+    assert [c.low_s for c in found] == pytest.approx([c.low_s for c in again])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_interval_comes_from_models_left_out(seed: int) -> None:
+    """What a fit says of models that it left out is what they show, choices made without them."""
+    runs = synthetic(0.02, seed, biased=True)
+    models = list(dict.fromkeys(run.model for run in runs))
+    squares = [
+        np.mean(
+            [math.log(c.seconds / run.measured_s) ** 2 for c, run in zip(found, own, strict=True)]
+        )
+        for model in models
+        for own in [[run for run in runs if run.model == model]]
+        for found in [held_out(runs, [model])]
+    ]
+    half = T_95[-1] * math.sqrt(np.mean(squares))
+    assert fit(runs).half_log == pytest.approx(half, rel=0.3)
 
 
 def test_what_was_never_measured_is_named_and_not_corrected() -> None:

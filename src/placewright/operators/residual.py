@@ -1,19 +1,19 @@
 """Residual model: what the judge gets wrong, learned from measured runs.
 
-A measured run says one number, ``log(measured / predicted)``. It is taken for a mean, over the
-critical path, of an error that each operator and transfer there has, and this error for a smooth
-function of its kind, device, seconds and bytes: Gaussian process regression (Rasmussen and Williams
-2006, isbn 9780262182539) on the mean of a kernel over pairs of critical operators, solved in closed
-form. What was never measured is not corrected. How much noise is assumed, and whether anything is
-corrected at all, is chosen by leaving out one model after another, because a correction is wanted
-for models that were never measured.
+A measured run says one number, ``log(measured / predicted)``. Its seconds are taken for a sum, over
+the critical path, of operators and transfers that each take ``exp(error)`` times as long as
+predicted, and this error for a smooth function of kind, device, seconds and bytes: Gaussian process
+regression (Rasmussen and Williams 2006, isbn 9780262182539), made linear about its own answer a few
+times over. What was never measured is not corrected. How much noise is assumed, and whether
+anything is corrected at all, is chosen by leaving out one model after another, because a correction
+is wanted for models that were never measured.
 The judge stays the only code that gives a plan its value; a correction is shown beside it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,8 +40,14 @@ FEATURES_VERSION = 2
 TRANSFER = "transfer"
 """Kind of a transfer; its device is ``""``."""
 
-STRENGTHS = (None, 0.3, 0.1, 0.03, 0.01, 0.003)
-"""Variance of noise per run of a model, the strongest first: ``None`` corrects nothing."""
+STRENGTHS = (None, 1.0, 0.3, 0.1, 0.03, 0.01)
+"""Variance of noise that a model's runs share, the strongest first: ``None`` corrects nothing."""
+
+OWN_NOISE = 0.2
+"""Variance of each run's own noise, in that of its model: a profile drifts for all of its plans."""
+
+ROUNDS, LARGEST_STEP = 6, 1.5
+"""Of the regression, and by how much the logarithm of an error may change in one."""
 
 ANY_KIND, SAME_KIND, SAME_DEVICE = 0.3, 0.7, 0.05
 """Prior variances: what all kinds of one size have in common, one kind, one device at any size."""
@@ -141,8 +147,10 @@ class ResidualModel:
         What it was fitted to.
     strength
         The entry of `STRENGTHS` that was chosen.
+    known
+        The critical work of these runs.
     weights
-        Shape (runs,), of the similarities to each.
+        Shape (works,), of the similarities to each.
     half_log
         Half the 95 % interval of the logarithm: Student's quantile times the root mean square
         error of the models that were left out.
@@ -150,6 +158,7 @@ class ResidualModel:
 
     runs: tuple[MeasuredRun, ...]
     strength: float | None
+    known: _Works
     weights: FloatArray
     half_log: float
 
@@ -168,8 +177,9 @@ class ResidualModel:
         outside = sorted({work[0] for work in path if work[0] not in known and work[4] >= SEEN})
         if tuple(devices) not in {run.devices for run in self.runs}:
             outside.append("devices")
-        log = _similarity([path], [run.features for run in self.runs])[0] @ self.weights
-        found = predicted_s * math.exp(float(log))
+        asked = _works([path])
+        error = _similarity(asked, self.known) @ self.weights
+        found = predicted_s * math.exp(float(_logs(asked.share, error)[0]))
         return Corrected(
             predicted_s,
             found,
@@ -265,26 +275,31 @@ def fit(runs: Sequence[MeasuredRun]) -> ResidualModel:
             by=f"{len(runs)} runs of {len(models)} models",
             hint="measure plans of another model, too",
         )
-    paths = [run.features for run in runs]
-    return _fitted(runs, _similarity(paths, paths))
+    works = _works([run.features for run in runs])
+    return _fitted(runs, works, works.share, _similarity(works, works))
 
 
-def _fitted(runs: tuple[MeasuredRun, ...], kernel: FloatArray) -> ResidualModel:
-    """As `fit`, where the similarities of all pairs of runs are known."""
+def _fitted(
+    runs: tuple[MeasuredRun, ...], works: _Works, share: FloatArray, prior: FloatArray
+) -> ResidualModel:
+    """As `fit`, where the similarities of all pairs of works are known; `share`: rows of `runs`."""
     models = list(dict.fromkeys(run.model for run in runs))
     y = np.array([run.log_ratio for run in runs])
     model = np.array([models.index(run.model) for run in runs])
-    errors = np.array([_left_out(kernel, y, model, strength) for strength in STRENGTHS])
+    found = [_regression(share, prior, y, model, strength) for strength in STRENGTHS]
+    errors = np.array([left for _, left in found])
     chosen = _chosen(_means(np.abs(errors), model))
     squares = float(_means(errors**2, model)[chosen].mean())
-    quantile = T_95[min(len(models) - 1, len(T_95)) - 1]
-    weights = _weights(kernel, y, model, STRENGTHS[chosen])
-    return ResidualModel(runs, STRENGTHS[chosen], weights, quantile * math.sqrt(squares))
+    half_log = T_95[min(len(models) - 1, len(T_95)) - 1] * math.sqrt(squares)
+    return ResidualModel(runs, STRENGTHS[chosen], works, found[chosen][0], half_log)
 
 
-def held_out(runs: Sequence[MeasuredRun]) -> tuple[Corrected, ...]:
+def held_out(
+    runs: Sequence[MeasuredRun], only: Collection[str] | None = None
+) -> tuple[Corrected, ...]:
     """Each run corrected by what was learned without its model; nothing is chosen on it either.
 
+    `only`: models whose runs are corrected; those of the others are only learned from.
     Raises `InputError`: runs of fewer than three models.
     """
     models = dict.fromkeys(run.model for run in runs)
@@ -295,36 +310,47 @@ def held_out(runs: Sequence[MeasuredRun]) -> tuple[Corrected, ...]:
             by=f"{len(runs)} runs of {len(models)} models",
             hint="measure plans of other models, too",
         )
-    paths = [run.features for run in runs]
-    kernel, learned = _similarity(paths, paths), {}
-    for model in models:
+    works = _works([run.features for run in runs])
+    prior, learned = _similarity(works, works), {}
+    for model in models if only is None else only:
         others = [k for k, run in enumerate(runs) if run.model != model]
-        learned[model] = _fitted(tuple(runs[k] for k in others), kernel[np.ix_(others, others)])
+        left = tuple(runs[k] for k in others)
+        learned[model] = _fitted(left, works, works.share[others], prior)
     return tuple(
-        learned[run.model].corrected_run(run.features, run.predicted_s, run.devices) for run in runs
+        learned[run.model].corrected_run(run.features, run.predicted_s, run.devices)
+        for run in runs
+        if run.model in learned
     )
 
 
-def _left_out(
-    kernel: FloatArray, y: FloatArray, model: IntArray, strength: float | None
-) -> FloatArray:
-    """Shape (runs,): errors of the logarithm, each corrected by the other models' runs."""
-    left = y.copy()
-    for out in range(model.max() + 1):
-        of, others = np.flatnonzero(model == out), np.flatnonzero(model != out)
-        weights = _weights(kernel[np.ix_(others, others)], y[others], model[others], strength)
-        left[of] -= kernel[np.ix_(of, others)] @ weights
-    return left
-
-
-def _weights(
-    kernel: FloatArray, y: FloatArray, model: IntArray, strength: float | None
-) -> FloatArray:
-    """``(K + N)^-1 y``; noise grows with a model's runs, so that every model counts alike."""
+def _regression(
+    share: FloatArray, prior: FloatArray, y: FloatArray, model: IntArray, strength: float | None
+) -> tuple[FloatArray, FloatArray]:
+    """Weights of works, and what the other models' runs leave of each logarithm."""
+    weights = np.zeros(len(prior))
     if strength is None:
-        return np.zeros(len(y))
-    noise = np.diag(strength * np.bincount(model)[model])
-    return np.asarray(np.linalg.solve(kernel + noise, y), dtype=np.float64)
+        return weights, y
+    noise = strength * (np.equal.outer(model, model) + OWN_NOISE * np.eye(len(y)))
+    for _ in range(ROUNDS):
+        error = prior @ weights
+        taken = share * np.exp(error)
+        slope = taken / taken.sum(axis=1, keepdims=True)
+        inverse = np.linalg.inv(slope @ prior @ slope.T + noise)
+        found = inverse @ (y - _logs(share, error) + slope @ error)
+        step = slope.T @ found - weights
+        weights = weights + step * min(1.0, LARGEST_STEP / max(np.abs(prior @ step).max(), 1e-9))
+    # Of all models but one, by blocks of a single inverse (Rasmussen and Williams, section 5.4.2).
+    left = np.zeros(len(y))
+    for out in range(model.max() + 1):
+        of = np.flatnonzero(model == out)
+        left[of] = np.linalg.solve(inverse[np.ix_(of, of)], found[of])
+    return weights, left
+
+
+def _logs(share: FloatArray, error: FloatArray) -> FloatArray:
+    """Shape (paths,): logarithm of how many times as long each takes; exactly 0 without errors."""
+    logs: FloatArray = np.log1p(share @ np.expm1(error))
+    return logs
 
 
 def _means(values: FloatArray, model: IntArray) -> FloatArray:
@@ -340,40 +366,35 @@ def _chosen(scores: FloatArray) -> int:
     return best if sure else 0
 
 
-def _similarity(
-    paths: Sequence[Sequence[CriticalWork]], others: Sequence[Sequence[CriticalWork]]
-) -> FloatArray:
-    """Prior covariance of the errors of critical paths, shape (paths, others)."""
-    a, b = _columns(paths), _columns(others)
-    found = np.zeros((len(paths), len(others)))
-    for kind in np.unique(a.kind):  # a block at a time: pairs of operators are many
-        at = a.kind == kind
-        apart = (a.log_s[at, None] - b.log_s) / WIDTHS[0], (a.log_b[at, None] - b.log_b) / WIDTHS[1]
-        near = np.exp(-0.5 * (apart[0] ** 2 + apart[1] ** 2))
-        alike = ANY_KIND * ((kind == TRANSFER) == (b.kind == TRANSFER)) + SAME_KIND * (
-            b.kind == kind
-        )
-        pairs = near * alike + SAME_DEVICE * (a.device[at, None] == b.device)
-        np.add.at(found, a.path[at], (a.share[at, None] * pairs * b.share) @ b.belongs)
+def _similarity(a: _Works, b: _Works) -> FloatArray:
+    """Prior covariance of the errors of works, shape (works of a, works of b)."""
+    apart_s, apart_b = (np.subtract.outer(a.sizes[k], b.sizes[k]) / WIDTHS[k] for k in range(2))
+    kinds, devices = (np.equal.outer(a.names[k], b.names[k]) for k in range(2))
+    transfers = np.equal.outer(a.names[0] == TRANSFER, b.names[0] == TRANSFER)
+    alike = ANY_KIND * transfers + SAME_KIND * kinds
+    near = np.exp(-0.5 * (apart_s**2 + apart_b**2))
+    found: FloatArray = alike * near + SAME_DEVICE * devices
     return found
 
 
-class _Columns(NamedTuple):
-    """Critical work of several paths; arrays of shape (works,)."""
+class _Works(NamedTuple):
+    """Critical work of several paths, each kind and size once.
 
-    path: IntArray
-    kind: NDArray[np.str_]
-    device: NDArray[np.str_]
-    log_s: FloatArray
-    log_b: FloatArray
+    `names` (kinds, devices) and `sizes` (log seconds, log bytes) have shape (2, works), `share`
+    (paths, works); several critical paths count as one.
+    """
+
+    names: NDArray[np.str_]
+    sizes: FloatArray
     share: FloatArray
-    belongs: FloatArray
-    """Shape (works, paths), 1 where a work is of a path."""
 
 
-def _columns(paths: Sequence[Sequence[CriticalWork]]) -> _Columns:
-    path = np.repeat(np.arange(len(paths)), [len(p) for p in paths])
-    works = [work for p in paths for work in p]
-    kind, device = (np.array([w[k] for w in works], dtype=np.str_) for k in range(2))
-    log_s, log_b, share = (np.array([w[k] for w in works], dtype=np.float64) for k in (2, 3, 4))
-    return _Columns(path, kind, device, log_s, log_b, share, np.eye(len(paths))[path])
+def _works(paths: Sequence[Sequence[CriticalWork]]) -> _Works:
+    at = {key: k for k, key in enumerate(dict.fromkeys(work[:4] for p in paths for work in p))}
+    share = np.zeros((len(paths), len(at)))
+    for i, path in enumerate(paths):
+        for work in path:
+            share[i, at[work[:4]]] += work[4]
+    names = np.array([key[:2] for key in at], dtype=np.str_).reshape(-1, 2).T
+    sizes = np.array([key[2:] for key in at], dtype=np.float64).reshape(-1, 2).T
+    return _Works(names, sizes, share / share.sum(axis=1, keepdims=True))
