@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,10 +81,10 @@ def net() -> Net:
 X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
 
 
-def placed(model: nn.Module, **settings: Any) -> PlacedModel:
+def placed(model: nn.Module, example: Any = X, **settings: Any) -> PlacedModel:
     """On three devices of this machine, planned at once."""
     asked = {"planner": "round-robin", "method": "analytic"} | settings
-    return placewright.place(model, X, TRIO, **asked)
+    return placewright.place(model, example, TRIO, **asked)
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +183,52 @@ def test_what_cannot_be_called_is_refused_and_nothing_is_lost(up: PlacedModel) -
     with pytest.raises(WorkerError, match="killed by signal 9"):
         _kill_and_call(up)
     assert same(up(X), expected(up.workload.source.model, X))
+
+
+def test_arguments_that_the_example_has_may_be_left_out() -> None:
+    """What is left is told apart by its name; dtypes are those of the same argument."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(6, 4)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None, k: Tensor | None = None) -> Tensor:
+            y = self.a(x) if mask is None else self.a(x) * mask[:, None]
+            return y if k is None else y + k
+
+    model, mask, k = Masked(), torch.ones(5), torch.tensor(2)
+    with placed(model, example={"x": X, "mask": mask, "k": k}) as up:
+        for call in ({"x": X}, {"x": X, "k": k}, {"x": X, "mask": mask.expand(5)}):
+            assert torch.equal(up(**call), expected(model, **call))
+        with pytest.raises(InputError, match=r"argument k: .*another dtype"):
+            up(x=X, k=mask[0])
+
+
+def test_expanded_tensors_go_in_and_come_out() -> None:
+    """They have fewer elements in memory than values."""
+
+    class Wide(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return (x * 2).mean(0, keepdim=True).expand(5, 6), (x + 1)[:, ::2]
+
+    model = Wide()
+    with placed(model, example=torch.randn(1, 6).expand(5, 6)) as up:
+        for x in (X, torch.randn(1, 6).expand(5, 6), torch.randn(5, 1).expand(5, 6)):
+            for found, true in zip(up(x), expected(model, x), strict=True):
+                assert torch.equal(found, true)
+                assert found.stride() == true.stride()
+
+
+def test_threads_of_the_caller_take_turns(up: PlacedModel) -> None:
+    """Each gets the answer to its own call."""
+
+    def call(k: int) -> bool:
+        x = torch.full((2 + k % 2, 6), float(k))
+        return same(up(x), expected(up.workload.source.model, x))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(9)))
 
 
 class Growing(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 import placewright
 from placewright.errors import CheckError, InputError, RunError, UnsupportedError
-from tests.operators.adaptive.jobs import TRIO, net
+from tests.operators.adaptive.jobs import TRIO, net, starve
 from tests.operators.adaptive.test_trainer import LOSS, batches
 
 
@@ -129,6 +128,7 @@ def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:
             ),
             r"no target 0 \(it has input 0\).*the same kinds": lambda: trainer.step(x),
             r"got str\).*next: give what the model": lambda: trainer.step("x", y),
+            r"target differs from the example's .*the example has": lambda: trainer.step(x, (y, 2)),
             r"evaluate: input 0 has another dtype .*\(torch\.float64": lambda: trainer.evaluate(
                 x.double()
             ),
@@ -171,9 +171,38 @@ def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
     assert "the judge expected" in fault.text
 
 
-def starve(session: Any, spare_bytes: int) -> None:
-    """Let the worker of b have no more than so many bytes beside what it has."""
-    pid = session.group.processes[1].pid
-    status = Path(f"/proc/{pid}/status").read_text()
-    data = int(status.split("VmData:")[1].split()[0]) * 1024
-    resource.prlimit(pid, resource.RLIMIT_DATA, (data + spare_bytes,) * 2)
+class Scaled(torch.nn.Module):
+    """Two tensors and a number, told apart by their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, shift: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """All three count."""
+        return self.a(x) * scale + shift
+
+
+def test_batches_are_told_apart_by_names_and_by_what_is_no_tensor() -> None:
+    """Keys in another order, lists for tuples; another number is refused, or evaluated with."""
+    x, shift = torch.ones(3, 8), torch.zeros(3, 8)
+    model, twin = Scaled(), Scaled()
+    twin.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    how = {"loss_fn": lambda y, t: LOSS(y, t[0]), "targets": (x,), "method": "analytic"}
+    example = {"x": x, "shift": shift, "scale": 2.0}
+    turned = {"scale": 2.0, "shift": shift, "x": x}
+    mine = torch.optim.SGD(model.parameters(), lr=0.1)
+    with placewright.Trainer(model, example, TRIO, optimizer=mine, **how) as trainer:
+        for _ in range(2):
+            loss = LOSS(twin(**turned), x)
+            assert trainer.step(turned, [x]) == loss.item()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with pytest.raises(InputError, match=r"input 2 differs .*\(3\.0, the example has 2\.0\)"):
+            trainer.step({**example, "scale": 3.0}, (x,))
+        with torch.no_grad():
+            for scale in (1.0, 3.0):
+                found = trainer.evaluate({**example, "scale": scale})
+                assert torch.equal(found, twin.eval()(x, shift, scale))

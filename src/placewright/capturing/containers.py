@@ -60,6 +60,20 @@ def constants_of(tree: Any) -> tuple[tuple[str, Any], ...]:
     return (("", str(spec)), *walk.found)
 
 
+def in_order_of(example: Any, tree: Any) -> Any:
+    """`tree` with the containers of `example` where it has their content.
+
+    Dicts in its order of keys, tuples where a data loader made lists of them: by the order of the
+    leaves tensors are told apart.
+    """
+    if type(example) is dict and isinstance(tree, dict) and example.keys() == tree.keys():
+        return {key: in_order_of(part, tree[key]) for key, part in example.items()}
+    plain = type(example) in (list, tuple) and type(tree) in (list, tuple)
+    if plain and len(example) == len(tree):
+        return type(example)(map(in_order_of, example, tree))
+    return tree
+
+
 def refilled(tree: Any, values: Iterator[Any]) -> Any:
     """A copy of the containers with `values` in the place of the tensors, in order."""
     leaves, spec = tree_flatten(tree)

@@ -135,9 +135,9 @@ class Calls:
         """
         example = as_arguments(self.source.inputs, self.graph.name)
         arguments = self._bound(args, keywords, by_keyword=isinstance(example, dict))
-        known = _tensors(example)
-        for key, value in _tensors(arguments).items():
-            self._check(key, value, known.get(key))
+        known = _tensors_of_arguments(example)
+        for where, value in _tensors_of_arguments(arguments).items():
+            self._check(where, value, known.get(where))
         return arguments
 
     def form(self, arguments: Any) -> CallForm:
@@ -203,8 +203,8 @@ class Calls:
                 )
         return named
 
-    def _check(self, key: str, value: Tensor, example: Tensor | None) -> None:
-        where = f"placed {self.graph.name}, argument {key}"
+    def _check(self, argument: str, value: Tensor, example: Tensor | None) -> None:
+        where = f"placed {self.graph.name}, argument {argument}"
         if value.device.type not in ("cpu", "cuda"):
             raise InputError(
                 "the tensor has no values that workers could be sent",
@@ -232,6 +232,16 @@ def _program(graph: Graph) -> Program:
 
 def _tensors(tree: Any) -> dict[str, Tensor]:
     return {key: leaf for key, leaf in leaves_of(tree) if isinstance(leaf, Tensor)}
+
+
+def _tensors_of_arguments(arguments: Any) -> dict[str, Tensor]:
+    """By name or position of the argument: a call may leave some out that the example has."""
+    pairs = arguments.items() if isinstance(arguments, Mapping) else enumerate(arguments)
+    return {
+        str(name) if value is leaf else f"{name}, tensor {key}": leaf
+        for name, value in pairs
+        for key, leaf in _tensors(value).items()
+    }
 
 
 def _signature(arguments: Any) -> Signature:

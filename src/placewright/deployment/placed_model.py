@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -85,6 +86,7 @@ class PlacedModel:
         self._calls: Calls | None = None
         self._loaded: tuple[Session, int] | None = None
         self._trained: Scratch | None = None
+        self._one_call = threading.Lock()
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What the model returns for these arguments, computed on the workers.
@@ -109,11 +111,12 @@ class PlacedModel:
             A worker died or raised; the next call starts others.
         """
         self.workers.check_open()
-        calls = self.calls
-        form = calls.form(arguments := calls.arguments(args, keywords))
-        with self.calling() as session:
-            calls.select(session, form)
-            return form.returned(session.call(form.batch(arguments))[1])
+        with self._one_call:  # threads of the caller take turns
+            calls = self.calls
+            form = calls.form(arguments := calls.arguments(args, keywords))
+            with self.calling() as session:
+                calls.select(session, form)
+                return form.returned(session.call(form.batch(arguments))[1])
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """What the model returns for each batch, in order; several are in flight on the workers.

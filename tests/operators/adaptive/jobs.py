@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+from typing import Any
+
 import torch
 
 from placewright.capturing.model import capture_source
@@ -33,3 +37,11 @@ def job(cluster: Cluster = TRIO) -> tuple[ModelSource, Job]:
     graph = capture_source(source, training=True)
     problem = profile(graph, cluster, method="analytic")
     return source, Job(graph, cluster, problem, initial_state(source, graph.program))
+
+
+def starve(session: Any, spare_bytes: int) -> None:
+    """Let the worker of b, the second one, have no more than so many bytes beside what it has."""
+    pid = session.group.processes[1].pid
+    status = Path(f"/proc/{pid}/status").read_text()
+    data = int(status.split("VmData:")[1].split()[0]) * 1024
+    resource.prlimit(pid, resource.RLIMIT_DATA, (data + spare_bytes,) * 2)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from placewright.capturing.containers import leaves_of, refilled
+from placewright.capturing.containers import constants_of, in_order_of, leaves_of, refilled
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
@@ -105,14 +105,38 @@ class StepForms:
     source: ModelSource
     graph: Graph
     _training: dict[Shapes, StepForm] = field(default_factory=dict)
-    _evaluation: dict[Shapes, StepForm] = field(default_factory=dict)
+    _evaluation: dict[tuple[Any, ...], StepForm] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[int, ...]], CallProgram] = field(default_factory=dict)
+
+    def in_order(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
+        """A batch for training in the containers of the example."""
+        arguments = as_arguments(self.source.inputs, self.graph.name)
+        given = in_order_of(arguments, as_arguments(inputs, "batch"))
+        return given, in_order_of(self.source.targets, targets)
+
+    def check_constants(self, inputs: Any, targets: Any) -> None:
+        """Raise `InputError` where such a batch has other values than the example beside tensors.
+
+        A captured step has them built in.
+        """
+        example = (as_arguments(self.source.inputs, self.graph.name), self.source.targets)
+        for role, one, other in zip(BATCH, example, (inputs, targets), strict=True):
+            known, found = dict(constants_of(one)), dict(constants_of(other))
+            for path in dict.fromkeys((*known, *found)):
+                values = [repr(x[path]) if path in x else "a tensor" for x in (found, known)]
+                if values[0] != values[1]:
+                    raise InputError(
+                        f"{role} {path} differs from the example's".replace("  ", " "),
+                        where="Trainer.step",
+                        by=f"{values[0]}, the example has {values[1]}",
+                        hint="what is no tensor is a constant of the captured step: make a tensor "
+                        "of it, or place the model with such an example",
+                    )
 
     def training(self, inputs: Any, targets: Any) -> StepForm:
         """The form of a training step on such a batch."""
         key = shapes_of(batch_tensors(inputs, targets))
         if key not in self._training:
-            inputs, targets = _like(self.source.inputs, inputs), targets
             source = replace(self.source, inputs=inputs, targets=targets)
             self._training[key] = StepForm.of(source, training=True)
         return self._training[key]
@@ -120,7 +144,7 @@ class StepForms:
     def evaluation(self, inputs: Any) -> StepForm:
         """The form of a forward pass in evaluation mode."""
         self._check_dtypes(batch_tensors(inputs))
-        key = shapes_of(batch_tensors(inputs))
+        key = (shapes_of(batch_tensors(inputs)), *constants_of(inputs))
         if key not in self._evaluation:
             source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
             self._evaluation[key] = StepForm.of(source, training=False)
@@ -155,11 +179,6 @@ class StepForms:
             order = range(len(form.graph.operators))
             self._placed[key] = CallProgram(form.graph, carried, order, form.constants)
         return self._placed[key]
-
-
-def _like(example: Any, inputs: Any) -> Any:
-    """Inputs in the form of the example: one tensor, or arguments."""
-    return (inputs,) if isinstance(inputs, Tensor) and not isinstance(example, Tensor) else inputs
 
 
 def _draw_where(graph: Graph, placement: Sequence[int], other: Graph, carried: list[int]) -> None:

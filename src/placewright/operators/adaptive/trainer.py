@@ -176,6 +176,8 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
 
     def _batch(self, inputs: Any, targets: Any) -> tuple[dict[str, torch.Tensor], Program]:
         """The tensors of a batch, and the program that takes batches of its shape."""
+        if self.run.forms is not None:
+            inputs, targets = self.run.forms.in_order(inputs, targets)
         given, batch = batch_tensors(inputs, targets), {}
         other = False
         for item in self.program.inputs:
@@ -203,6 +205,8 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
                 )
             other = other or shape
             batch[item.name] = value
+        if self.run.forms is not None:
+            self.run.forms.check_constants(inputs, targets)
         if not other or self.run.forms is None:
             return batch, self.program
         form = self.run.forms.training(inputs, targets)

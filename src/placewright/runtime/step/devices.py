@@ -224,7 +224,13 @@ def _scalars(compiled: CompiledPart) -> dict[str, float]:
 def laid_out(tensor: torch.Tensor | None, spec: TensorSpec) -> torch.Tensor:
     """A copy with the strides that `spec` promises, zeros where there is none."""
     made = torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype))
-    return made.zero_() if tensor is None else made.copy_(tensor)
+    # An expanded tensor: a stride of 0 repeats its elements, which can be written once only.
+    once = tuple(slice(1) if stride == 0 else slice(None) for stride in spec.stride)
+    if tensor is None:
+        made[once].zero_()
+    else:
+        made[once].copy_(tensor[once])
+    return made
 
 
 def initial(stored: StoredTensor | None, spec: TensorSpec) -> torch.Tensor:
@@ -232,8 +238,10 @@ def initial(stored: StoredTensor | None, spec: TensorSpec) -> torch.Tensor:
 
     Never a view of a file's bytes: those are not aligned, and kernels round by that.
     """
+    if stored is None or 0 in spec.stride:
+        return laid_out(None if stored is None else stored.read(), spec)
     made = torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype))
-    return made.zero_() if stored is None else stored.read_into(made)
+    return stored.read_into(made)
 
 
 def storable(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
