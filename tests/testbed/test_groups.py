@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.errors import UnsupportedError
-from placewright.testbed.groups import RUNTIME_BYTES, Trees, find_trees, quota_us
+from placewright.testbed.groups import (
+    RUNTIME_BYTES,
+    Trees,
+    find_trees,
+    killed_for_memory,
+    quota_us,
+)
 
 
 @given(st.floats(0.001, 64))
@@ -50,3 +56,12 @@ def test_version_2_is_written_as_the_kernel_reads_it(tmp_path: Path) -> None:
     trees.limit_cpu("bed/a", float("inf"))
     trees.limit_memory("bed/a", float("inf"))
     assert (trees.cpu_limit("bed/a"), trees.memory_limit("bed/a")) == (float("inf"),) * 2
+
+
+def test_processes_that_the_kernel_killed_for_memory_are_counted(tmp_path: Path) -> None:
+    """In both versions; a group that says nothing has none."""
+    assert killed_for_memory(tmp_path) == 0
+    (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert killed_for_memory(tmp_path) == 2
+    (tmp_path / "memory.events").write_text("low 0\noom 4\noom_kill 3\n")
+    assert killed_for_memory(tmp_path) == 3

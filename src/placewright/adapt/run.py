@@ -127,6 +127,10 @@ class FaultTolerantRun(ABC):
     def _lost(self) -> Collection[str]:
         """Nodes whose worker has ended."""
 
+    def _spared(self, error: PlacewrightError) -> set[str]:
+        """Nodes that take part again at once, as another plan mends what their workers ended by."""
+        return set()
+
     @abstractmethod
     def _running(self) -> RunningJob | None:
         """The workers and the plan in force; ``None`` where none are up."""
@@ -240,10 +244,13 @@ class FaultTolerantRun(ABC):
 
     def _fault(self, error: PlacewrightError) -> None:
         """Find out which nodes are gone; the next `_start` goes on with the others."""
-        dead = self._lost()
+        spared = self._spared(error)
+        dead = set(self._lost()) - spared
         self._dismiss()
         gone = self.membership.strike(dead, error, self.done)
         losses = self.membership.losses(gone) if gone else "no node is gone: tried again"
+        if spared:
+            losses += f"; planned again with less memory on {', '.join(sorted(spared))}"
         why = f"{error.where}: {error.what}" + (f", {error.by}" if error.by else "")
         self.timeline.note(self.done, Kind.FAULT, f"{losses} ({why[:MOST_CHARACTERS]})")
         if not self.alive():

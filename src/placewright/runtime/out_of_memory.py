@@ -6,6 +6,7 @@ A worker's error reaches the caller as text, its traceback; the numbers are read
 from __future__ import annotations
 
 import re
+from typing import Self
 
 import torch
 
@@ -33,6 +34,25 @@ def asked_bytes(error: BaseException) -> int | None:
     return 0 if lacks or "can't allocate memory" in text else None
 
 
+class OutOfMemoryError(WorkerError):
+    """A worker's memory did not suffice; bytes that it held, needed at least, and was to need.
+
+    `expected`: by the judge; 0 if unknown.
+    """
+
+    held = needed = 0
+    expected = 0.0
+
+    @classmethod
+    def of(cls, error: WorkerError, by: str, held: int, asked: int, expected: float) -> Self:
+        """From the error that the worker ended with."""
+        hint = "give the device a smaller `memory` in the cluster, or leave more of it free, and "
+        hint += "place the model again"
+        made = cls("the worker ran out of memory", where=error.where, by=by, hint=hint)
+        made.held, made.needed, made.expected = held, held + asked, expected
+        return made
+
+
 def out_of_memory(held: int, asked: int) -> RunError:
     """What a worker raises; `explained` reads it."""
     return RunError(f"out of memory: held {held} bytes, asked for {asked} more")
@@ -43,10 +63,10 @@ def explained(error: WorkerError, expected: float) -> WorkerError:
 
     `expected`: bytes; 0 if unknown.
     """
-    stated = _STATED.search(error.hint)
+    stated, held, asked = _STATED.search(error.hint), 0, 0
     if stated is not None:
         held, asked = int(stated[1]), int(stated[2])
-        by = f"it held {size(held)} and asked for {size(asked)} more"
+        by = f"it held {size(held)} and asked for {size(asked) + ' ' if asked else ''}more"
         if expected:
             over = held + asked - expected
             by += f", {size(abs(over))} {'above' if over > 0 else 'below'} the {size(expected)} "
@@ -58,10 +78,4 @@ def explained(error: WorkerError, expected: float) -> WorkerError:
         return WorkerError(error.what, where=error.where, by=by, hint=error.hint)
     else:
         return error
-    return WorkerError(
-        "the worker ran out of memory",
-        where=error.where,
-        by=by,
-        hint="give the device a smaller `memory` in the cluster, or leave more of it free, and "
-        "place the model again",
-    )
+    return OutOfMemoryError.of(error, by, held, asked, expected)

@@ -84,10 +84,21 @@ class Trees:
 
     def memory_limit(self, name: str) -> float:
         """The bytes of memory for a model that the group gets now, by what the kernel says."""
-        key = "memory.limit_in_bytes" if self.version == 1 else "memory.max"
-        limit = _read(self.memory / name / key)
-        limited = limit.isdigit() and int(limit) < _NO_LIMIT
-        return float(int(limit) - RUNTIME_BYTES) if limited else float("inf")
+        return memory_limit(self.memory / name)
+
+
+def memory_limit(directory: Path) -> float:
+    """The bytes of memory for a model that a group gets, ``inf`` for as much as there is."""
+    limit = _read(directory / "memory.max") or _read(directory / "memory.limit_in_bytes")
+    limited = limit.isdigit() and int(limit) < _NO_LIMIT
+    return float(int(limit) - RUNTIME_BYTES) if limited else float("inf")
+
+
+def killed_for_memory(directory: Path) -> int:
+    """How many processes of a group the kernel has killed because it had no memory left."""
+    counts = _read(directory / "memory.events") or _read(directory / "memory.oom_control")
+    words = counts.split()
+    return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
 
 
 def quota_us(cores: float) -> tuple[int, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from placewright.errors import RunError
+from placewright.testbed import groups
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import join
 
@@ -49,6 +51,16 @@ class NodeHandle:
         """The process that carries what is sent between devices; 0 where none runs."""
         path = Path(self.links)
         return LinkTable(path).emulator_pid if self.links and path.exists() else 0
+
+    @property
+    def killed_for_memory(self) -> int:
+        """How many processes here the kernel has killed because there was no memory left."""
+        return max((groups.killed_for_memory(Path(group)) for group in self.groups), default=0)
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory for a model, ``inf`` for as much as there is."""
+        return min((groups.memory_limit(Path(group)) for group in self.groups), default=inf)
 
     def enter(self) -> None:
         """Move the calling process here: control groups, the network namespace, then CPUs.

@@ -13,12 +13,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from placewright.adapt.replay_log import ReplayLog
 from placewright.adapt.timeline import Kind
-from placewright.capturing.source import ModelSource
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, RunError
 from placewright.graph.graph import Graph
@@ -27,10 +30,11 @@ from placewright.operators.adaptive.adaptation import Adaptation
 from placewright.operators.adaptive.check import check_run
 from placewright.operators.adaptive.run import AdaptiveRun, Batch, Job
 from placewright.operators.plan import OperatorPlan
+from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines import piped
 from placewright.runtime.session import Session
-from tests.operators.adaptive.jobs import job
+from tests.operators.adaptive.jobs import TRIO, job, starve
 
 
 def equal_to_eager(run: AdaptiveRun, source: ModelSource, given: Job, steps: int) -> None:
@@ -406,3 +410,25 @@ def test_a_recovery_that_is_broken_off_is_begun_again(
 def _broken_off(past: ReplayLog, step: int) -> Iterator[tuple[int, Batch | None]]:
     yield step + 1, past.batch(step + 1)
     raise KeyboardInterrupt
+
+
+def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(tmp_path: Path) -> None:
+    """It takes part again, and nothing is lost; what it turned out to have counts from then on."""
+    x = torch.ones(20_000, 8)
+    source = ModelSource(torch.nn.Linear(8, 8), (x,), mean_square, None, "wide")
+    graph = capture_source(source, training=True)
+    problem = profile(graph, TRIO, method="analytic")
+    given = Job(graph, TRIO, problem, initial_state(source, graph.program))
+    on_b = OperatorPlan(np.ones(problem.n, dtype=np.int64))
+    with AdaptiveRun(given, tmp_path, plan=on_b) as run:
+        run.step({"input:0": x})
+        assert run.session is not None
+        starve(run.session, 1 << 17)
+        run.step({"input:0": x})
+        assert run.alive() == ("a", "b", "c")
+        fault = next(event for event in run.timeline.events if event.kind is Kind.FAULT)
+        assert "planned again with less memory on b" in fault.text
+        assert run.adaptation is not None
+        assert run.adaptation.problem.memory_bytes[1] < problem.memory_bytes[1]
+        run.step({"input:0": x})
+        equal_to_eager(run, source, given, 3)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 
 from placewright.adapt.replay_log import Batch
 from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind
-from placewright.errors import RunError
+from placewright.errors import InfeasibleError, PlacewrightError, RunError
 from placewright.operators.adaptive.adaptation import Adaptation
 from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
@@ -27,8 +28,12 @@ from placewright.operators.judge import judge
 from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.runtime.out_of_memory import OutOfMemoryError
 from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord
+
+MOST_SPARED = 2
+"""Times that a device whose memory did not suffice takes part again with a plan that needs less."""
 
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
@@ -71,6 +76,7 @@ class AdaptiveRun(FaultTolerantRun):
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
     observed: Observed = field(default_factory=Observed)
+    _short: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         return self
@@ -117,9 +123,46 @@ class AdaptiveRun(FaultTolerantRun):
             session, self.session = self.session, None
             session.__exit__(RunError, None, None)
 
+    def _spared(self, error: PlacewrightError) -> set[str]:
+        """A device whose memory did not suffice, `MOST_SPARED` times: another plan may fit.
+
+        The judge counts less than workers need, by a factor that is seen here; or the device has
+        less memory than was said. Both leave less for what the judge counts.
+        """
+        if not isinstance(error, OutOfMemoryError) or not error.held or not self.adapt:
+            return set()
+        name = self._device_at(error.where)
+        if name is None or self._short.get(name, (0, 0.0))[0] >= MOST_SPARED:
+            return set()
+        left = error.held / max(1.0, error.needed / error.expected if error.expected else 1.0)
+        self._short[name] = (self._short.get(name, (0, 0.0))[0] + 1, left)
+        try:
+            self.replanner.whole(self._problem())
+        except InfeasibleError:
+            del self._short[name]
+            return set()
+        return {name}
+
+    def _device_at(self, where: str) -> str | None:
+        """The one device of the worker that an error names."""
+        if self.session is None:
+            return None
+        group, layout = self.session.group, self.session.layout
+        for rank in range(len(group.specs)):
+            devices = layout.device_group(rank)
+            if group.worker_name(rank) == where and len(devices) == 1:
+                return self.session.cluster.device_names[devices[0]]
+        return None
+
+    def _problem(self) -> OperatorProblem:
+        """On the devices that take part, with the memory that they turned out to have."""
+        problem = problem_of(self.job.problem, self.alive())
+        known = [self._short.get(name, (0, np.inf))[1] for name in problem.device_names]
+        return problem.replace(memory_bytes=np.minimum(problem.memory_bytes, known))
+
     def _start(self) -> None:
         start = time.perf_counter()
-        problem = problem_of(self.job.problem, self.alive())
+        problem = self._problem()
         plan = self._first_plan(OnlineProfile(problem, self.observed).problem())
         snapshot = self.snapshots.latest()
         state = snapshot.state if snapshot else {}
@@ -154,7 +197,8 @@ class AdaptiveRun(FaultTolerantRun):
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""
-        if self.plan is not None and not self.membership.lost:
+        fits = not self._short or (self.plan is not None and judge(problem, self.plan).feasible)
+        if self.plan is not None and not self.membership.lost and fits:
             return self.plan
         return self.replanner.whole(problem)
 

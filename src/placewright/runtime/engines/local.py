@@ -158,6 +158,7 @@ class LocalGroup(PipedGroup):
             self._open_ports(LISTENING_PORTS[number % len(LISTENING_PORTS)])
         self._workers: list[WorkerProcess] = []
         self._links_stopped_s = 0.0
+        self._killed: dict[int, int] = {}
 
     @property
     def processes(self) -> list[BaseProcess]:
@@ -205,6 +206,7 @@ class LocalGroup(PipedGroup):
         return super().stopped_too_long(ranks, passed_s)
 
     def _started(self, spec: WorkerSpec) -> WorkerProcess:
+        self._killed[spec.rank] = 0 if spec.handle is None else spec.handle.killed_for_memory
         return start_process(partial(self._worker, spec), self.worker_name(spec.rank))
 
     def _worker(self, spec: WorkerSpec) -> WorkerProcess:
@@ -238,6 +240,12 @@ class LocalGroup(PipedGroup):
     def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
         """See `PipedGroup.exit_code`."""
         return self._workers[rank].exit_code(patience_s)
+
+    def memory_of(self, rank: int) -> float | None:
+        """See `PipedGroup.memory_of`; known on a testbed."""
+        handle = self.specs[rank].handle
+        killed = handle is not None and handle.killed_for_memory > self._killed[rank]
+        return handle.memory_bytes if handle is not None and killed else None
 
     def stopped(self, rank: int) -> bool:
         """See `PipedGroup.stopped`."""

@@ -46,6 +46,13 @@ class PipedGroup(WorkerGroup):
     def exit_code(self, rank: int, patience_s: float = 0.0) -> int | None:
         """How the worker's process ended, waiting for it a little; ``None`` while it lives."""
 
+    def memory_of(self, rank: int) -> float | None:
+        """Bytes for its part that a worker had in all when it was killed for asking for more.
+
+        ``None`` where it ended by anything else, as far as is known.
+        """
+        return None
+
     def stopped(self, rank: int) -> bool:
         """Whether the worker's process is stopped (SIGSTOP), where that can be known."""
         return False
@@ -205,6 +212,13 @@ class PipedGroup(WorkerGroup):
         if code == UNKNOWN:
             return self.died_error(rank, "killed, or crashed")
         killed = code is not None and code < 0
-        return self.died_error(
+        error = self.died_error(
             rank, f"killed by signal {-code}" if killed and code else f"exit code {code}"
         )
+        held = self.memory_of(rank) if killed else None
+        if held is None:
+            return error
+        from placewright.runtime.out_of_memory import out_of_memory
+
+        stated = str(out_of_memory(int(held), 0))
+        return WorkerError(error.what, where=error.where, by=error.by, hint=stated)
