@@ -11,6 +11,7 @@ import pytest
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.files import read_plan, read_proposal
 from placewright.operators.instances import tiny
+from placewright.planning import portfolio
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.solving import compare, solve
@@ -66,3 +67,15 @@ def test_a_plan_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
     never[:, solve(TWO, "heft").plan.placement[0]] = math.inf
     with pytest.raises(InfeasibleError, match=r"plan\.json"):
         read_plan(path, TWO.replace(compute_s=never))
+
+
+def test_auto_plans_no_longer_than_its_steps_could_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no steps to come the first plan is taken, with endless ones the best."""
+    monkeypatch.setattr(portfolio, "QUICK_S", 0.0)
+    split = tiny([[2.0, 5.0], [9.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="split")
+    said = solve(split, "auto(steps=0)")
+    later = [c for c in said.candidates if c.note == "took longer than it could save already"]
+    assert len(later) > 10
+    assert solve(split, "auto").value < said.value == 13.0
+    with pytest.raises(InputError, match="steps"):
+        solve(TWO, "auto(steps=-1)")

@@ -9,7 +9,6 @@ for every buffer that the step updates.
 
 from __future__ import annotations
 
-import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from placewright.capturing.rewrites.random_state import (
 )
 from placewright.capturing.rewrites.shape_rules import shape_rules
 from placewright.errors import PlacewrightError, Terminated
+from placewright.numerics.collector import collector_paused
 
 REPEATED = "repeated"
 """Annotation of a copy of an earlier draw, which lowering replaces by the draw itself."""
@@ -208,19 +208,12 @@ def _has_effect(node: fx.Node) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings and logs about a trace's internals, and switch garbage collection off.
-
-    A user can do nothing about the former. A trace makes a million small objects that all stay:
-    looking for garbage among them takes a fifth of its time.
-    """
-    log, collects = logging.getLogger("torch._subclasses.fake_tensor"), gc.isenabled()
+    """Silence warnings and logs about a trace's internals: a user can do nothing about them."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
     was_silent, log.disabled = log.disabled, True
-    gc.disable()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), collector_paused():
             warnings.simplefilter("ignore")
             yield
     finally:
         log.disabled = was_silent
-        if collects:
-            gc.enable()

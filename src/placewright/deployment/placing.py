@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
+from placewright.numerics.collector import collector_paused
 from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.monitor import Monitor, monitor_of
 from placewright.planning.result import Result
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 def place(
     model: Any,
     inputs: Any = None,
-    cluster: Cluster | None = None,
+    cluster: Cluster | str | Path | None = None,
     training: bool = False,
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
@@ -61,7 +63,7 @@ def place(
     inputs
         What the model is called with: a tensor, a tuple or list of arguments, or a dict.
     cluster
-        The devices; this machine by default.
+        The devices, or a file or preset of them; this machine by default.
     training
         Place the whole step (forward, loss, backward, optimizer) instead of the forward pass.
     loss_fn, targets
@@ -135,6 +137,8 @@ def place(
 
     if served_torchrun(engine):
         raise SystemExit(0)
+    if isinstance(cluster, str | Path):
+        cluster = load_cluster(str(cluster))
     cluster = cluster or Cluster.detect()
     monitor = monitor_of(progress)
     workers = Workers(engine, cluster, emulate=emulate, together=shared_process(gpus))
@@ -187,19 +191,20 @@ def deploy(
 
     See `place` for the parameters. The workers are closed where it fails.
     """
-    from placewright.deployment.measured import on_workers
-    from placewright.deployment.planning import (
-        Choice,
-        interference_of_streams,
-        judged,
-        measured_interference,
-        planned,
-        tried,
-    )
-    from placewright.deployment.streams import can_be_copied
-    from placewright.operators.interference import InterferenceProfile
-    from placewright.operators.problem import Objective
-    from placewright.profiling.profile_warnings import warn_of_shared_cores
+    with collector_paused():
+        from placewright.deployment.measured import on_workers
+        from placewright.deployment.planning import (
+            Choice,
+            interference_of_streams,
+            judged,
+            measured_interference,
+            planned,
+            tried,
+        )
+        from placewright.deployment.streams import can_be_copied
+        from placewright.operators.interference import InterferenceProfile
+        from placewright.operators.problem import Objective
+        from placewright.profiling.profile_warnings import warn_of_shared_cores
 
     try:
         known = InterferenceProfile.alike(workload.problem)

@@ -153,14 +153,15 @@ def planned(
 ) -> tuple[Result, ...]:
     """Plans made with interference, best first; with `auto` the best single device is one.
 
-    Without a time limit the effort follows the size of the problem, and what is left to gain after
-    the first second.
+    Without a time limit the effort follows the size of the problem, and what is left to gain.
 
     `copies`: with `auto` and throughput, look at copies of the whole model too.
     """
     problem, auto = known.together, auto_of(opened(planner))
     limit_s = size_limit_s(problem) if time_limit_s is None else time_limit_s
-    staged = time_limit_s is None and auto is not None
+    staged = auto is not None and time_limit_s is None
+    if auto is not None and staged:
+        planner = replace(auto, steps=min(auto.steps, STEPS))
     with monitor.meter(f"planning {problem.name}, at most {limit_s:g} s") as meter:
 
         def solved(limit_s: float) -> Result:

@@ -69,7 +69,7 @@ class Trainer(TrainingLoop):
         self,
         model: torch.nn.Module,
         inputs: Any,
-        cluster: Cluster | None = None,
+        cluster: Cluster | str | Path | None = None,
         *,
         engine: str | Engine = "local",
         adapt: bool = True,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError
+from placewright.numerics.collector import collector_paused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,12 +163,13 @@ def profiled(
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
-    from placewright.capturing.model import capture_call
-    from placewright.capturing.state import versions
-    from placewright.io.tensor_files import stored_tensors
-    from placewright.profiling.build import profile
+    with collector_paused():
+        from placewright.capturing.model import capture_call
+        from placewright.capturing.state import versions
+        from placewright.io.tensor_files import stored_tensors
+        from placewright.profiling.build import profile
 
-    with monitor.meter(f"capturing {source.name}"):
+    with monitor.meter(f"capturing {source.name}"), collector_paused():
         captured = capture_call(source, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):

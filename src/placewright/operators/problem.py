@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError
+from placewright.errors import InputError, UnknownNameError
 from placewright.graph.modules import ModuleTree
 from placewright.numerics.arrays import (
     BoolArray,
@@ -184,7 +184,11 @@ class OperatorProblem:
         for key in _INTS:
             object.__setattr__(self, key, frozen_int(getattr(self, key)))
         for key, kind in _CHOICES.items():
-            object.__setattr__(self, key, kind(getattr(self, key)))
+            try:
+                object.__setattr__(self, key, kind(getattr(self, key)))
+            except ValueError as error:
+                given = str(getattr(self, key))
+                raise UnknownNameError(key, given, kind, where=self.name) from error
         check_problem(self)
         topology = build_topology(
             len(self.operator_names), self.tensor_producer, self.consumer_offsets, self.consumers

@@ -40,11 +40,16 @@ class Auto:
 
     `tolerance`: share by which the value of the chosen plan may exceed that of the best one found
     where it is simpler to deploy; 0 for equally good ones only.
+    `steps`: where values are seconds, no further planner is started once planning has taken longer
+    than a better plan could save in so many steps.
     """
 
     tolerance: float = 0.01
+    steps: float = math.inf
 
     def __post_init__(self) -> None:
+        if not self.steps >= 0:
+            raise InputError("steps must be zero or more", by=f"got {self.steps}")
         if not 0 <= self.tolerance < math.inf:
             raise InputError("tolerance must be zero or more", by=f"got {self.tolerance}")
 

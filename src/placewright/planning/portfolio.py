@@ -37,14 +37,27 @@ PROOF = 1e-6
 numbers that have searched to their end state their own resolution."""
 
 
+QUICK_S = 0.2
+"""About what the quick planners take for a small problem."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When planning began, how long it may take, its seed, and what measures plans if any does."""
+    """When planning began, how long it may take, its seed, and what measures plans if any does.
+
+    `steps`: as of `placewright.planning.parameters.Auto`.
+    """
 
     start: float
     time_limit_s: float
     seed: int
     measure: Any = None
+    steps: float = math.inf
+
+    def worth_more(self, clock: CompileClock, gain_s: float) -> bool:
+        """Whether planning may go on for what is left to gain, `QUICK_S` in any case."""
+        taken_s = time.perf_counter() - self.start - clock.seconds
+        return taken_s <= QUICK_S or taken_s <= self.steps * gain_s
 
     def deadline_s(self, clock: CompileClock, left: int, kept_s: float = 0.0) -> float:
         """When the next of `left` planners must be done: each gets an equal share of what is left.

@@ -46,6 +46,10 @@ def run_portfolio(
             if auto and p.closed:
                 p.leave_out(name, Outcome.NOT_RUN, "not needed, the best plan is optimal")
                 continue
+            gain = abs(p.value - p.bound)
+            if auto and p.best is not None and not limits.worth_more(p.clock, gain):
+                p.leave_out(name, Outcome.NOT_RUN, "took longer than it could save already")
+                continue
             if auto:
                 incumbent = None if p.best is None else p.best.plan
                 context = replace(context, incumbent=incumbent, bound=p.bound)

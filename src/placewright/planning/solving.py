@@ -9,6 +9,7 @@ step chooses the simplest plan within 1 % of the best.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -69,7 +70,8 @@ def solve(
         chosen = [(name, known[name]) for name in planning.portfolio(problem)]
     else:
         chosen = [choose(known, choice)]
-    limits = Limits(time.perf_counter(), time_limit_s, seed, measure)
+    steps = math.inf if auto is None else auto.steps
+    limits = Limits(time.perf_counter(), time_limit_s, seed, measure, steps)
     return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
 
 

@@ -1,0 +1,22 @@
+"""Garbage collection is switched off inside, and as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from placewright.numerics.collector import collector_paused
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_collector_is_as_it_was_afterwards(before: bool) -> None:
+    """Also where it was off already."""
+    was = gc.isenabled()
+    try:
+        gc.enable() if before else gc.disable()
+        with collector_paused():
+            assert not gc.isenabled()
+        assert gc.isenabled() == before
+    finally:
+        gc.enable() if was else gc.disable()
