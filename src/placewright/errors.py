@@ -128,6 +128,13 @@ class Terminated(SystemExit):
         return Signals(int(str(self.code)) - 128).name
 
 
+def described(error: BaseException) -> str:
+    """An error in one line, to stand in another message: PyTorch's may be pages of C++ frames."""
+    lines = str(error).strip().splitlines() or [""]
+    words = error.brief if isinstance(error, PlacewrightError) else lines[0]
+    return f"{type(error).__name__}: {words}"
+
+
 def _rebuild(
     kind: type[PlacewrightError], what: str, where: str, by: str, hint: str
 ) -> PlacewrightError:

@@ -23,6 +23,9 @@ def whole(batch=2):
 def broken():
     raise ValueError("no such weights")
 
+def wordy():
+    raise ValueError("too large\\nframe #15")
+
 def terminated():
     from placewright.errors import Terminated
     raise Terminated(143)
@@ -103,6 +106,7 @@ def test_without_weights_a_zoo_model_takes_no_memory() -> None:
         ("no_model", r"got \(str, tuple\)"),
         ("bad_loss", "loss_fn is not callable"),
         ("number", "is not a function"),
+        ("wordy", r"raised ValueError: too large\n  next"),
         ("plane", "did you mean 'plain'"),
     ],
 )

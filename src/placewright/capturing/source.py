@@ -18,7 +18,13 @@ from torch.utils._pytree import tree_leaves
 from placewright.capturing import zoo
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.errors import InputError, PlacewrightError, Terminated, UnknownNameError
+from placewright.errors import (
+    InputError,
+    PlacewrightError,
+    Terminated,
+    UnknownNameError,
+    described,
+)
 
 ZOO = "zoo:"
 
@@ -143,7 +149,7 @@ def _module(path: str) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         raise InputError(
-            f"importing it raised {type(error).__name__}: {error}",
+            f"importing it raised {described(error)}",
             where=f"module {path}",
             hint=f"it must import without running anything: try `python -c 'import {path}'`",
         ) from error
@@ -171,7 +177,7 @@ def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:
     except (Exception, SystemExit) as error:
         hint = "a factory takes no arguments; give it the keyword `batch` to use --batch"
         raise InputError(
-            f"the factory raised {type(error).__name__}: {error}",
+            f"the factory raised {described(error)}",
             where=f"model {source}",
             hint=hint if isinstance(error, TypeError) else "call it in a Python shell to see why",
         ) from error

@@ -18,6 +18,7 @@ from placewright.errors import (
     MissingDependencyError,
     PlacewrightError,
     UnsupportedError,
+    described,
 )
 from placewright.numerics.compile_clock import CompileClock
 from placewright.planning.candidates import Candidate, Outcome, Status
@@ -164,8 +165,8 @@ class Portfolio:
             if not self.tolerant:
                 if name == planner.name or isinstance(error, PlacewrightError):
                     raise
-                by = f"{type(error).__name__}: {error}"
-                raise InputError("fails with these parameters", where=name, by=by) from error
+                what = "fails with these parameters"
+                raise InputError(what, where=name, by=described(error)) from error
             self.leave_out(name, *_failure_note(name, error))
             return False
         relayed = context.incumbent is not None
@@ -340,8 +341,7 @@ class Portfolio:
 def _failure_note(planner: str, error: Exception) -> tuple[Outcome, str]:
     if isinstance(error, MissingDependencyError):
         return Outcome.MISSING_PACKAGE, f"{error.what}: {error.hint}"
-    why = error.brief if isinstance(error, PlacewrightError) else error
-    return Outcome.FAILED, _failed(planner, f"{type(error).__name__}: {why}")
+    return Outcome.FAILED, _failed(planner, described(error))
 
 
 def _failed(planner: str, why: str) -> str:
