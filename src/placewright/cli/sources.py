@@ -218,7 +218,7 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
         return Loaded(_kept_problem(path, ask))
     if kind != "graph":
         raise InputError(
-            f"is a file of kind {kind!r}, not something to plan here",
+            f"is a {kind.replace('-', ' ')}, not something to plan here",
             where=str(path),
             hint="give a graph.json, a problem.json or a model",
         )
