@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +15,9 @@ from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.layers.choice import LayerTrials, executables
+from placewright.layers.conformance import tiny
+from placewright.layers.costs.rings import ring_times
+from placewright.layers.execution.measured_problem import TENSORS, with_shards
 from placewright.layers.execution.refusals import demand_executable, measured_only
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
@@ -40,13 +47,33 @@ def test_peak_memory_is_that_of_the_processes() -> None:
         problem = placed.problem
     assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
     assert problem.training.shards_wait
-    assert problem.scatter_s.sum() > 0
+    # Seconds beyond those of messages: on a busy machine they may be none.
+    assert (problem.scatter_s >= 0).all()
     measured.demand()
     found = measured.as_json()["memory"]
     assert set(found) == {TWO.device_names[w] for w in placed.result.plan.workers}
     for entry in found.values():
         assert entry["measured_peak_bytes"] > 50e6
         assert entry["predicted_peak_bytes"] == pytest.approx(entry["measured_peak_bytes"], rel=0.5)
+
+
+def test_slow_shards_take_what_messages_do_not() -> None:
+    """One second, and for each further parameter what many in one take more; none without any."""
+    small = tiny([1.0, 1.0], parameters=np.array([[8.0, 4.0], [0.0, 0.0]]))
+    problem = small.replace(training=replace(small.training, shards_wait=True))
+    weighed = problem.parameters[:, 0] > 0
+    layers = [SimpleNamespace(parameters=[None] * 2 * int(some)) for some in weighed]
+    seconds = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0 + TENSORS - 1, 1.0]]
+    session: Any = SimpleNamespace(
+        group=SimpleNamespace(order_all=lambda *_, **__: [seconds, seconds]),
+        model=SimpleNamespace(layers=layers),
+    )
+    slow = with_shards(session, problem)
+    sent = problem.parameters[:, 0] * problem.training.weight_bytes
+    messages = ring_times(problem, range(problem.w), sent, 1)
+    np.testing.assert_allclose(slow.gather_s[weighed], 2.0 - messages[weighed])
+    np.testing.assert_allclose(slow.scatter_s[weighed], 1.0 - messages[weighed])
+    assert not slow.gather_s[~weighed].any()
 
 
 def test_batch_norm_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
