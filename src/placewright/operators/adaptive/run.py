@@ -35,6 +35,9 @@ from placewright.runtime.step_record import StepRecord
 MOST_SPARED = 2
 """Times that a device whose memory did not suffice takes part again with a plan that needs less."""
 
+UNSTATED = 0.9
+"""Share of what the judge expected that a device gets which failed before it could count."""
+
 __all__ = ["AdaptiveRun", "Batch", "Job"]
 
 
@@ -129,12 +132,13 @@ class AdaptiveRun(FaultTolerantRun):
         The judge counts less than workers need, by a factor that is seen here; or the device has
         less memory than was said. Both leave less for what the judge counts.
         """
-        if not isinstance(error, OutOfMemoryError) or not error.held or not self.adapt:
+        if not isinstance(error, OutOfMemoryError) or not self.adapt:
             return set()
+        held = error.held or UNSTATED * error.expected
         name = self._device_at(error.where)
-        if name is None or self._short.get(name, (0, 0.0))[0] >= MOST_SPARED:
+        if not held or name is None or self._short.get(name, (0, 0.0))[0] >= MOST_SPARED:
             return set()
-        left = error.held / max(1.0, error.needed / error.expected if error.expected else 1.0)
+        left = held / max(1.0, error.needed / error.expected if error.expected else 1.0)
         self._short[name] = (self._short.get(name, (0, 0.0))[0] + 1, left)
         try:
             self.replanner.whole(self._problem())
