@@ -47,8 +47,6 @@ def test_peak_memory_is_that_of_the_processes() -> None:
         problem = placed.problem
     assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
     assert problem.training.shards_wait
-    # Seconds beyond those of messages: on a busy machine they may be none.
-    assert (problem.scatter_s >= 0).all()
     measured.demand()
     found = measured.as_json()["memory"]
     assert set(found) == {TWO.device_names[w] for w in placed.result.plan.workers}
