@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.search import Search
-from placewright.planning.contract import Context
-from placewright.planning.parameters import choose, label
+from placewright.planning.contract import Context, Count, Range, Share
+from placewright.planning.parameters import Auto, auto_of, choose, label
 from placewright.planning.solving import compare, solve
 
 
@@ -29,12 +29,15 @@ class Knobs:
     file: str = ""
     exact: bool = False
     limit: int | None = None
+    share: Share = 0.5
+    count: Count | None = None
+    slope: Annotated[float, Range(-1, 1)] = -1.0
     array: Any = None
     name: str = "knobs"
 
     def __post_init__(self) -> None:
-        if self.rounds < 0:
-            raise ValueError("rounds must not be negative")
+        if self.rounds == 13:
+            raise ValueError("rounds must not be 13")
 
     def unsupported_reason(self, problem: Any) -> str | None:
         """None."""
@@ -84,21 +87,28 @@ def test_labels_say_what_is_no_default() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("knobs(rounds=2.5)", "rounds must be a whole number (got 2.5)"),
-        ("knobs(rounds=True)", "rounds must be a whole number (got True)"),
-        ("knobs(rounds=1e300)", "rounds must be a whole number (got 1e+300)"),
-        ("knobs(rounds='3')", "rounds must be a whole number (got '3')"),
-        ("knobs(effort='9')", "effort must be a number (got '9')"),
-        ("knobs(effort=None)", "effort must be a number (got None)"),
+        ("knobs(rounds=2.5)", "rounds must be a whole number >= 0 (got 2.5)"),
+        ("knobs(rounds=True)", "rounds must be a whole number >= 0 (got True)"),
+        ("knobs(rounds=1e300)", "rounds must be a whole number >= 0 (got 1e+300)"),
+        ("knobs(rounds='3')", "rounds must be a whole number >= 0 (got '3')"),
+        ("knobs(effort='9')", "effort must be a number >= 0 (got '9')"),
+        ("knobs(effort=None)", "effort must be a number >= 0 (got None)"),
         ("knobs(effort=b'9')", "effort must be a number"),
         ("knobs(effort={1: 2})", "effort must be a number"),
         ("knobs(effort=2j)", "effort must be a number"),
         ("knobs(exact=1)", "exact must be True or False (got 1)"),
-        ("knobs(limit='x')", "limit must be a whole number or None"),
-        ("knobs(heats=0.1)", "heats must be a list of which each is a number"),
-        ("knobs(heats=('a',))", "heats must be a list of which each is a number"),
+        ("knobs(limit='x')", "limit must be a whole number >= 0 or None"),
+        ("knobs(heats=0.1)", "heats must be a list of which each is a number >= 0"),
+        ("knobs(heats=('a',))", "heats must be a list of which each is a number >= 0"),
         ("knobs(engine='c')", "engine must be one of 'a', 'b' (got 'c')"),
-        ("knobs(rounds=-1)", "refuses its parameters (ValueError: rounds must not be negative)"),
+        ("knobs(rounds=13)", "refuses its parameters (ValueError: rounds must not be 13)"),
+        ("knobs(rounds=-1)", "rounds must be a whole number >= 0 (got -1)"),
+        ("knobs(effort=-1)", "effort must be a number >= 0 (got -1)"),
+        ("knobs(effort=1e999)", "effort must be a number >= 0 (got inf)"),
+        ("knobs(share=1.01)", "share must be a number >= 0 and <= 1 (got 1.01)"),
+        ("knobs(count=0)", "count must be a whole number >= 1 or None (got 0)"),
+        ("knobs(heats=(1, -0.1))", "heats must be a list of which each is a number >= 0"),
+        ("auto(tolerance=-1)", "tolerance must be a number >= 0 (got -1)"),
         ("knobs(effort=1", "unknown planner"),
         ("knobs(effort)", "without the name"),
         ("knobs(**{'effort': 1})", "without the name"),
@@ -118,7 +128,7 @@ def test_labels_say_what_is_no_default() -> None:
         ("knobs(effort=" + "-" * 9000 + "1)", "(?:cannot be read|no number)"),
         ("knobs(rounds=" + "9" * 6000 + ")", "(?:cannot be read|whole number)"),
         ("nobs(effort=1)", "did you mean 'knobs'"),
-        ("auto(effort=1)", "auto is no single planner"),
+        ("auto(effort=1)", "unknown parameter 'effort'"),
         ("", "unknown planner ''"),
         ("()", "unknown planner ''"),
     ],
@@ -126,10 +136,33 @@ def test_labels_say_what_is_no_default() -> None:
 def test_hostile_text(text: str, words: str) -> None:
     """Nothing is evaluated, nothing crashes: one error that says what is wrong."""
     with pytest.raises(InputError) as raised:
-        choose(KNOWN, text)
+        auto_of(text) or choose(KNOWN, text)
     said = str(raised.value)
     assert any(part in said for part in words.strip("(?:)").split("|")), said
     assert len(said) < 10_500
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Search(effort=-1.0), r"'search': effort must be a number >= 0 \(got -1.0\)"),
+        (Search(effort=float("nan")), "effort must be a number >= 0"),
+        (Search(heats=(0.1, float("inf"))), "heats must be a list"),
+        (Knobs(rounds="many"), "rounds must be a whole number"),  # type: ignore[arg-type]
+        (Knobs(slope=-2), "slope must be a number >= -1 and <= 1"),
+        (Auto(tolerance=-1), "tolerance must be a number >= 0"),
+        (Search, r"is no planner \(got Search\)"),
+        (5, r"is no planner \(got int\)"),
+    ],
+)
+def test_objects_are_checked_too(given: Any, words: str) -> None:
+    """By the same ranges, and what is no planner at all is refused."""
+    with pytest.raises(InputError, match=words):
+        auto_of(given) or choose(KNOWN, given)
+    assert (
+        choose(KNOWN, Knobs(array=np.ones(1), slope=-0.5))[0]
+        == "knobs(slope=-0.5, array=array([1.]))"
+    )
 
 
 def test_an_unknown_parameter_offers_the_nearest_and_lists_all() -> None:

@@ -7,11 +7,12 @@ only the judge, computes the plan's value. `placewright.planning.wing` has what 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from placewright.report.trace import Trace
@@ -73,6 +74,32 @@ class Direction(StrEnum):
             return 0.0
         low, high = (bound, value) if self is Direction.MINIMISE else (value, bound)
         return high / low - 1.0 if low > 0 and math.isfinite(high) else math.inf
+
+
+LARGEST = 2.0**53
+"""Whole numbers beyond it cannot be told from their neighbours as floating-point numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a planner's parameter may be: ``price: Annotated[float, Range(-1, 1)]``.
+
+    Without one a number must be zero or more, and finite; whole ones are at most `LARGEST`.
+    """
+
+    low: float = 0.0
+    high: float = sys.float_info.max
+
+    def __str__(self) -> str:
+        upper = "" if self.high >= LARGEST else f" and <= {self.high:g}"
+        return f">= {self.low:g}{upper}"
+
+
+Share: TypeAlias = Annotated[float, Range(0, 1)]
+"""A parameter that is a share or a probability."""
+
+Count: TypeAlias = Annotated[int, Range(1)]
+"""A parameter of which there must be one at least."""
 
 
 class Judgement(Protocol):

@@ -1,8 +1,8 @@
 """Planners with parameters: ``search(effort=1e6)``, a mapping, a file, or an object.
 
 A planner is a frozen dataclass whose fields are its parameters, so that a copy with other fields
-is the planner with other parameters. What is given is checked against the fields' types; nothing
-of a text is evaluated but literals.
+is the planner with other parameters. What is given is checked against the fields' types and the
+`Range` of numbers in them; nothing of a text is evaluated but literals.
 """
 
 from __future__ import annotations
@@ -10,11 +10,21 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,7 +35,9 @@ from placewright.errors import (
     UnsupportedError,
 )
 from placewright.io.stored import read_data
-from placewright.planning.contract import Planner
+from placewright.planning.contract import LARGEST, Planner, Range
+
+AnyPlanner = TypeVar("AnyPlanner", bound=Planner)
 
 PlannerChoice: TypeAlias = str | Mapping[str, Any] | Planner
 """``"search"``, ``"search(effort=1e6)"``, ``"@planner.yaml"``,
@@ -45,13 +57,7 @@ class Auto:
     """
 
     tolerance: float = 0.01
-    steps: float = math.inf
-
-    def __post_init__(self) -> None:
-        if not self.steps >= 0:
-            raise InputError("steps must be zero or more", by=f"got {self.steps}")
-        if not 0 <= self.tolerance < math.inf:
-            raise InputError("tolerance must be zero or more", by=f"got {self.tolerance}")
+    steps: Annotated[float, Range(0, math.inf)] = math.inf
 
     @property
     def name(self) -> str:
@@ -73,7 +79,7 @@ def auto_of(choice: PlannerChoice) -> Auto | None:
     Raises `InputError`: parameters that it does not have.
     """
     if isinstance(choice, Auto):
-        return choice
+        return _checked(choice)
     named = choice.get("name") if isinstance(choice, Mapping) else choice
     if not isinstance(named, str) or named.partition("(")[0] != AUTO:
         return None
@@ -85,9 +91,6 @@ def auto_of(choice: PlannerChoice) -> Auto | None:
 LONGEST = 10_000
 """Characters of a planner's text."""
 
-LARGEST = 2.0**53
-"""Whole numbers beyond it cannot be told from their neighbours as floating-point numbers."""
-
 
 def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str, Planner]:
     """The planner that is asked for, and its label: the name and what is not its default.
@@ -95,13 +98,15 @@ def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str,
     `planners`: those of the wing, by name, with their default parameters.
 
     Raises `UnknownNameError`: no planner, or no parameter, of this name.
-    Raises `InputError`: a text that is no call with literals, or a value of another type.
+    Raises `InputError`: no planner, a text that is no call with literals, or a value of another
+    type or out of its range.
     """
     choice = opened(choice)
     if isinstance(choice, Mapping):
         return _with(planners, *_of_mapping(choice))
     if not isinstance(choice, str):
-        return label(planners, choice), choice
+        planner = _checked(choice)
+        return label(planners, planner), planner
     if choice in planners:
         return choice, planners[choice]
     return _with(planners, *_of_text(planners, choice))
@@ -127,13 +132,33 @@ def opened(choice: PlannerChoice) -> PlannerChoice:
 _LOOK = "write `planner: {name: search, effort: 1e6}`"
 
 
+def _checked(planner: AnyPlanner) -> AnyPlanner:
+    """A planner given as an object, with parameters in their ranges.
+
+    Raises `InputError`: it is none, or a parameter is not what its type says.
+    """
+    if isinstance(planner, type) or not callable(planner) or not hasattr(planner, "name"):
+        by = f"got {planner.__name__ if isinstance(planner, type) else type(planner).__name__}"
+        raise InputError("is no planner", where="planner", by=by, hint=_GIVE)
+    if not is_dataclass(planner):
+        return planner
+    usual = {f.name: f.default for f in fields(planner)}
+    plain = (int, float, str, tuple, list, NoneType)
+    own = {k: v for k, v in _defaults(planner).items() if isinstance(v, plain) and v != usual[k]}
+    _values(planner, own, f"planner {planner.name!r}")
+    return planner
+
+
+_GIVE = "give its name, a mapping with it, or a planner object such as Search(effort=1e6)"
+
+
 def label(planners: Mapping[str, Planner], planner: Planner) -> str:
     """``search(effort=1000000.0)``: the name, and parameters that are not those of the list."""
     usual = planners.get(planner.name)
     if type(usual) is not type(planner) or not is_dataclass(planner):
         return planner.name
     pairs = ((key, getattr(planner, key), getattr(usual, key)) for key in _defaults(planner))
-    changed = [f"{key}={value!r}" for key, value, default in pairs if value != default]
+    changed = [f"{key}={value!r}" for key, value, default in pairs if repr(value) != repr(default)]
     return planner.name + (f"({', '.join(changed)})" if changed else "")
 
 
@@ -216,12 +241,25 @@ def _with(
     return label(planners, made), made
 
 
-def with_parameters(planner: Planner, given: Mapping[str, Any], where: str) -> Planner:
-    """`planner` with other parameters, each of its field's type.
+def with_parameters(planner: AnyPlanner, given: Mapping[str, Any], where: str) -> AnyPlanner:
+    """`planner` with other parameters, each of its field's type and in its range.
 
     Raises `UnknownNameError`: no parameter of this name.
-    Raises `InputError`: a value of another type, or one that the planner refuses.
+    Raises `InputError`: a value of another type or out of its range, or refused by the planner.
     """
+    checked = _values(planner, given, where)
+    try:
+        made: AnyPlanner = replace(planner, **checked)  # type: ignore[type-var]
+    except PlacewrightError:
+        raise
+    except Exception as error:  # of a plug-in's own checks
+        by = f"{type(error).__name__}: {error}"
+        raise InputError("refuses its parameters", where=where, by=by) from None
+    return made
+
+
+def _values(planner: Planner, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What is given, of the fields' types."""
     defaults = _defaults(planner)
     listed = ", ".join(f"{key}={value!r}" for key, value in defaults.items()) or "none"
     types = _types(planner)
@@ -231,15 +269,7 @@ def with_parameters(planner: Planner, given: Mapping[str, Any], where: str) -> P
         text = types.get(key) is str or get_origin(types.get(key)) is Literal
         if isinstance(value, _Word) and not text:
             raise _no_call(where, _no_literal(key))
-    checked = {key: _value(types.get(key, Any), given[key], key, where) for key in given}
-    try:
-        made: Planner = replace(planner, **checked)  # type: ignore[type-var]
-    except PlacewrightError:
-        raise
-    except Exception as error:  # of a plug-in's own checks
-        by = f"{type(error).__name__}: {error}"
-        raise InputError("refuses its parameters", where=where, by=by) from None
-    return made
+    return {key: _value(types.get(key, Any), given[key], key, where) for key in given}
 
 
 def _defaults(planner: Planner) -> dict[str, Any]:
@@ -252,7 +282,7 @@ def _defaults(planner: Planner) -> dict[str, Any]:
 
 def _types(planner: Planner) -> dict[str, Any]:
     try:
-        return get_type_hints(type(planner))
+        return get_type_hints(type(planner), include_extras=True)
     except Exception:  # a plug-in's annotations may name what is not imported
         return {}
 
@@ -271,20 +301,28 @@ def _value(kind: Any, value: Any, key: str, where: str) -> Any:
             found = adapter.validate_json(json.dumps(attempt), strict=True)
         except (ValidationError, TypeError, ValueError, RecursionError):
             continue
-        if not _unrepresentable(found):
+        if _in_range(found, kind):
             return found
     shown = repr(value)
     by = f"got {shown if len(shown) <= 60 else shown[:57] + '...'}"
     raise InputError(f"{key} must be {_described(kind)}", where=where, by=by)
 
 
-def _unrepresentable(value: Any) -> bool:
-    """Whether a number in it is NaN, or a whole number too large for any array."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return any(_unrepresentable(inner) for inner in value)
-    if isinstance(value, int) and abs(value) > LARGEST:
+def _in_range(value: Any, kind: Any) -> bool:
+    """Whether every number in it is in the range that stands in its type."""
+    if isinstance(value, list | tuple):
+        return all(_in_range(inner, kind) for inner in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return True
-    return isinstance(value, float) and math.isnan(value)
+    limits = _range(kind) or Range()
+    return limits.low <= value <= limits.high and not (isinstance(value, int) and value > LARGEST)
+
+
+def _range(kind: Any) -> Range | None:
+    """The first range in a type."""
+    if isinstance(kind, Range):
+        return kind
+    return next(filter(None, map(_range, get_args(kind))), None)
 
 
 _WORDS = {
@@ -296,9 +334,11 @@ _WORDS = {
 }
 
 
-def _described(kind: Any) -> str:
-    """A type in words."""
+def _described(kind: Any, limits: Range | None = None) -> str:
+    """A type in words, and the range of numbers."""
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _described(inner[0], _range(kind))
     if origin in (Union, UnionType):
         return " or ".join(_described(part) for part in inner)
     if origin is Literal:
@@ -307,4 +347,5 @@ def _described(kind: Any) -> str:
         return f"a list of which each is {_described(inner[0])}"
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(repr(member.value) for member in kind)
-    return _WORDS.get(kind, str(kind))
+    words = _WORDS.get(kind, str(kind))
+    return f"{words} {limits or Range()}" if kind in (int, float) else words

@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Annotated, Any, Literal, final
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InfeasibleError
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.planners.space import (
@@ -31,7 +31,7 @@ from placewright.layers.planners.space import (
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Count, Range
 
 ORDER = tuple(Strategy)
 
@@ -198,22 +198,15 @@ class Pso:
         ``warm`` or ``cold``.
     """
 
-    particles: int = 40
-    iterations: int = 150
+    particles: Count = 40
+    iterations: Count = 150
     inertia_first: float = 0.9
     inertia_last: float = 0.4
     own: float = 2.0
     shared: float = 2.0
-    patience: int = 30
+    patience: Count = 30
     start: Literal["warm", "cold"] = "warm"
     name: str = "pso"
-
-    def __post_init__(self) -> None:
-        for key in ("particles", "iterations", "patience"):
-            if getattr(self, key) < 1:
-                raise InputError(f"{key} must be at least 1", where="pso")
-        if self.start not in ("warm", "cold"):
-            raise InputError("start must be warm or cold", where="pso", by=f"got {self.start!r}")
 
     def unsupported_reason(self, problem: LayerProblem) -> str | None:
         """Where costs are those of variants."""
@@ -262,7 +255,7 @@ class Mutation:
     """
 
     tries: int = 1500
-    rate: float = 2.0
+    rate: Annotated[float, Range(1, 1e6)] = 2.0
     name: str = "mutation"
 
     def unsupported_reason(self, problem: LayerProblem) -> str | None:

@@ -28,7 +28,7 @@ from placewright.operators.planners.pricing.graph import PlacementGraph, placeme
 from placewright.operators.planners.pricing.priced import PricingContext, by_load, pricing_context
 from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal, last_of
+from placewright.planning.contract import Context, Proposal, Share, last_of
 
 DISTANCE = 0.03
 """Starts differ on at least this share of the operators."""
@@ -109,7 +109,7 @@ class CeftPbqp:
     heat: float = 0.3
     branch_limit: int = 4
     resolve_effort: float = 2.5e5
-    relayed_share: float = 0.4
+    relayed_share: Share = 0.4
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Links between pairs of devices, and a judge that follows the plan's order."""

@@ -25,7 +25,7 @@ from placewright.operators.planners.placements.search import Start, score_all
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Count
 
 
 @final
@@ -58,10 +58,10 @@ class ChainDp:
     """
 
     name: ClassVar[str] = "chain-dp"
-    devices: int = 8
+    devices: Count = 8
     work: float = 2e8
-    judged: int = 6
-    rounds: int = 8
+    judged: Count = 6
+    rounds: Count = 8
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency over links on two devices or more."""

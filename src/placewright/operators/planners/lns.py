@@ -30,7 +30,7 @@ from placewright.operators.problem import (
     orders_by_plan,
     pairwise_only,
 )
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Count, Proposal
 from placewright.solvers.answer import installed
 
 
@@ -61,8 +61,8 @@ class Lns:
 
     name: ClassVar[str] = "lns"
     windows: int = 400
-    smallest: int = 8
-    largest: int = 32
+    smallest: Count = 8
+    largest: Count = 32
     work: float = 0.3
     patience: int = 60
 

@@ -17,7 +17,7 @@ from placewright.operators.planners.pricing.priced import (
     within_memory,
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.planning.contract import Context, Proposal, last_of
+from placewright.planning.contract import Context, Proposal, Share, last_of
 
 
 @final
@@ -53,7 +53,7 @@ class Pbqp:
     branch_limit: int = 200
     memory_rounds: int = 10
     repair_moves: int = 1_000
-    relayed_share: float = 0.1
+    relayed_share: Share = 0.1
 
     unsupported_reason = staticmethod(pairwise_only)
 

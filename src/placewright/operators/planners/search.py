@@ -19,7 +19,7 @@ from placewright.operators.planners.sequences.search_state import (
     start_search_state,
 )
 from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 from placewright.solvers.answer import installed
 
 ENOUGH = 200
@@ -76,9 +76,9 @@ class Search:
     first: float = 2e7
     growth: float = 3.0
     heats: tuple[float, ...] = (0.2, 0.05, 0.4, 0.1, 0.8, 0.2)
-    on_judge: float = 0.06
+    on_judge: Share = 0.06
     patience: int = 8
-    left_to_lns: float = 0.3
+    left_to_lns: Share = 0.3
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Links between pairs of devices, plans that need not be contiguous."""

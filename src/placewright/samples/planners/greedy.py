@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from placewright.errors import InputError
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Count
 from placewright.samples.balance.state import clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
@@ -30,12 +29,8 @@ class Greedy:
     `pieces`: the first piece is the mean number of samples per node divided by this.
     """
 
-    pieces: int = 16
+    pieces: Count = 16
     name: ClassVar[str] = "greedy"
-
-    def __post_init__(self) -> None:
-        if self.pieces < 1:
-            raise InputError("pieces must be at least 1", where="greedy", by=f"got {self.pieces}")
 
     unsupported_reason = staticmethod(without_mix)
 

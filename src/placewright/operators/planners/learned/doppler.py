@@ -41,7 +41,7 @@ from placewright.operators.planners.learned.planner import (
 )
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -109,7 +109,7 @@ class Doppler:
     hidden: int = 32
     imitation: int = 150
     entropy: float = 1e-3
-    elite: float = 0.3
+    elite: Share = 0.3
     deviations: float = 3.0
     edits: int = 1
     checkpoint: str = ""

@@ -22,7 +22,7 @@ from placewright.operators.planners.learned.planner import propose, unsupported_
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -94,7 +94,7 @@ class Hp3c:
     batch: int | None = None
     learning_rate: float | None = None
     entropy: float = 0.001
-    elite: float = 0.3
+    elite: Share = 0.3
     edits: int = 1
     checkpoint: str = ""
 

@@ -35,7 +35,7 @@ from placewright.operators.planners.learned.planner import (
 )
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,12 +100,12 @@ class Hsdag:
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 500
     window: int = 20
-    discount: float = 0.95
+    discount: Share = 0.95
     learning_rate: float = 1e-3
     hidden: int = 128
-    dropout: float = 0.2
+    dropout: Share = 0.2
     entropy: float = 1e-3
-    elite: float = 0.1
+    elite: Share = 0.1
     imitation: int = 100
     edits: int = 1
     checkpoint: str = ""

@@ -16,7 +16,7 @@ from placewright.operators.planners.learned.grouping import Grouping, How, group
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 
 
 @final
@@ -48,7 +48,7 @@ class Placeto:
     groups: int = 64
     hidden: int = 64
     episodes: int = 6
-    discount: float = 0.9
+    discount: Share = 0.9
     learning_rate: float = 0.003
     entropy: float = 0.01
     checkpoint: str = ""

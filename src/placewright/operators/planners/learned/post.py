@@ -16,7 +16,7 @@ from placewright.operators.planners.learned.grouping import Grouping, How, group
 from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
 from placewright.operators.planners.learned.sampling import MovingAverage, drawn, softmax
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, Share
 
 COARSE: tuple[How, int] = ("modules", 128)
 FINE: tuple[How, int] = ("chains", 512)
@@ -88,10 +88,10 @@ class Post:
     groups: int | None = None
     batch: int = 12
     window: int = 60
-    elite: float = 0.1
-    explore: float = 0.1
+    elite: Share = 0.1
+    explore: Share = 0.1
     moved: float = 2.0
-    trust: float = 0.98
+    trust: Share = 0.98
     ascents: int = 8
     rate: float = 1.0
     target_kl: float = 0.03
