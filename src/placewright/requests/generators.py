@@ -12,6 +12,9 @@ from placewright.numerics.arrays import FloatArray
 MOST = 20_000_000
 """Requests of one stream; more do not fit the memory of a small machine."""
 
+IN_BURSTS, BURST_S = 0.2, 2.0
+"""Of Markov-modulated arrivals: share of the time that is in bursts, mean seconds of one."""
+
 
 def stepped_poisson(
     rng: np.random.Generator, rates_per_s: Sequence[float], step_s: float, duration_s: float
@@ -52,33 +55,21 @@ def counted(rng: np.random.Generator, counts: Sequence[int], step_s: float) -> F
 
 
 def mmpp(
-    rng: np.random.Generator,
-    rate_per_s: float,
-    duration_s: float,
-    burst: float = 3.0,
-    share: float = 0.2,
-    hold_s: float = 2.0,
+    rng: np.random.Generator, rate_per_s: float, duration_s: float, burst: float = 3.0
 ) -> FloatArray:
     """Markov-modulated Poisson arrivals with two states and this mean rate.
 
-    Parameters
-    ----------
-    burst
-        Rate in a burst over the rate outside of one.
-    share
-        Of the time that is in bursts.
-    hold_s
-        Mean length of a burst; both states last exponentially long.
+    `burst`: rate in a burst over the rate outside of one; both states last exponentially long.
     """
-    if not (burst >= 1 and 0 < share < 1 and hold_s > 0):
-        raise InputError("needs burst >= 1, 0 < share < 1 and hold_s > 0", where="mmpp")
+    if not burst >= 1:
+        raise InputError("burst must be at least 1", where="mmpp", by=f"got {burst:g}")
     _checked([rate_per_s], duration_s, duration_s)
-    if duration_s / hold_s > MOST:
-        by = f"{duration_s / hold_s:.3g}, at most {MOST}"
+    if duration_s / BURST_S > MOST:
+        by = f"{duration_s / BURST_S:.3g}, at most {MOST}"
         raise InputError("too many bursts", where="mmpp", by=by, hint="check the unit of duration")
-    calm = rate_per_s / (1 - share + share * burst)
-    holds_s = (hold_s * (1 - share) / share, hold_s)
-    t, state, parts = 0.0, int(rng.random() < share), []
+    calm = rate_per_s / (1 - IN_BURSTS + IN_BURSTS * burst)
+    holds_s = (BURST_S * (1 - IN_BURSTS) / IN_BURSTS, BURST_S)
+    t, state, parts = 0.0, int(rng.random() < IN_BURSTS), []
     while t < duration_s:
         until = min(duration_s, t + rng.exponential(holds_s[state]))
         count = rng.poisson((burst if state else 1.0) * calm * (until - t))

@@ -332,16 +332,6 @@ def _normal(x: float) -> float:
     return 0.5 * (1.0 + math.erf(x / math.sqrt(2.0)))
 
 
-def lagrangian(
-    problem: RequestProblem,
-    alone: FloatArray,
-    deadline_s: float = math.inf,
-    iterations: int = ITERATIONS,
-) -> float | None:
-    """The last of `lagrangian_bounds`; None where a step would take too long."""
-    return min(lagrangian_bounds(problem, alone, deadline_s, iterations), default=None)
-
-
 def lagrangian_bounds(
     problem: RequestProblem,
     alone: FloatArray,

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from placewright.cli.console import Console
 from placewright.errors import InputError
 from placewright.requests.serving import commands
-from placewright.requests.serving.commands import _servers
+from placewright.requests.serving.commands import _families, _servers
 from tests.requests.serving.models import scaled
 
 
@@ -115,6 +116,8 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
         read_family(path)
     with pytest.raises(InputError, match="did you mean 'rolling'"):
         PlannedPolicy(RequestPlan("roling"))
+    with pytest.raises(InputError, match="did you mean 'digits'"):
+        _families(["digit"], Console())
     with pytest.raises(InputError, match="two servers 'a'"):
         _servers(["a:1", "a:0.5"], None)
 

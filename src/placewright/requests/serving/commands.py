@@ -203,6 +203,7 @@ def run(
 
 
 def _families(given: list[str] | None, console: Console) -> list[Family]:
+    from placewright.errors import UnknownNameError
     from placewright.requests.serving.digits import digits
     from placewright.requests.serving.families import read_family
 
@@ -210,6 +211,8 @@ def _families(given: list[str] | None, console: Console) -> list[Family]:
     for name in given or ["digits"]:
         if name == "digits":
             console.note("training the digits")
+        elif not (Path(name).suffix or Path(name).exists()):
+            raise UnknownNameError("family", name, ("digits", "FILE.yaml"))
         found.append(digits() if name == "digits" else read_family(name))
     return found
 
