@@ -12,6 +12,7 @@ import yaml
 from placewright.cli import sources
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
+from placewright.planning.wings import wings
 from tests.cli.speak import speak
 
 
@@ -80,7 +81,7 @@ def test_nodes_and_moves_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture
         assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
         assert told in page.read_text(encoding="utf-8")
     said = speak(capsys, "operators", "plan", plan)
-    assert (said.code, "is a samples plan" in said.err) == (1, True)
+    assert (said.code, "is a plan of samples" in said.err) == (1, True)
 
 
 def test_a_plan_that_says_little_is_shown(
@@ -166,3 +167,24 @@ def test_a_profile_that_cannot_be_kept_is_refused_first(
     table = tmp_path / "missing" / "t.json"
     said = speak(capsys, "profile", "tests.cli.models:tower", "--table", table)
     assert (said.code, "t.json: cannot be written" in said.err) == (1, True)
+
+
+def test_a_file_of_another_wing_is_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every wing's problem given to every other one: what it is, and which verb reads it."""
+    files = {name: tmp_path / f"{name}.json" for name in wings()}
+    for name, wing in wings().items():
+        conformance = wing.conformance
+        assert conformance is not None
+        tiny = next(iter(conformance().tiny_instances().values()))
+        wing.files().write_problem(tiny, files[name])
+    for name in files:
+        for other, path in files.items():
+            if other != name:
+                said = speak(capsys, name, "plan", path)
+                assert said.code == 1
+                assert f"is a problem of {other}, not a problem of {name}" in said.err
+                assert f"placewright {other} plan {path}" in said.err
+    said = speak(capsys, "layers", "simulate", files["layers"], files["samples"])
+    assert "is a problem of samples, not a plan of layers" in said.err

@@ -9,11 +9,13 @@ import pytest
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import (
     FileModel,
+    UnknownFieldWarning,
     field_path,
     parse_json,
     parse_yaml,
     read_text,
     validate,
+    warn_unknown,
 )
 
 
@@ -66,3 +68,14 @@ def test_values_that_python_cannot_make_are_told_as_errors(value: str) -> None:
         parse_yaml(f"n: {value}", where="x")
     with pytest.raises(InputError, match=r"x: is not valid"):
         parse_json(f'{{"n": {value}}}', where="x")
+
+
+def test_unknown_fields_of_published_files_are_told() -> None:
+    """By place, with the nearest field that the format has."""
+    data = {"nodes": [{"cont": 1, "count": 2}], "plan": {}, "plans": 3}
+    with pytest.warns(UnknownFieldWarning) as found:
+        warn_unknown(data, {"": "nodes plan", "nodes.*": "count", "plan.*": "x"}, "f")
+    assert [str(w.message).partition(" ")[2] for w in found] == [
+        "plans is not read: the format has no such field; did you mean 'plan'?",
+        "nodes[0].cont is not read: the format has no such field; did you mean 'count'?",
+    ]

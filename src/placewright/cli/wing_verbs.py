@@ -9,14 +9,16 @@ all their parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placewright.cli.command import console_command, source_command
 from placewright.cli.console import Console
 from placewright.cli.generic_verbs import compare, explain, plan, simulate
+from placewright.errors import InputError
 
 if TYPE_CHECKING:
     from placewright.planning.wing import CommandLine, Loaded, Wing
@@ -56,11 +58,52 @@ def wing_app(wing: Wing) -> typer.Typer:
             continue
         examples = line.examples.get(name) or [EXAMPLES[name]]
         text = _help(verb, wing.name, name, examples)
-        app.command(name)(source_command(verb, line.load, text))
+        app.command(name)(_told_apart(wing.name, source_command(verb, line.load, text)))
     for name, verb in line.verbs.items():
         examples = line.examples.get(name, ())
-        app.command(name)(console_command(verb, _help(verb, wing.name, name, examples)))
+        made = console_command(verb, _help(verb, wing.name, name, examples))
+        app.command(name)(_told_apart(wing.name, made))
     return app
+
+
+def _told_apart(wing: str, command: Callable[..., None]) -> Callable[..., None]:
+    """`command`, whose errors say of a file of another kind what it is and which verb reads it."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        try:
+            command(**given)
+        except InputError as error:
+            for name, value in given.items():
+                if isinstance(value, str | Path) and error.where.startswith(str(value) or "-"):
+                    _refuse_other_kind(wing, name, Path(value))
+            raise
+
+    return run
+
+
+def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
+    """Raise if a file is none that this wing reads for a parameter; it was refused already."""
+    from placewright.cli.documents import document_kind
+    from placewright.planning.wings import wings
+
+    try:
+        kind = document_kind(path)
+    except InputError:
+        return
+    known = {
+        "cluster": ("", "a cluster", f"give it as --on {path}"),
+        "graph": ("operators", "a graph", f"placewright operators plan {path} --on CLUSTER"),
+    }
+    for name, each in wings().items():
+        files, verb = each.files(), f"placewright {name}"
+        known[files.problem_document.kind] = name, f"a problem of {name}", f"{verb} plan {path}"
+        hint = f"{verb} simulate PROBLEM {path}"
+        known[files.plan_document.kind] = name, f"a plan of {name}", hint
+    owner, what, hint = known[kind]
+    if owner != wing or (parameter == "plan") != what.startswith("a plan"):
+        asked = f"a plan of {wing}" if parameter == "plan" else f"a problem of {wing}"
+        raise InputError(f"is {what}, not {asked}", where=str(path), hint=hint) from None
 
 
 def command_line(wing: Wing) -> CommandLine:

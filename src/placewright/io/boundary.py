@@ -7,7 +7,8 @@ the line (YAML) and the field.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -96,6 +97,38 @@ def validate(model: type[Model], data: Any, *, where: str, text: str = "") -> Mo
             known = _keys(_inner(model, loc))
             raise UnknownNameError("key", str(loc[-1]), known, where=place) from None
         raise _refusal(first, place) from None
+
+
+class UnknownFieldWarning(UserWarning):
+    """A published file has a field that is not read."""
+
+
+def warn_unknown(data: Any, known: Mapping[str, str], where: str) -> None:
+    """Warn of fields that a published format does not have.
+
+    `known`: field names by the dotted path of what holds them; ``*`` is every entry there.
+    """
+    for path, names in known.items():
+        for place, holder in _holders(data, path.split(".") if path else []):
+            for key in sorted(set(map(str, holder)) - set(names.split())):
+                near = get_close_matches(key, names.split(), n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                text = f"{field_path([*place, key])} is not read: the format has no such field"
+                warnings.warn(f"{where}: {text}{hint}", UnknownFieldWarning, stacklevel=2)
+
+
+def _holders(
+    data: Any, path: Sequence[str], place: Location = ()
+) -> Iterator[tuple[Location, Any]]:
+    """The mappings at a path, each with where it stands."""
+    if not path:
+        yield from [(place, data)] if isinstance(data, Mapping) else []
+        return
+    inner: Mapping[Any, Any] = data if isinstance(data, Mapping) else {}
+    if path[0] == "*" and isinstance(data, list):
+        inner = dict(enumerate(data))
+    for key in list(inner) if path[0] == "*" else [path[0]] if path[0] in inner else []:
+        yield from _holders(inner[key], path[1:], [*place, key])
 
 
 def placed(error: Error, where: str) -> Error:

@@ -31,14 +31,17 @@ PlanArgument = Annotated[
         metavar="[PLAN]", show_default=False, help="A plan file; strategy: has its own."
     ),
 ]
+MOST_SAMPLES = 100_000
+
 BatchOption = Annotated[
-    int | None, typer.Option("--batch", min=1, metavar="N", help="Samples of a step.")
+    int | None,
+    typer.Option("--batch", min=1, max=MOST_SAMPLES, metavar="N", help="Samples of a step."),
 ]
 
 
 def load(console: Console, source: SourceName, batch: BatchOption = None) -> Loaded:
     """The problem of a source."""
-    return Loaded(_batched(find_source(source).problem, batch))
+    return Loaded(_batched(find_source(source, console).problem, batch))
 
 
 def _batched(problem: LayerProblem, batch: int | None) -> LayerProblem:
@@ -59,7 +62,7 @@ def simulate(
     """
     from placewright.planning.fixed_plan import judged_plan
 
-    found = find_source(source)
+    found = find_source(source, console)
     chosen = _chosen_plan(found, plan, source, batch)
     if plan is None:
         _show_simulated(console, found)
@@ -95,7 +98,7 @@ def explain(
     *plans, name = names
     if len(plans) > 1:
         raise typer.BadParameter(f"one NAME at a time (got {len(plans)})")
-    found = find_source(source)
+    found = find_source(source, console)
     chosen = _chosen_plan(found, Path(plans[0]) if plans else None, source, batch)
     explanation = judged_plan(_batched(found.problem, batch), chosen).explain(name)
     console.answer(explanation.as_json, lambda: str(explanation))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
 
 SCHEMES = ("strategy", "piper")
 
@@ -21,7 +25,7 @@ class Source:
     plan: LayerPlan | None = None
 
 
-def find_source(source: str) -> Source:
+def find_source(source: str, console: Console) -> Source:
     """What SOURCE names.
 
     Raises
@@ -31,9 +35,11 @@ def find_source(source: str) -> Source:
     """
     scheme, colon, rest = source.partition(":")
     if colon and scheme == "strategy":
+        from placewright.io.boundary import UnknownFieldWarning
         from placewright.layers.readers.strategy import read_strategy
 
-        return Source(*read_strategy(rest))
+        with console.noted(UnknownFieldWarning):
+            return Source(*read_strategy(rest))
     if colon and scheme == "piper":
         return Source(_piper(rest))
     if colon and scheme == "zoo":

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.io.boundary import placed
+from placewright.io.boundary import placed, warn_unknown
 from placewright.io.stored import read_data
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Training
@@ -46,6 +46,22 @@ from placewright.numerics.arrays import FloatArray
 
 FORMAT = "strategy-exam/1"
 
+FIELDS = {
+    "": "format name set source model profile cluster training plan measured suspect reference",
+    "model": "name layers kinds tied hidden_size heads sequence_length vocabulary_size"
+    " element_bytes",
+    "profile": "times optimizer times_before_adjustment",
+    "cluster": "devices nodes links",
+    "cluster.devices.*": "memory_bytes framework_bytes",
+    "cluster.nodes.*": "device count network_bytes_per_s internal_bytes_per_s",
+    "cluster.links": "formula measured_message_bytes between_nodes within_node",
+    "training": "framework precision optimizer zero_stage recompute gradient_sync",
+    "plan": "global_batch micro_batch micro_batches schedule stages",
+    "plan.stages.*": "first_layer last_layer replicas",
+    "plan.stages.*.replicas.*": "node devices tensor_parallel",
+}
+"""Of the format, by what holds them; those of tables are their columns."""
+
 
 def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
     """The problem and the plan of a file.
@@ -63,6 +79,7 @@ def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
             where=where,
             by=f"got {optional(data, 'format')!r}",
         )
+    warn_unknown(data, FIELDS, where)
     try:
         problem = _problem(data, where)
         plan = _plan(data, problem, where)
