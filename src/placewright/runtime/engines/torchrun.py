@@ -160,7 +160,7 @@ def _world(cluster: Cluster) -> int:
     """How many processes torchrun has started: one per device."""
     devices, where = len(cluster.devices), cluster.name
     launcher = f"torchrun --master-port 29500 --nproc-per-node {devices}"
-    again = f"{launcher} -m placewright operators run ..."
+    again = f"{launcher} -m placewright ... (the same arguments)"
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         raise InputError(
             "--engine torchrun needs processes that torchrun has started",
