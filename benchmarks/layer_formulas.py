@@ -12,8 +12,9 @@ For every model, batch 4, shapes only where the model looks at no values:
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -21,9 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.zoo import zoo_models
-from placewright.layers.profile import formulas
 from placewright.layers.profile.chain import chain
-from placewright.layers.profile.formulas import LayerCost
+from placewright.layers.profile.formulas import layer_flops
 from placewright.layers.profile.tracing import trace_step
 
 BATCH = 4
@@ -64,7 +64,7 @@ def cells(source: ModelSource) -> list[str]:
         hook.remove()
     step = trace_step(source, BATCH)
     layers = chain(step)
-    flops = sum(formulas.layer_flops(step, layer) for layer in layers)
+    flops = sum(layer_flops(step, layer) for layer in layers)
     held = {name for layer in layers for name in layer.parameters}
     own = {f"model.{name}" for name, _ in source.model.named_parameters()}
     known = counter.get_total_flops()
@@ -89,50 +89,61 @@ def forward(source: ModelSource) -> None:
         source.model(source.inputs)
 
 
+class LayerCost(NamedTuple):
+    """Elements and FLOPs of one layer on a batch; none of pooling and normalisation, as PyTorch."""
+
+    output: tuple[int, ...]
+    parameters: int
+    flops: float
+
+
 def closed(m: nn.Module, x: tuple[int, ...]) -> LayerCost | None:
     """The closed formula of a module on an input of shape `x`; ``None`` where there is none."""
     if isinstance(m, nn.Conv2d):
-        assert isinstance(m.padding, tuple)
-        size, channels = (x[2], x[3]), (m.in_channels, m.out_channels)
-        return formulas.conv2d(
-            x[0],
-            channels,
-            size,
-            (m.kernel_size[0], m.kernel_size[1]),
-            stride=(m.stride[0], m.stride[1]),
-            padding=(m.padding[0], m.padding[1]),
-            dilation=(m.dilation[0], m.dilation[1]),
-            groups=m.groups,
-            bias=m.bias is not None,
-        )
+        output = (x[0], m.out_channels, *_windows(m, x, m.kernel_size, m.dilation))
+        weight = m.out_channels * (m.in_channels // m.groups) * math.prod(m.kernel_size)
+        flops = 2.0 * math.prod(output) / m.out_channels * weight
+        return LayerCost(output, weight + m.out_channels * (m.bias is not None), flops)
     if isinstance(m, nn.Linear):
-        return formulas.linear(x[:-1], m.in_features, m.out_features, bias=m.bias is not None)
-    if isinstance(m, nn.MaxPool2d | nn.AvgPool2d) and isinstance(m.kernel_size, int):
-        stride, padding = int(m.stride), int(m.padding)
-        return formulas.pool2d(
-            x[0], x[1], (x[2], x[3]), m.kernel_size, stride=stride, padding=padding
-        )
+        weight, bias = m.in_features * m.out_features, m.out_features * (m.bias is not None)
+        return LayerCost((*x[:-1], m.out_features), weight + bias, 2.0 * math.prod(x[:-1]) * weight)
+    if isinstance(m, nn.MaxPool2d | nn.AvgPool2d):
+        return LayerCost((*x[:2], *_windows(m, x, _pair(m.kernel_size), (1, 1))), 0, 0.0)
     if isinstance(m, nn.BatchNorm2d):
-        return formulas.batch_norm(x)
+        return LayerCost(x, 2 * x[1], 0.0)
     if isinstance(m, nn.LayerNorm):
-        return formulas.layer_norm(x, len(m.normalized_shape))
+        return LayerCost(x, 2 * math.prod(x[len(x) - len(m.normalized_shape) :]), 0.0)
     if isinstance(m, nn.Embedding):
-        return formulas.embedding(x, m.num_embeddings, m.embedding_dim)
+        return LayerCost((*x, m.embedding_dim), m.num_embeddings * m.embedding_dim, 0.0)
     if isinstance(m, nn.LSTM | nn.GRU):
-        batch, length = (x[0], x[1]) if m.batch_first else (x[1], x[0])
-        cost = formulas.recurrent(
-            "lstm" if isinstance(m, nn.LSTM) else "gru",
-            batch,
-            length,
-            x[2],
-            m.hidden_size,
-            layers=m.num_layers,
-            directions=1 + m.bidirectional,
-        )
-        if m.batch_first:
-            return cost
-        return LayerCost((length, batch, cost.output[2]), cost.parameters, cost.flops)
+        return _recurrent(m, x)
     return None
+
+
+def _recurrent(m: nn.LSTM | nn.GRU, x: tuple[int, ...]) -> LayerCost:
+    """Each direction of each layer: gates x hidden x (inputs + hidden) weights, and two biases."""
+    directions, hidden = 1 + m.bidirectional, m.hidden_size
+    parameters, flops = 0, 0.0
+    for k in range(m.num_layers):
+        width = x[2] if k == 0 else hidden * directions
+        rows = directions * (4 if isinstance(m, nn.LSTM) else 3) * hidden
+        parameters += rows * (width + hidden + 2)
+        flops += 2.0 * rows * x[0] * x[1] * (width + hidden)
+    return LayerCost((*x[:2], hidden * directions), parameters, flops)
+
+
+def _windows(m: Any, x: tuple[int, ...], kernel: Any, dilation: Any) -> tuple[int, int]:
+    """Height and width that windows over an image of shape (..., height, width) leave."""
+    stride, padding = _pair(m.stride), _pair(m.padding)
+    height, width = (
+        (x[2 + k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1
+        for k in (0, 1)
+    )
+    return height, width
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
 
 
 if __name__ == "__main__":
