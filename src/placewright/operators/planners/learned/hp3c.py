@@ -238,10 +238,12 @@ class _Run:
         row = np.arange(k)[:, None] * size
         pair = (row + groups[:, self.source]) * size + groups[:, self.target]
         weight = np.tile(self.bytes, k)
-        between = np.bincount(pair.ravel(), weight, k * size * size).reshape(k, size, size)
-        sums = np.zeros((k * size, self.columns.shape[1]))
-        np.add.at(sums, (row + groups).ravel(), np.tile(self.columns, (k, 1)))
-        own = sums.reshape(k, size, self.columns.shape[1])
+        # Of no tensors at all `bincount` makes whole numbers, weights or not.
+        sums = np.bincount(pair.ravel(), weight, k * size * size).astype(np.float64)
+        between = sums.reshape(k, size, size)
+        own = np.zeros((k * size, self.columns.shape[1]))
+        np.add.at(own, (row + groups).ravel(), np.tile(self.columns, (k, 1)))
+        own = own.reshape(k, size, self.columns.shape[1])
         pairs = np.concatenate([between, between.transpose(0, 2, 1)], axis=2)
         if self.repaired:
             found = np.concatenate([np.log1p(pairs), np.sign(own) * np.log1p(np.abs(own))], axis=2)
