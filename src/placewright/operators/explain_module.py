@@ -167,7 +167,7 @@ def _exchanged(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Bytes in by the device that makes them, bytes out by the devices that read them."""
     p, place = judged.problem, judged.placement
-    readers = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    readers = p.consumed
     inside_made = mine[p.tensor_producer]
     entering = np.unique(readers[mine[p.consumers] & ~inside_made[readers]])
     leaving = ~mine[p.consumers] & inside_made[readers]

@@ -185,7 +185,7 @@ def _lives(
     until_s[np.arange(p.t), source] = end_s[p.tensor_producer]
     from_s[sent, target] = arrived_s
     np.maximum.at(until_s, (sent, source[sent]), arrived_s)
-    read = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    read = p.consumed
     np.maximum.at(until_s, (read, placement[p.consumers]), end_s[p.consumers])
     for k in views(p).tolist():
         at = p.alias_of[k], source[k]

@@ -120,7 +120,7 @@ def placement_summary(judged: OperatorJudgement) -> PlacementSummary:
 def _crossings(judged: OperatorJudgement) -> tuple[Crossing, ...]:
     """By pair of devices, most bytes first."""
     p, place = judged.problem, judged.placement
-    readers = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    readers = p.consumed
     pairs = np.stack([readers, place[p.consumers]], axis=1)
     tensor, target = np.unique(pairs, axis=0).reshape(-1, 2).T
     source = place[p.tensor_producer[tensor]]

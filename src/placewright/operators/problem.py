@@ -217,6 +217,11 @@ class OperatorProblem:
         """Number of tensors."""
         return len(self.tensor_names)
 
+    @property
+    def consumed(self) -> IntArray:
+        """The tensor that each entry of `consumers` reads."""
+        return np.repeat(np.arange(self.t), np.diff(self.consumer_offsets))
+
     def readers(self, tensor: int) -> IntArray:
         """Operators that read a tensor."""
         return self.consumers[self.consumer_offsets[tensor] : self.consumer_offsets[tensor + 1]]

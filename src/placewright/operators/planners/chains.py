@@ -55,10 +55,8 @@ def chain_of(problem: OperatorProblem, groups: Groups, unit: IntArray) -> Chain:
     p, u = problem, int(unit.max()) + 1
     allowed = groups.allowed[groups.group]
     reads_nothing = (np.diff(p.topology.in_offsets) == 0)[:, None]
-    readers = np.diff(p.consumer_offsets)
-    made = np.repeat(unit[p.tensor_producer], readers)
-    read = unit[p.consumers]
-    tensor = np.repeat(np.arange(p.t), readers)
+    tensor = p.consumed
+    made, read = unit[p.tensor_producer[tensor]], unit[p.consumers]
     ahead = _crossing(u, p, tensor, made, read, _sent_by(p, groups, u, unit))
     # Backwards is forwards in the mirror: cut c is cut u - c there, hence the reversal below.
     back = _crossing(u, p, tensor, u - 1 - made, u - 1 - read, np.full(p.t, u))

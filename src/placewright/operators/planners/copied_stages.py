@@ -122,7 +122,7 @@ class _Chain:
         A tensor is counted from its producer to its last reader.
         """
         p = self.problem
-        tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+        tensor = p.consumed
         last = self.place[p.tensor_producer].copy()
         np.maximum.at(last, tensor, self.place[p.consumers])
         found = []

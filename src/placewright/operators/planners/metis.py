@@ -90,10 +90,9 @@ def _sum_to_one(share: FloatArray) -> list[float]:
 
 def _edges(problem: OperatorProblem, groups: Groups) -> tuple[IntArray, IntArray, FloatArray]:
     """CSR of the undirected graph of groups, with bytes between them."""
-    uses = np.diff(problem.consumer_offsets)
-    a = groups.group[np.repeat(problem.tensor_producer, uses)]
-    b = groups.group[problem.consumers]
-    size = np.repeat(problem.tensor_bytes, uses)
+    tensor = problem.consumed
+    a, b = groups.group[problem.tensor_producer[tensor]], groups.group[problem.consumers]
+    size = problem.tensor_bytes[tensor]
     a, b, size = a[a != b], b[a != b], size[a != b]
     count = len(groups.first)
     key, inverse = np.unique(np.r_[a * count + b, b * count + a], return_inverse=True)

@@ -111,7 +111,7 @@ def host_rates(p: OperatorProblem, place: IntArray) -> FloatArray:
         return host
     cluster = np.array(p.pipeline.cluster)
     touched = np.zeros((p.t, p.m), dtype=np.bool_)
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     touched[tensor, place[p.consumers]] = True
     touched[np.arange(p.t), place[p.tensor_producer]] = True
     same = (cluster[:, None] == cluster) & (cluster >= 0)
@@ -132,7 +132,7 @@ def cluster_rates(problem: OperatorProblem) -> FloatArray:
 
 def _crossings(p: OperatorProblem, placement: IntArray) -> tuple[BoolArray, BoolArray]:
     """Shape (t, m) each: which tensors enter and which leave a device."""
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     home, reader = placement[p.tensor_producer], placement[p.consumers]
     away = reader != home[tensor]
     entering = np.zeros((p.t, p.m), dtype=np.bool_)
@@ -159,7 +159,7 @@ def pair_loads(
     p, place = problem, plan.placement
     leader, copies = stages(p, plan)
     took = p.compute_s[np.arange(p.n), place]
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     # Each use as one number, tensor * m + target; `first` is the first reader's place in the list.
     pairs, first = np.unique(tensor * p.m + place[p.consumers], return_index=True)
     sent = pairs[np.argsort(first)]  # each tensor once per target, the first reader's first

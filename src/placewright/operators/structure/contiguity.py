@@ -17,7 +17,7 @@ from placewright.operators.problem import OperatorProblem
 
 def forward_edges(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
     """Earlier and later operator of every edge that a contiguous plan must respect."""
-    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    tensor = problem.consumed
     source, target = problem.tensor_producer[tensor], problem.consumers
     late = problem.is_backward
     if not late.any():

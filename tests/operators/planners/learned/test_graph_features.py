@@ -73,7 +73,7 @@ def test_coarse_graph_matches_networkx(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_fractal_dimension_and_degrees_match_networkx(seed: int) -> None:
     """Slopes of numpy over hop counts of networkx."""
-    graph = coarsen(drawn_graph(seed, 40), chains=False)
+    graph = coarsen(drawn_graph(seed, 60))
     reference = networkx.DiGraph()
     reference.add_nodes_from(range(graph.size))
     reference.add_edges_from(zip(graph.source.tolist(), graph.target.tolist(), strict=True))

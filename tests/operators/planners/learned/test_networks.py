@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from placewright.errors import InputError
-from placewright.operators.instances import random_problem
+from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.learned.checkpoint import save_parameters
@@ -40,6 +40,13 @@ def usable() -> list[OperatorProblem]:
     """Random problems with every constraint that the planners take."""
     found = (random_problem(seed) for seed in (0, 5))
     return [p for p in found if SMALL[0].unsupported_reason(p) is None]
+
+
+def test_operators_without_tensors_are_placed() -> None:
+    """Groups between which nothing goes have features too, as published."""
+    problem = tiny([[1.0, 2.0]] * 3)
+    planner = Hp3c(samples=6, profile="as_published", hidden=4)
+    check_plan(problem, learned(planner, Evaluations(problem, limit=6)).plan)
 
 
 @pytest.mark.parametrize("planner", SMALL, ids=lambda p: f"{p.name}-{getattr(p, 'profile', '')}")

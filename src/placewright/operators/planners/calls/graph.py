@@ -134,7 +134,7 @@ def _followed(p: OperatorProblem, label: IntArray, idle: BoolArray, i: int) -> i
 
 def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArray:
     """Shape (e, 2): pairs of different groups joined by a tensor, sorted."""
-    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    tensor = problem.consumed
     maker, reader = problem.tensor_producer[tensor], problem.consumers
     both = keep[maker] & keep[reader] & (label[maker] != label[reader])
     pairs = np.stack([label[maker[both]], label[reader[both]]], axis=1)

@@ -72,7 +72,7 @@ class Lattice(NamedTuple):
 def predecessors(graph: CallGraph) -> list[int]:
     """Bit sets: the blocks that feed each block."""
     p = graph.problem
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
     before = [0] * graph.blocks
     for a, b in zip(maker.tolist(), reader.tolist(), strict=True):
@@ -168,7 +168,7 @@ def _members(sets: Sequence[int], blocks: int) -> BoolArray:
 def _readers(graph: CallGraph) -> tuple[IntArray, IntArray]:
     """CSR: blocks outside a tensor's own that read it."""
     p, b = graph.problem, max(1, graph.blocks)
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
     outside = (maker >= 0) & (reader >= 0) & (maker != reader)
     pairs = np.unique(tensor[outside] * b + reader[outside])
@@ -191,7 +191,7 @@ def _crossing(
 def _uses(graph: CallGraph) -> tuple[IntArray, IntArray]:
     """Tensor and reading operator of every use between two blocks."""
     p = graph.problem
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
     between = (maker >= 0) & (reader >= 0) & (maker != reader)
     return tensor[between], p.consumers[between]

@@ -51,7 +51,7 @@ def apart_blocks(graph: CallGraph, apart: BoolArray) -> BoolArray:
 def borders(graph: CallGraph, place: IntArray, reach: int) -> BoolArray:
     """Shape (n,): operators at most `reach` uses away from where a tensor changes devices."""
     p = graph.problem
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     maker, reader = p.tensor_producer[tensor], p.consumers
     near = np.zeros(p.n, dtype=np.bool_)
     crosses = place[maker] != place[reader]
@@ -65,7 +65,7 @@ def borders(graph: CallGraph, place: IntArray, reach: int) -> BoolArray:
 def _links(graph: CallGraph) -> IntArray:
     """Shape (e, 2): blocks of which the first has no other reader, the second no other input."""
     p = graph.problem
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
     between = (maker >= 0) & (reader >= 0) & (maker != reader)
     pairs = np.unique(np.stack([maker[between], reader[between]], axis=1), axis=0)

@@ -73,7 +73,7 @@ class CallDecoder:
         np.add.at(work, graph.block, np.where(np.isfinite(p.compute_s), p.compute_s, 0.0))
         host_s = np.where(allowed & ~accelerators(p), work, np.inf)
         host = np.where(np.isfinite(host_s).any(axis=1), host_s.argmin(axis=1), -1)
-        source = graph.block[np.repeat(p.tensor_producer, np.diff(p.consumer_offsets))]
+        source = graph.block[p.tensor_producer[p.consumed]]
         target = graph.block[p.consumers]
         pairs = np.unique(np.stack([source, target])[:, source != target], axis=1)
         back = np.lexsort((pairs[0], pairs[1]))

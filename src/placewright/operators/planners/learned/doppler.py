@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
+from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.episodes import (
     DEVICE_FEATURES,
@@ -34,14 +33,10 @@ from placewright.operators.planners.learned.episodes import (
     simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.planner import (
-    propose,
-    state_of,
-    unsupported_by_samples,
-)
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.contract import Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +50,7 @@ MOST_OPERATORS = 4000
 
 @final
 @dataclass(frozen=True, slots=True)
-class Doppler:
+class Doppler(LearnedPlanner):
     """Sequential placement by two policies over one graph network.
 
     SEL scores operators; in each step one of the ready ones is drawn. PLC then draws its device
@@ -99,7 +94,6 @@ class Doppler:
     """
 
     name: ClassVar[str] = "doppler"
-    on_request: ClassVar[bool] = True
     samples: int = 500
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
@@ -118,11 +112,7 @@ class Doppler:
         """Plans that need not be contiguous, not too many operators."""
         if problem.n > MOST_OPERATORS:
             return f"learns orders of up to {MOST_OPERATORS} operators, not {problem.n}"
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
-        return propose(self, problem, context)
+        return LearnedPlanner.unsupported_reason(self, problem)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Parameters suit every graph and every number of devices."""
@@ -186,6 +176,8 @@ class _Policy:
         self.linear = Parameter(torch.zeros(columns))
         self.urgency = Parameter(torch.tensor(4.0 if self.repaired else 0.0))
         self.parameters = [*self.layers.parameters(), self.linear, self.urgency]
+        self.layers.register_parameter("linear", self.linear)
+        self.layers.register_parameter("urgency", self.urgency)
         rate = planner.learning_rate if self.repaired else 1e-4
         self.adam = torch.optim.Adam(self.parameters, lr=rate)
 
@@ -256,29 +248,21 @@ class _Policy:
 
     def step(self, loss: Tensor) -> None:
         """One update."""
-        import torch
+        from placewright.operators.planners.learned.networks import stepped
 
-        self.adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
-        self.adam.step()
+        stepped(self.adam, loss, self.parameters)
+
+    def load(self, parameters: dict[str, Any]) -> None:
+        """Parameters of a checkpoint, if there are any."""
+        from placewright.operators.planners.learned.networks import restore
+
+        restore({"policy": self.layers}, parameters, Doppler.name)
 
     def state(self) -> dict[str, Any]:
         """Parameters by name, for a checkpoint."""
-        arrays = {f"policy.{k}": v.detach().numpy() for k, v in self.layers.state_dict().items()}
-        arrays["policy.linear"] = self.linear.detach().numpy()
-        arrays["policy.urgency"] = self.urgency.detach().numpy()
-        return {name: np.array(value) for name, value in arrays.items()}
+        from placewright.operators.planners.learned.networks import stored
 
-    def load(self, parameters: dict[str, Any]) -> None:
-        """Parameters of a checkpoint."""
-        import torch
-
-        given = {k: torch.as_tensor(v) for k, v in state_of(parameters, "policy").items()}
-        with torch.no_grad():
-            self.linear.copy_(given.pop("linear"))
-            self.urgency.copy_(given.pop("urgency"))
-        self.layers.load_state_dict(given)
+        return stored({"policy": self.layers})
 
 
 class _Training:
@@ -294,10 +278,7 @@ class _Training:
         self.shape = problem.n, problem.m
         self.random = np.array([evaluations.context.seed * 7919 + 12345], dtype=np.int64)
         self.given = bool(evaluations.parameters)
-        if self.given:
-            needed = {name: x.shape for name, x in self.policy.state().items()}
-            check_parameters(evaluations.parameters, needed, planner.name)
-            self.policy.load(evaluations.parameters)
+        self.policy.load(evaluations.parameters)
 
     def ruled(self, siblings: float, transfers: float, *, noise: float = 0.0) -> Trace:
         """An episode of a critical-path teacher: highest rank first, best device by its rule."""

@@ -35,7 +35,7 @@ class Edges(NamedTuple):
 
 def edges_of(problem: OperatorProblem, grouping: Grouping) -> Edges:
     """The edges between groups of operators."""
-    source = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    source = problem.tensor_producer[problem.consumed]
     ends = np.stack([grouping.group[source], grouping.group[problem.consumers]])
     return Edges(*np.unique(ends[:, ends[0] != ends[1]], axis=1))
 

@@ -129,9 +129,8 @@ def no_policy(n: int) -> EncodedPolicy:
 def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> EpisodeInstance:
     """The arrays of a problem."""
     p, groups = problem, groups_of(problem)
-    counts = np.diff(p.consumer_offsets)
-    source = np.repeat(p.tensor_producer, counts)
-    target, size = np.array(p.consumers), np.repeat(p.tensor_bytes, counts)
+    source, target = p.tensor_producer[p.consumed], np.array(p.consumers)
+    size = p.tensor_bytes[p.consumed]
     out = csr([np.flatnonzero(source == i).tolist() for i in range(p.n)])
     into = csr([np.flatnonzero(target == i).tolist() for i in range(p.n)])
     latency_s, seconds_per_byte = over_links(p)

@@ -277,7 +277,7 @@ class Evaluations:
     def _unlinked(self, place: IntArray) -> float:
         """Share of tensor uses between devices without a link."""
         p = self.problem
-        source = np.repeat(place[p.tensor_producer], np.diff(p.consumer_offsets))
+        source = place[p.tensor_producer[p.consumed]]
         target = place[p.consumers]
         missing = (source != target) & ~linked(p)[source, target]
         return float(missing.mean()) if len(missing) else 0.0

@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.planners.learned.graph_features import standardised
 from placewright.operators.planners.learned.grouping import Grouping
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
@@ -18,8 +19,9 @@ VERSION = "groups 1"
 KINDS = 16
 """Columns over which operator kinds are spread by a hash: the same for every graph."""
 
-TYPES, SHAPES, DIMENSIONS, NEIGHBOURS = 1, 5, 5, 20
-"""Columns of a published operator feature: type, five shapes of five dimensions, neighbours."""
+SHAPES, DIMENSIONS, NEIGHBOURS = 5, 5, 20
+"""Columns of a published operator feature, after its type: shapes, of so many dimensions each, and
+neighbours."""
 
 
 def group_features(problem: OperatorProblem, grouping: Grouping, start: IntArray) -> FloatArray:
@@ -49,7 +51,7 @@ def group_features(problem: OperatorProblem, grouping: Grouping, start: IntArray
         *np.log1p(_kinds(p, group, count)).T,
         *waves,
     ]
-    scaled = _standardised(np.stack(columns, axis=1))
+    scaled = standardised(np.stack(columns, axis=1), least=1e-12)
     hot = (grouping.devices(p, start)[:, None] == np.arange(p.m)).astype(np.float64)
     return np.concatenate([scaled, hot], axis=1)
 
@@ -63,7 +65,7 @@ def published_features(problem: OperatorProblem) -> FloatArray:
     p, first = problem, groups_of(problem).first
     kinds = list(p.operator_kinds) or [""] * p.n
     number = {kind: k for k, kind in enumerate(sorted(set(kinds)))}
-    producer = np.repeat(p.tensor_producer, np.diff(p.consumer_offsets))
+    producer = p.tensor_producer[p.consumed]
     signed: list[list[int]] = [[] for _ in range(p.n)]
     for a, b in zip(producer.tolist(), p.consumers.tolist(), strict=True):
         signed[b].append(-(a + 1))
@@ -94,9 +96,3 @@ def _kinds(p: OperatorProblem, group: IntArray, count: int) -> FloatArray:
 def _finite(values: FloatArray) -> FloatArray:
     kept: FloatArray = np.where(np.isfinite(values), values, 0.0)
     return kept
-
-
-def _standardised(columns: FloatArray) -> FloatArray:
-    spread = columns.std(axis=0)
-    scaled: FloatArray = (columns - columns.mean(axis=0)) / np.where(spread > 1e-12, spread, 1.0)
-    return scaled

@@ -47,7 +47,7 @@ class CoarseGraph:
         return len(self.first)
 
 
-def coarsen(problem: OperatorProblem, *, chains: bool = True) -> CoarseGraph:
+def coarsen(problem: OperatorProblem) -> CoarseGraph:
     """Join colocation groups, and every operator to its only successor.
 
     HSDAG (arXiv 2405.14185, section 2.2): in topological order, v joins s where s is the only
@@ -56,10 +56,9 @@ def coarsen(problem: OperatorProblem, *, chains: bool = True) -> CoarseGraph:
     groups = groups_of(problem)
     node, allowed = np.array(groups.group), np.array(groups.allowed)
     source, target, size = _uses(problem)
-    if chains:
-        pair = np.unique(np.stack([source, target], axis=1), axis=0)
-        node = _join_chains(problem.topology.order, node, allowed, pair)
     order = problem.topology.order
+    pair = np.unique(np.stack([source, target], axis=1), axis=0)
+    node = _join_chains(order, node, allowed, pair)
     found, first_at, inverse = np.unique(node[order], return_index=True, return_inverse=True)
     rank = np.empty(len(found), dtype=np.int64)
     rank[np.argsort(first_at)] = np.arange(len(found))
@@ -76,9 +75,9 @@ def coarsen(problem: OperatorProblem, *, chains: bool = True) -> CoarseGraph:
 
 def _uses(problem: OperatorProblem) -> tuple[IntArray, IntArray, FloatArray]:
     """Producer, consumer and bytes of every use of a tensor."""
-    uses = np.diff(problem.consumer_offsets)
-    source = np.repeat(problem.tensor_producer, uses)
-    return source, np.array(problem.consumers), np.repeat(problem.tensor_bytes, uses)
+    tensor = problem.consumed
+    source, size = problem.tensor_producer[tensor], problem.tensor_bytes[tensor]
+    return source, np.array(problem.consumers), size
 
 
 @njit_cached
@@ -278,8 +277,8 @@ def cost_features(problem: OperatorProblem, graph: CoarseGraph) -> FloatArray:
     return standardised(columns)
 
 
-def standardised(columns: FloatArray) -> FloatArray:
-    """Zero mean and unit spread of every column; a constant one becomes zero."""
+def standardised(columns: FloatArray, least: float = 0.0) -> FloatArray:
+    """Zero mean and unit spread of every column, but for those of no more than `least`."""
     spread = columns.std(axis=0)
-    result: FloatArray = (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    result: FloatArray = (columns - columns.mean(axis=0)) / np.where(spread > least, spread, 1.0)
     return result

@@ -53,7 +53,7 @@ class Grouping:
 
     def adjacency_bytes(self, problem: OperatorProblem) -> FloatArray:
         """Shape (count, count): bytes from group to group, a tensor once per reading group."""
-        tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+        tensor = problem.consumed
         to = self.group[problem.consumers]
         pairs = np.unique(np.stack([tensor, to]), axis=1)
         source = self.group[problem.tensor_producer[pairs[0]]]
@@ -117,7 +117,7 @@ class _Union:
 
 def _join_chains(problem: OperatorProblem, group: IntArray, join: _Union) -> None:
     """Operators with one successor that has one predecessor."""
-    producer = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    producer = problem.tensor_producer[problem.consumed]
     edges = np.unique(np.stack([producer, problem.consumers]), axis=1)
     successors = np.bincount(edges[0], minlength=problem.n)
     predecessors = np.bincount(edges[1], minlength=problem.n)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -18,11 +17,11 @@ from placewright.operators.planners.learned.features import (
     published_features,
 )
 from placewright.operators.planners.learned.grouping import Grouping, group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.contract import Share
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,7 +38,7 @@ LAST_DRAW, LAST_NOISE = 500, 750
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hp3c:
+class Hp3c(LearnedPlanner):
     """Grouper and placer, trained by policy gradient on the square root of the run time.
 
     Liu, Jia, Chen, Lin, Jin, An, HP3C 2019, doi 10.1145/3318265.3318270. There is no code; the
@@ -83,7 +82,6 @@ class Hp3c:
     """
 
     name: ClassVar[str] = "hp3c"
-    on_request: ClassVar[bool] = True
     samples: int = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
@@ -97,14 +95,6 @@ class Hp3c:
     elite: Share = 0.3
     edits: int = 1
     checkpoint: str = ""
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError` or `MissingDependencyError` (torch)."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Parameters depend on the profile, groups, devices and hidden units."""
@@ -239,11 +229,11 @@ class _Run:
         pair = (row + groups[:, self.source]) * size + groups[:, self.target]
         weight = np.tile(self.bytes, k)
         # Of no tensors at all `bincount` makes whole numbers, weights or not.
-        sums = np.bincount(pair.ravel(), weight, k * size * size).astype(np.float64)
-        between = sums.reshape(k, size, size)
-        own = np.zeros((k * size, self.columns.shape[1]))
-        np.add.at(own, (row + groups).ravel(), np.tile(self.columns, (k, 1)))
-        own = own.reshape(k, size, self.columns.shape[1])
+        flat = np.bincount(pair.ravel(), weight, k * size * size).astype(np.float64)
+        between = flat.reshape(k, size, size)
+        members = np.zeros((k * size, self.columns.shape[1]))
+        np.add.at(members, (row + groups).ravel(), np.tile(self.columns, (k, 1)))
+        own = members.reshape(k, size, self.columns.shape[1])
         pairs = np.concatenate([between, between.transpose(0, 2, 1)], axis=2)
         if self.repaired:
             found = np.concatenate([np.log1p(pairs), np.sign(own) * np.log1p(np.abs(own))], axis=2)

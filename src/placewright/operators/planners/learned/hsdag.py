@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
+from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.graph_features import (
@@ -28,14 +27,10 @@ from placewright.operators.planners.learned.graph_features import (
     published_features,
     standardised,
 )
-from placewright.operators.planners.learned.planner import (
-    propose,
-    state_of,
-    unsupported_by_samples,
-)
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.contract import Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +44,7 @@ FLIPS = 3.0
 
 @final
 @dataclass(frozen=True, slots=True)
-class Hsdag:
+class Hsdag(LearnedPlanner):
     """Learned grouping and placement of one graph, by REINFORCE.
 
     Five steps: chains are joined (`graph_features.coarsen`); nodes get features; a graph
@@ -94,7 +89,6 @@ class Hsdag:
     """
 
     name: ClassVar[str] = "hsdag"
-    on_request: ClassVar[bool] = True
     samples: int = 500
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
@@ -109,14 +103,6 @@ class Hsdag:
     imitation: int = 100
     edits: int = 1
     checkpoint: str = ""
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Its features are those of one problem."""
@@ -267,12 +253,10 @@ class _Training:
 
     def run(self) -> None:
         """Windows until the budget is spent."""
-        given = state_of(self.evaluations.parameters, "layers")
-        if given:
-            state = self.policy.layers.state_dict()
-            needed = {f"layers.{name}": tuple(x.shape) for name, x in state.items()}
-            check_parameters(self.evaluations.parameters, needed, self.planner.name)
-            self._load(given)
+        from placewright.operators.planners.learned.networks import restore, stored
+
+        networks, given = {"layers": self.policy.layers}, self.evaluations.parameters
+        restore(networks, given, self.planner.name)
         if self.repaired:
             self.evaluations.teach()
             if not given:
@@ -282,13 +266,7 @@ class _Training:
             self._step(self._window(size) if self.repaired else self._published_window(size))
             if self.repaired:
                 near.judged(self.planner.edits * self.planner.window)
-            state = self.policy.layers.state_dict()
-            self.evaluations.keep(**{f"layers.{name}": x.numpy() for name, x in state.items()})
-
-    def _load(self, given: dict[str, FloatArray]) -> None:
-        import torch
-
-        self.policy.layers.load_state_dict({k: torch.as_tensor(v) for k, v in given.items()})
+            self.evaluations.keep(**stored(networks))
 
     def _step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()

@@ -7,21 +7,19 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import edges_of, edit
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.planners.placements.search import improve, mean_operator_s
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalSearch:
+class LocalSearch(LearnedPlanner):
     """Annealing of placements on the judge (`placements.search`) within a number of evaluations.
 
     Parameters
@@ -40,7 +38,6 @@ class LocalSearch:
     """
 
     name: ClassVar[str] = "local-search"
-    on_request: ClassVar[bool] = True
     checkpoint: ClassVar[str] = ""
     samples: int = 2400
     reward: Literal["judge", "measured"] = "judge"
@@ -48,14 +45,6 @@ class LocalSearch:
     start: Literal["lists", "trivial"] = "lists"
     walk: int = 250
     heats: tuple[float, ...] = (0.1, 0.02, 0.04, 0.01)
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """It learns nothing."""

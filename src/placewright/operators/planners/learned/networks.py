@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,7 @@ def chosen_log(logits: Tensor, allowed: Tensor, chosen: Tensor) -> tuple[Tensor,
     return own.flatten(1).sum(dim=1), entropy.flatten(1).sum(dim=1)
 
 
-def stored(networks: dict[str, nn.Module]) -> dict[str, Any]:
+def stored(networks: Mapping[str, nn.Module]) -> dict[str, Any]:
     """Parameters of networks as arrays, by ``network.parameter``."""
     return {
         f"{name}.{key}": value.detach().numpy().copy()
@@ -88,7 +88,7 @@ def stored(networks: dict[str, nn.Module]) -> dict[str, Any]:
 
 
 def restore(
-    networks: dict[str, nn.Module], parameters: dict[str, Any], planner: str = "learned"
+    networks: Mapping[str, nn.Module], parameters: dict[str, Any], planner: str = "learned"
 ) -> None:
     """Put `stored` parameters back; does nothing where there are none.
 

@@ -8,20 +8,19 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import VERSION, group_features
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.contract import Share
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Placeto:
+class Placeto(LearnedPlanner):
     """Episodes that visit every group once and choose its device, rewarded by what that saves.
 
     After Addanki et al., "Placeto: Learning Generalizable Device Placement Algorithms for
@@ -41,7 +40,6 @@ class Placeto:
     """
 
     name: ClassVar[str] = "placeto"
-    on_request: ClassVar[bool] = True
     samples: int = 2400
     start: Literal["lists", "trivial"] = "trivial"
     grouping: How = "modules"
@@ -52,14 +50,6 @@ class Placeto:
     learning_rate: float = 0.003
     entropy: float = 0.01
     checkpoint: str = ""
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError` or `MissingDependencyError` (torch)."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Parameters depend on devices and hidden units."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
@@ -16,8 +16,13 @@ from placewright.planning.contract import Context, Proposal
 class LearnedPlanner(Protocol):
     """A planner that draws placements until its budget of evaluations is spent.
 
-    `on_request` keeps it out of ``auto`` and of comparisons that do not name it: it takes long.
+    A planner inherits from it, adds its parameters as fields, and says what they belong to and how
+    it learns. `on_request` keeps it out of ``auto`` and of comparisons that do not name it: it
+    takes long.
     """
+
+    __slots__ = ()
+    on_request: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -42,22 +47,20 @@ class LearnedPlanner(Protocol):
         """Draw, judge and learn until `evaluations` has no room; keep parameters on the way."""
         ...
 
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """Plans that are drawn device by device need not be contiguous."""
+        return "does not keep plans contiguous" if problem.contiguous else None
 
-def unsupported_by_samples(problem: OperatorProblem) -> str | None:
-    """Why plans that are drawn device by device do not fit the problem, or ``None``."""
-    return "does not keep plans contiguous" if problem.contiguous else None
+    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
+        """The best plan seen within its own budget, after Ctrl-C too.
 
-
-def propose(
-    planner: LearnedPlanner, problem: OperatorProblem, context: Context
-) -> Proposal[OperatorPlan]:
-    """Run a planner within its own budget; after Ctrl-C the best plan so far."""
-    if by_runs(planner):
-        given = given_parameters(planner, problem)
-        limit = planner.samples
-        return learn_from_runs(planner, problem, context, limit=limit, parameters=given).proposal
-    evaluations = Evaluations(problem, context, limit=planner.samples)
-    return learned(planner, evaluations)
+        Raises `InfeasibleError`: a group that no device can run.
+        Raises `MissingDependencyError`: it needs torch, which is not installed.
+        """
+        if by_runs(self):
+            given, limit = given_parameters(self, problem), self.samples
+            return learn_from_runs(self, problem, context, limit=limit, parameters=given).proposal
+        return learned(self, Evaluations(problem, context, limit=self.samples))
 
 
 def by_runs(planner: object) -> bool:

@@ -8,15 +8,14 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, drawn, softmax
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal, Share
+from placewright.planning.contract import Share
 
 COARSE: tuple[How, int] = ("modules", 128)
 FINE: tuple[How, int] = ("chains", 512)
@@ -29,7 +28,7 @@ SMALL = 1024
 
 @final
 @dataclass(frozen=True, slots=True)
-class Post:
+class Post(LearnedPlanner):
     """Cross-entropy minimisation and proximal policy optimisation on independent softmaxes.
 
     Gao, Chen, Li, "Post: Device Placement with Cross-Entropy Minimization and Proximal Policy
@@ -77,7 +76,6 @@ class Post:
     """
 
     name: ClassVar[str] = "post"
-    on_request: ClassVar[bool] = True
     samples: int = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
@@ -97,14 +95,6 @@ class Post:
     target_kl: float = 0.03
     edits: int = 11
     checkpoint: str = ""
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Its softmaxes belong to the groups of one problem."""

@@ -7,19 +7,17 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import How, group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import drawn, softmax
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class RandomSearch:
+class RandomSearch(LearnedPlanner):
     """Groups on devices drawn uniformly, again and again; the best placement seen.
 
     Parameters
@@ -33,7 +31,6 @@ class RandomSearch:
     """
 
     name: ClassVar[str] = "random-search"
-    on_request: ClassVar[bool] = True
     checkpoint: ClassVar[str] = ""
     rehearsal: ClassVar[int] = 0
     samples: int = 2400
@@ -41,14 +38,6 @@ class RandomSearch:
     grouping: How = "modules"
     groups: int = 128
     batch: int = 64
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError`: a group that no device can run."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """It learns nothing."""

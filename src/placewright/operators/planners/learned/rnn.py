@@ -7,20 +7,18 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import VERSION, group_features
 from placewright.operators.planners.learned.grouping import How, group_operators
-from placewright.operators.planners.learned.planner import propose, unsupported_by_samples
+from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Context, Proposal
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class RnnPlacer:
+class RnnPlacer(LearnedPlanner):
     """LSTM encoder, LSTM decoder with attention, one device per group.
 
     After Mirhoseini et al., "Device Placement Optimization with Reinforcement Learning", ICML 2017
@@ -39,7 +37,6 @@ class RnnPlacer:
     """
 
     name: ClassVar[str] = "rnn"
-    on_request: ClassVar[bool] = True
     samples: int = 2400
     start: Literal["lists", "uniform"] = "uniform"
     grouping: How = "modules"
@@ -49,14 +46,6 @@ class RnnPlacer:
     learning_rate: float = 0.003
     entropy: float = 0.002
     checkpoint: str = ""
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Plans that need not be contiguous."""
-        return unsupported_by_samples(problem)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
-        """The best plan seen; raises `InfeasibleError` or `MissingDependencyError` (torch)."""
-        return propose(self, problem, context)
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Parameters depend on devices and hidden units."""

@@ -50,8 +50,8 @@ class MovingAverage:
 
 
 @contextmanager
-def torch_session(planner: str, evaluations: Evaluations, threads: int = 1) -> Iterator[None]:
-    """Seed torch and limit its threads; both are restored afterwards.
+def torch_session(planner: str, evaluations: Evaluations) -> Iterator[None]:
+    """Seed torch and limit it to one thread; both are restored afterwards.
 
     Networks here are so small that more threads cost more than they bring. What importing torch
     takes is added to the deadline: it is no planning.
@@ -68,7 +68,7 @@ def torch_session(planner: str, evaluations: Evaluations, threads: int = 1) -> I
     context, took_s = evaluations.context, time.perf_counter() - began
     evaluations.context = replace(context, deadline_s=context.deadline_s + took_s)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed)

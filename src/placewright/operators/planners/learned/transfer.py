@@ -311,7 +311,7 @@ class Uses(NamedTuple):
 
 def uses(problem: OperatorProblem) -> Uses:
     """The edges that messages go along."""
-    source = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    source = problem.tensor_producer[problem.consumed]
     read = np.bincount(problem.consumers, minlength=problem.n).astype(np.float64)
     made = np.bincount(source, minlength=problem.n).astype(np.float64)
     return Uses(source, np.array(problem.consumers), read, made)
@@ -326,7 +326,7 @@ def features(setup: Setup) -> FloatArray:
     path_s, typical_s = max(float(up.max()), 1e-300), max(float(mean_s.mean()), 1e-300)
     edges = uses(problem)
     moved_s = setup.mean_latency_s + problem.tensor_bytes * setup.mean_seconds_per_byte
-    each_s = np.repeat(moved_s, np.diff(problem.consumer_offsets))
+    each_s = moved_s[problem.consumed]
     in_s = np.bincount(edges.target, each_s, problem.n)
     out_s = np.bincount(edges.source, each_s, problem.n)
     finite = np.where(setup.allowed, problem.compute_s, 0.0)

@@ -304,11 +304,11 @@ class EarliestTask:
 def favourite_children(setup: Setup) -> IntArray:
     """Favourite consumer of every operator, -1 for none: longest mean transfers matched first."""
     problem = setup.problem
-    uses = np.diff(problem.consumer_offsets)
-    parent = np.repeat(problem.tensor_producer, uses)
+    tensor = problem.consumed
+    parent = problem.tensor_producer[tensor]
     took_s = setup.mean_latency_s + problem.tensor_bytes * setup.mean_seconds_per_byte
     favourite, claimed = np.full(problem.n, -1), np.zeros(problem.n, dtype=np.bool_)
-    for e in np.argsort(-np.repeat(took_s, uses), kind="stable").tolist():
+    for e in np.argsort(-took_s[tensor], kind="stable").tolist():
         i, j = parent[e], problem.consumers[e]
         if favourite[i] < 0 and not claimed[j]:
             favourite[i], claimed[j] = j, True

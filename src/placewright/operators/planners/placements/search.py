@@ -189,7 +189,7 @@ def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
 
 def _neighbours(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
     """CSR: producers and consumers of every operator, by number, each once per tensor."""
-    producer = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    producer = problem.tensor_producer[problem.consumed]
     own = np.concatenate([producer, problem.consumers])
     other = np.concatenate([problem.consumers, producer])
     by = np.lexsort((other, own))

@@ -48,7 +48,7 @@ def placement_graph(problem: OperatorProblem) -> PlacementGraph:
     """Structure of a problem at the level of groups, O(e log e)."""
     groups = groups_of(problem)
     count = len(groups.resident_bytes)
-    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
+    tensor = problem.consumed
     # Each use as one number, tensor * groups + reading group: several readers in a group are one.
     uses = np.unique(tensor * count + groups.group[problem.consumers])
     tensor, reader = uses // count, uses % count

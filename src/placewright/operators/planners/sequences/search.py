@@ -150,7 +150,7 @@ def fully_linked(problem: OperatorProblem) -> bool:
 def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
     n, m = problem.n, problem.m
     # Uses are listed by tensor; sorted stably by producer they stay by tensor, which rule C4 needs.
-    made = np.repeat(problem.tensor_producer, np.diff(problem.consumer_offsets))
+    made = problem.tensor_producer[problem.consumed]
     by_producer = np.argsort(made, kind="stable")
     members = np.argsort(groups.group, kind="stable")
     off = ~np.eye(m, dtype=np.bool_)
@@ -166,7 +166,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         size_bytes=problem.tensor_bytes,
         out_start=np.searchsorted(made[by_producer], np.arange(n + 1)),
         reader=problem.consumers[by_producer],
-        out_tensor=np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))[by_producer],
+        out_tensor=problem.consumed[by_producer],
         group=groups.group,
         group_start=np.searchsorted(groups.group[members], np.arange(len(groups.first) + 1)),
         members=members,

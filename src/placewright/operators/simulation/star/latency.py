@@ -141,7 +141,7 @@ def _crossing(
     p: OperatorProblem, unit: IntArray
 ) -> tuple[tuple[IntArray, IntArray], tuple[IntArray, IntArray]]:
     """Tensor and call of all inputs of calls, and of all their outputs; by tensor."""
-    tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+    tensor = p.consumed
     producer, reader = unit[p.tensor_producer], unit[p.consumers]
     away = reader != producer[tensor]
     enters, leaves = away & (reader >= 0), np.unique(tensor[away])
