@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -103,14 +103,19 @@ def plug_ins(group: str) -> Iterator[tuple[str, Any]]:
         yield point.name, offered
 
 
-def plugged_planners(group: str) -> list[Planner]:
-    """Planners of other distributions: the classes of an entry-point group, with defaults."""
-    found: list[Planner] = []
+def with_plug_ins(wing: str, own: Iterable[Planner]) -> dict[str, Planner]:
+    """A wing's own planners by name, and those of other distributions.
+
+    These offer classes that take no arguments under the group ``placewright.WING.planners``.
+    """
+    found, group = {planner.name: planner for planner in own}, f"placewright.{wing}.planners"
     for name, kind in plug_ins(group):
         try:
-            found.append(kind())
+            planner: Planner = kind()
         except Exception as error:
             _left_out(name, group, f"{type(error).__name__}: {error}")
+        else:
+            found[planner.name] = planner
     return found
 
 

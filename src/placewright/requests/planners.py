@@ -8,7 +8,7 @@ from typing import Any
 
 from placewright.planning.contract import Planner
 from placewright.planning.parameters import choose
-from placewright.planning.wings import plugged_planners
+from placewright.planning.wings import with_plug_ins
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import POLICIES
 from placewright.requests.policies.early import EarlyBinding
@@ -21,9 +21,6 @@ from placewright.requests.policies.specification import Specification
 from placewright.requests.policies.thesis import TwoSteps
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import Selected
-
-ENTRY_POINTS = "placewright.requests.planners"
-"""Group under which other distributions offer planners: classes that take no arguments."""
 
 BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 """What one would run without variants, deadlines or both."""
@@ -54,8 +51,7 @@ OWN: tuple[Specification, ...] = (
 
 def planners(problem: RequestProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    every: tuple[Planner, ...] = (*OWN, Selected(), *plugged_planners(ENTRY_POINTS))
-    return {planner.name: planner for planner in every}
+    return with_plug_ins("requests", [*OWN, Selected()])
 
 
 def named_policy(choice: str) -> RequestPlan:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from placewright.operators.instances import named_instances
-from placewright.operators.planners import ENTRY_POINTS, planners, portfolio
+from placewright.operators.planners import planners, portfolio
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance
 from tests.published import ROOT
+
+GROUP = "placewright.operators.planners"
 
 
 def install(folder: Path) -> None:
@@ -23,12 +25,12 @@ def install(folder: Path) -> None:
     entry = re.search(r"^greedy = \"(.*)\"$", page, re.MULTILINE)
     assert code is not None
     assert entry is not None
-    assert f'"{ENTRY_POINTS}"' in page
+    assert f'"{GROUP}"' in page
     (folder / "greedy_plugin.py").write_text(code.group(1), encoding="utf-8")
     info = folder / "greedy_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ngreedy = {entry.group(1)}\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\ngreedy = {entry.group(1)}\n")
 
 
 @pytest.fixture(scope="module", autouse=True)

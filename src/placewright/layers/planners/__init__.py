@@ -11,10 +11,7 @@ from placewright.layers.planners.swarm import Mutation, Pso
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.planning.contract import Planner
-from placewright.planning.wings import plugged_planners
-
-ENTRY_POINTS = "placewright.layers.planners"
-"""Group under which other distributions offer planners: classes that take no arguments."""
+from placewright.planning.wings import with_plug_ins
 
 UNIFORM = ("single", "data", "tensor", "pipeline", "sharded")
 
@@ -30,7 +27,7 @@ def planners(problem: LayerProblem) -> Mapping[str, Planner]:
         Pso(),
         Exhaustive(),
     ]
-    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
+    return with_plug_ins("layers", own)
 
 
 def portfolio(problem: LayerProblem) -> Sequence[str]:

@@ -41,11 +41,7 @@ from placewright.operators.planners.trivial import Random, RoundRobin, Single
 from placewright.operators.planners.whole_copies import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner, on_request
-from placewright.planning.wings import plugged_planners
-
-ENTRY_POINTS = "placewright.operators.planners"
-"""Group under which other distributions offer planners: classes that take no arguments."""
-
+from placewright.planning.wings import with_plug_ins
 
 LEARNED: tuple[Planner, ...] = (
     Post(),
@@ -94,7 +90,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         MinCut(),
         *LEARNED,
     ]
-    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
+    return with_plug_ins("operators", own)
 
 
 LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "queue-search", "exact", "search", "lns")

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from placewright.planning.contract import Planner
-from placewright.planning.wings import plugged_planners
+from placewright.planning.wings import with_plug_ins
 from placewright.samples.planners.greedy import Greedy
 from placewright.samples.planners.ilp import Ilp
 from placewright.samples.planners.lp import Lp
 from placewright.samples.planners.nic import Nic
 from placewright.samples.planners.simple import NoMove, Proportional
 from placewright.samples.problem import SampleProblem
-
-ENTRY_POINTS = "placewright.samples.planners"
-"""Group under which other distributions offer planners: classes that take no arguments."""
 
 FEW_NODES = 12
 """Nodes up to which ``auto`` runs the integer program as well: it ends in seconds."""
@@ -23,7 +20,7 @@ FEW_NODES = 12
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
     own: list[Planner] = [NoMove(), Proportional(), Nic(), Greedy(), Lp(), Ilp(), Ilp("cp-sat")]
-    return {planner.name: planner for planner in (*own, *plugged_planners(ENTRY_POINTS))}
+    return with_plug_ins("samples", own)
 
 
 def portfolio(problem: SampleProblem) -> Sequence[str]:
