@@ -114,5 +114,5 @@ def test_they_run_only_by_name() -> None:
 def test_counts_that_mean_nothing_are_refused(text: str) -> None:
     """A batch of none would judge the teachers and end without a word."""
     name = text[5:].partition("=")[0]
-    with pytest.raises(InputError, match=f"{name} must be at least"):
+    with pytest.raises(InputError, match=f"{name} must be a whole number >= "):
         solve(layered(), text)

@@ -36,7 +36,7 @@ from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Share
+from placewright.planning.contract import Count, Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,13 +94,13 @@ class Doppler(LearnedPlanner):
     """
 
     name: ClassVar[str] = "doppler"
-    samples: int = 500
+    samples: Count = 500
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 500
-    batch: int = 8
+    batch: Count = 8
     learning_rate: float = 2e-3
-    hidden: int = 32
+    hidden: Count = 32
     imitation: int = 150
     entropy: float = 1e-3
     elite: Share = 0.3

@@ -21,7 +21,7 @@ from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Share
+from placewright.planning.contract import Count, Share
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,14 +82,14 @@ class Hp3c(LearnedPlanner):
     """
 
     name: ClassVar[str] = "hp3c"
-    samples: int = 2400
+    samples: Count = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 1200
     start: Literal["lists", "nothing"] = "lists"
-    groups: int | None = None
-    hidden: int | None = None
-    batch: int | None = None
+    groups: Count | None = None
+    hidden: Count | None = None
+    batch: Count | None = None
     learning_rate: float | None = None
     entropy: float = 0.001
     elite: Share = 0.3

@@ -30,7 +30,7 @@ from placewright.operators.planners.learned.graph_features import (
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Share
+from placewright.planning.contract import Count, Share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,14 +89,14 @@ class Hsdag(LearnedPlanner):
     """
 
     name: ClassVar[str] = "hsdag"
-    samples: int = 500
+    samples: Count = 500
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 500
-    window: int = 20
+    window: Count = 20
     discount: Share = 0.95
     learning_rate: float = 1e-3
-    hidden: int = 128
+    hidden: Count = 128
     dropout: Share = 0.2
     entropy: float = 1e-3
     elite: Share = 0.1

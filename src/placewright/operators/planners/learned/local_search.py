@@ -15,6 +15,7 @@ from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.planners.placements.search import improve, mean_operator_s
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Count
 
 
 @final
@@ -39,11 +40,11 @@ class LocalSearch(LearnedPlanner):
 
     name: ClassVar[str] = "local-search"
     checkpoint: ClassVar[str] = ""
-    samples: int = 2400
+    samples: Count = 2400
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 2400
     start: Literal["lists", "trivial"] = "lists"
-    walk: int = 250
+    walk: Count = 250
     heats: tuple[float, ...] = (0.1, 0.02, 0.04, 0.01)
 
     def schema(self, problem: OperatorProblem) -> Schema:

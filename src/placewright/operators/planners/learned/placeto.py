@@ -15,7 +15,7 @@ from placewright.operators.planners.learned.grouping import Grouping, How, group
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import torch_session
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Share
+from placewright.planning.contract import Count, Share
 
 
 @final
@@ -40,12 +40,12 @@ class Placeto(LearnedPlanner):
     """
 
     name: ClassVar[str] = "placeto"
-    samples: int = 2400
+    samples: Count = 2400
     start: Literal["lists", "trivial"] = "trivial"
     grouping: How = "modules"
-    groups: int = 64
-    hidden: int = 64
-    episodes: int = 6
+    groups: Count = 64
+    hidden: Count = 64
+    episodes: Count = 6
     discount: Share = 0.9
     learning_rate: float = 0.003
     entropy: float = 0.01

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol
 
-from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.checkpoint import Schema, load_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -69,8 +68,7 @@ def by_runs(planner: object) -> bool:
 
 
 def given_parameters(planner: LearnedPlanner, problem: OperatorProblem) -> dict[str, Any]:
-    """Those of its checkpoint; none without one. Counts that mean nothing are refused."""
-    _check_counts(planner)
+    """Those of its checkpoint; none without one."""
     if not planner.checkpoint:
         return {}
     return load_parameters(planner.checkpoint, planner.schema(problem))[0]
@@ -87,22 +85,6 @@ def learned(planner: LearnedPlanner, evaluations: Evaluations) -> Proposal[Opera
         interrupted = True
     note = f"{evaluations.count} evaluations"
     return Proposal(evaluations.best.plan(), interrupted=interrupted, note=note)
-
-
-LEAST = {"samples": 1, "batch": 1, "window": 1, "hidden": 1, "groups": 1, "edits": 0}
-"""What counts must be at least."""
-
-
-def _check_counts(planner: LearnedPlanner) -> None:
-    for name, least in LEAST.items():
-        value = getattr(planner, name, None)
-        if value is not None and value < least:
-            raise InputError(
-                f"{name} must be at least {least}",
-                where=f"planner {planner.name!r}",
-                by=f"{value}",
-                hint=f"give {planner.name}({name}=...) another value, or leave it out",
-            )
 
 
 def state_of(parameters: dict[str, Any], prefix: str) -> dict[str, Any]:

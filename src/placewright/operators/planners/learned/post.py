@@ -15,7 +15,7 @@ from placewright.operators.planners.learned.grouping import Grouping, How, group
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, drawn, softmax
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import Share
+from placewright.planning.contract import Count, Share
 
 COARSE: tuple[How, int] = ("modules", 128)
 FINE: tuple[How, int] = ("chains", 512)
@@ -76,16 +76,16 @@ class Post(LearnedPlanner):
     """
 
     name: ClassVar[str] = "post"
-    samples: int = 2400
+    samples: Count = 2400
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 2400
     parts: Literal["both", "ppo", "cross-entropy"] = "both"
     start: Literal["lists", "uniform"] | None = None
     grouping: How | None = None
-    groups: int | None = None
-    batch: int = 12
-    window: int = 60
+    groups: Count | None = None
+    batch: Count = 12
+    window: Count = 60
     elite: Share = 0.1
     explore: Share = 0.1
     moved: float = 2.0

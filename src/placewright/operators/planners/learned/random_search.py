@@ -13,6 +13,7 @@ from placewright.operators.planners.learned.grouping import How, group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import drawn, softmax
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Count
 
 
 @final
@@ -33,11 +34,11 @@ class RandomSearch(LearnedPlanner):
     name: ClassVar[str] = "random-search"
     checkpoint: ClassVar[str] = ""
     rehearsal: ClassVar[int] = 0
-    samples: int = 2400
+    samples: Count = 2400
     reward: Literal["judge", "measured"] = "judge"
     grouping: How = "modules"
-    groups: int = 128
-    batch: int = 64
+    groups: Count = 128
+    batch: Count = 64
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """It learns nothing."""

@@ -14,6 +14,7 @@ from placewright.operators.planners.learned.grouping import How, group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import Count
 
 
 @final
@@ -37,12 +38,12 @@ class RnnPlacer(LearnedPlanner):
     """
 
     name: ClassVar[str] = "rnn"
-    samples: int = 2400
+    samples: Count = 2400
     start: Literal["lists", "uniform"] = "uniform"
     grouping: How = "modules"
-    groups: int = 64
-    hidden: int = 64
-    batch: int = 12
+    groups: Count = 64
+    hidden: Count = 64
+    batch: Count = 12
     learning_rate: float = 0.003
     entropy: float = 0.002
     checkpoint: str = ""
