@@ -6,10 +6,14 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import placewright
+from placewright.operators.instances import tiny
+from placewright.operators.plan import OperatorPlan
 
 HEAVY = ("torch", "numba", "numpy", "pydantic", "rich", "typer", "ortools", "yaml")
 
@@ -57,3 +61,31 @@ def test_import_is_light() -> None:
     code = f"import sys, placewright; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda problem: placewright.judge(problem, None), "plan: must be of type OperatorPlan"),
+        (lambda problem: placewright.judge(problem, OperatorPlan(np.array(5))), "wrong length"),
+        (
+            lambda problem: placewright.solve(problem, time_limit_s=None),
+            "must be of type Real",
+        ),
+        (lambda problem: placewright.best_single(5), "problem: must be of type OperatorProblem"),
+        (lambda problem: placewright.load_model(5), "source: must be of type str"),
+        (lambda problem: placewright.capture("nope", ()), "model: must be of type Module"),
+        (lambda problem: placewright.profile({}, problem), "graph: must be of type Graph"),
+        (lambda problem: placewright.Cluster("nope"), "devices and links of a cluster: must be"),
+        (lambda problem: placewright.Cluster((5,)), "devices of a cluster: must be of type Device"),
+        (lambda problem: placewright.solve_pbqp(None), "problem: must be of type Pbqp"),
+        (
+            lambda problem: placewright.solve_pbqp_memory(None),
+            "must be of type MemoryPbqp",
+        ),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_name(call: Any, words: str) -> None:
+    """Not by a traceback from inside."""
+    with pytest.raises(placewright.InputError, match=words):
+        call(tiny([[1.0, 2.0]], []))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placewright.errors import MissingDependencyError
+from placewright.errors import MissingDependencyError, demand_type
 from placewright.graph.graph import Graph
 
 try:
@@ -104,6 +104,7 @@ class CapturedCall:
 def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall:
     """Capture one step of a model and the structure of what it returns; see `capture`."""
     recipe = (source.recipe or TrainingRecipe()) if training else None
+    demand_type(source.model, torch.nn.Module, "model")
     model, name = source.model, source.name or type(source.model).__name__
     if not training:
         source = replace(source, loss_fn=None)

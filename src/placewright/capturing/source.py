@@ -23,6 +23,7 @@ from placewright.errors import (
     PlacewrightError,
     Terminated,
     UnknownNameError,
+    demand_type,
     described,
 )
 
@@ -88,6 +89,7 @@ def load_model(
     InputError
         No such module or factory, the factory raised, or returned something else.
     """
+    demand_type(source, str, "source")
     make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
     device = "cpu" if weights or not source.startswith(ZOO) else "meta"
     if batch is None and training and source.startswith(ZOO):

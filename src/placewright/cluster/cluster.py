@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.cluster.devices import Device, Link
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, demand_type
 from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.report.text import counted, plain_table, seconds, size
@@ -47,6 +47,10 @@ class Cluster:
     name: str = "cluster"
 
     def __post_init__(self) -> None:
+        for kind, given in ((Device, self.devices), (Link, self.links)):
+            demand_type(given, (tuple, list), "devices and links of a cluster")
+            for each in given:
+                demand_type(each, kind, f"{kind.__name__.lower()}s of a cluster")
         if not self.devices:
             raise InputError("a cluster needs at least one device", where=self.name)
         names = [d.name for d in self.devices]

@@ -66,9 +66,9 @@ def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:
     """
     where = f"plan for {problem.name}"
     place = plan.placement
-    if place.shape != (problem.n,):
+    if np.shape(place) != (problem.n,):
         raise InputError(
-            "placement has the wrong length", where=where, by=f"{place.shape[0]} for {problem.n}"
+            "placement has the wrong length", where=where, by=f"{np.size(place)} for {problem.n}"
         )
     if place.min() < 0 or place.max() >= problem.m:
         raise InputError("placement names a device that does not exist", where=where)

@@ -182,9 +182,10 @@ def _used(session: Session, result: Result) -> list[Device]:
 
 def best_single(problem: OperatorProblem) -> Result | None:
     """The best single device that fits, by the judge; ``None`` if the model fits on none."""
-    from placewright.errors import PlacewrightError
+    from placewright.errors import PlacewrightError, demand_type
     from placewright.planning.solving import compare
 
+    demand_type(problem, OperatorProblem, "problem")
     singles = [f"only:{name}" for name in problem.device_names]
     try:
         return compare(problem, singles)

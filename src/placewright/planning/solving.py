@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
-from placewright.errors import InputError
+from placewright.errors import InputError, demand_type
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.contract import Planner, Progress, on_request, silent
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
@@ -108,6 +109,7 @@ def _run(
     auto: Auto | None = None,
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
+    demand_type(limits.time_limit_s, Real, "time_limit_s")
     if not limits.time_limit_s >= 0:  # NaN neither
         got = f"got {limits.time_limit_s}"
         raise InputError("the time limit must be a number of seconds >= 0", by=got)

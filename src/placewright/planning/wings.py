@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError, demand_type
 from placewright.planning.contract import Judgement, Planner
 from placewright.planning.wing import Wing
 
@@ -57,7 +57,9 @@ def wing_of(problem: Any) -> Wing:
 
 def judge(problem: Any, plan: Any) -> Judgement:
     """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""
-    return wing_of(problem).planning().judge(problem, plan)
+    wing = wing_of(problem)
+    demand_type(plan, wing.plan_type(), "plan")
+    return wing.planning().judge(problem, plan)
 
 
 def planners(problem: Any) -> dict[str, Planner]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, MissingDependencyError
+from placewright.errors import InputError, MissingDependencyError, demand_type
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.numerics.arrays import FloatArray, IntArray
@@ -70,6 +70,8 @@ def profile(
     MissingDependencyError
         `method` measures, and PyTorch is not installed.
     """
+    demand_type(graph, Graph, "graph")
+    demand_type(cluster, Cluster, "cluster")
     table = table if table is not None else ProfileTable()
     profiler = Profiler(graph, _measuring_method(graph, state, method), state, table)
     if not torch_installed():

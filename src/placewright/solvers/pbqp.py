@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError
+from placewright.errors import InputError, demand_type
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int, thawed
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
@@ -152,6 +152,7 @@ def solve_pbqp(
     another one dominates whatever the neighbours do are removed where RN would fire; branching
     takes connected components of the core apart; the bound is tree-reweighted.
     """
+    demand_type(problem, Pbqp, "problem")
     greedy = reduce_greedily(problem.arrays)
     if greedy.fired == 0 or not exact:
         proved = greedy.fired == 0
