@@ -172,7 +172,10 @@ if not TYPE_CHECKING:  # type checkers export what is imported "as" itself
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'placewright' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    from placewright.numerics.collector import collector_paused
+
+    with collector_paused():
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -20,3 +20,17 @@ def test_the_collector_is_as_it_was_afterwards(before: bool) -> None:
         assert gc.isenabled() == before
     finally:
         gc.enable() if was else gc.disable()
+
+
+def test_what_was_made_inside_is_in_the_oldest_generation() -> None:
+    """Young collections do not look at it; what others have frozen stays so."""
+    with collector_paused():
+        made: list[object] = [[]]
+    assert any(each is made for each in gc.get_objects(generation=2))
+    gc.freeze()
+    try:
+        with collector_paused():
+            pass
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

@@ -152,6 +152,7 @@ def with_recipe(
     return replace(source, recipe=recipe)
 
 
+@collector_paused()
 def profiled(
     source: ModelSource,
     cluster: Cluster,
@@ -163,13 +164,12 @@ def profiled(
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
-    with collector_paused():
-        from placewright.capturing.model import capture_call
-        from placewright.capturing.state import versions
-        from placewright.io.tensor_files import stored_tensors
-        from placewright.profiling.build import profile
+    from placewright.capturing.model import capture_call
+    from placewright.capturing.state import versions
+    from placewright.io.tensor_files import stored_tensors
+    from placewright.profiling.build import profile
 
-    with monitor.meter(f"capturing {source.name}"), collector_paused():
+    with monitor.meter(f"capturing {source.name}"):
         captured = capture_call(source, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Look for no garbage inside.
+    """Look for no garbage inside, and afterwards take what was made for lasting.
 
     Importing PyTorch's tracer or tracing a model makes a million small objects that all stay:
-    looking for garbage among them takes a fifth of the time.
+    looking for garbage among them, inside or three times right after, takes a fifth of the time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -20,4 +20,7 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if collects:
+            if not gc.get_freeze_count():  # what others have frozen would be thawed with it
+                gc.freeze()
+                gc.unfreeze()  # in the oldest generation now, where only full collections look
             gc.enable()
