@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
-from placewright.numerics.arrays import frozen_bool, frozen_float, frozen_int, thawed
+from placewright.numerics.arrays import (
+    FloatArray,
+    IntArray,
+    freeze_arrays,
+    frozen_bool,
+    frozen_float,
+    frozen_int,
+    thawed,
+)
 
 
 @pytest.mark.parametrize("freeze", [frozen_bool, frozen_float, frozen_int])
@@ -17,6 +27,28 @@ def test_frozen_is_a_copy_that_refuses_writes(freeze: object) -> None:
     assert frozen.all()
     with pytest.raises(ValueError, match="read-only"):
         frozen[0, 0] = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a problem is made of."""
+
+    times_s: FloatArray
+    count: IntArray | None = None
+    name: str = "one"
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self)
+
+
+def test_arrays_of_a_record_are_frozen_by_their_annotations() -> None:
+    """Lists become arrays of their type; what is no array, or not given, stays."""
+    record = Record([1, 2], [3.0])  # type: ignore[arg-type]
+    assert record.times_s.dtype == np.float64
+    assert record.count is not None
+    assert record.count.dtype == np.int64
+    assert not record.times_s.flags.writeable
+    assert Record(np.ones(1)).count is None
 
 
 def test_thawed_shows_numba_one_type() -> None:

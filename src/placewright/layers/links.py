@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +34,7 @@ class Link:
     message_s: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", frozen_int(self.pairs))
-        for key in ("message_bytes", "message_s"):
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        freeze_arrays(self)
         shape = (len(self.pairs), len(self.message_bytes))
         if self.message_s.shape != shape or 0 in shape:
             raise InputError(

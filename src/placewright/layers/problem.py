@@ -19,7 +19,7 @@ from placewright.errors import UnsupportedError
 from placewright.layers.checks import check_problem
 from placewright.layers.links import Link
 from placewright.layers.plan import Stage, Strategy
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.report.text import plain_table, size
 
 
@@ -143,9 +143,7 @@ class Variants:
     batch_samples: int
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            if item.type == "FloatArray":
-                object.__setattr__(self, item.name, frozen_float(getattr(self, item.name)))
+        freeze_arrays(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -301,10 +299,7 @@ class LayerProblem:
         for key, value in defaults.items():
             if len(getattr(self, key)) == 0:
                 object.__setattr__(self, key, value)
-        for key in FLOATS:
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
-        for key in INTS:
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        freeze_arrays(self)
         object.__setattr__(self, "objective", Objective(self.objective))
         check_problem(self)
 
@@ -397,33 +392,6 @@ class LayerProblem:
 
     def __repr__(self) -> str:
         return _table(self)
-
-
-FLOATS = (
-    "parameters",
-    "output_bytes",
-    "activation_bytes",
-    "working_bytes",
-    "update_bytes",
-    "sizes",
-    "forward_s",
-    "backward_s",
-    "tensor_bytes",
-    "flops",
-    "edge_bytes",
-    "memory_bytes",
-    "framework_bytes",
-    "optimizer_s",
-    "optimizer_fixed_s",
-    "begin_s",
-    "pack_s",
-    "gather_s",
-    "scatter_s",
-    "send_s",
-    "receive_s",
-    "message_s",
-)
-INTS = ("edge_source", "edge_target", "worker_kind", "worker_node", "link_index")
 
 
 def _digest(value: Any, digest: Any) -> None:

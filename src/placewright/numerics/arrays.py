@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -35,6 +37,24 @@ def frozen_int(values: Any) -> IntArray:
 def frozen_bool(values: Any) -> BoolArray:
     """A read-only boolean copy of `values`."""
     return _frozen(np.array(values, dtype=np.bool_, order="C"))
+
+
+def freeze_arrays(record: Any) -> None:
+    """Put read-only copies in the place of a frozen dataclass' arrays, by their annotations.
+
+    For ``__post_init__``. Arrays may be given as nested lists; ``None`` stays where it is a type.
+    """
+    for item in fields(record):
+        freeze = _FREEZE.get(str(item.type).removesuffix(" | None"))
+        if freeze is not None and getattr(record, item.name) is not None:
+            object.__setattr__(record, item.name, freeze(getattr(record, item.name)))
+
+
+_FREEZE: dict[str, Callable[[Any], Any]] = {
+    "FloatArray": frozen_float,
+    "IntArray": frozen_int,
+    "BoolArray": frozen_bool,
+}
 
 
 def thawed(array: Any) -> Any:

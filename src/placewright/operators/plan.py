@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.numerics.arrays import BoolArray, IntArray, frozen_int
+from placewright.numerics.arrays import BoolArray, IntArray, freeze_arrays
 from placewright.operators.problem import Communication, OperatorProblem
 
 
@@ -50,9 +50,7 @@ class OperatorPlan:
     replica_of: IntArray | None = None
 
     def __post_init__(self) -> None:
-        for key in ("placement", "order", "call", "replica_of"):
-            if getattr(self, key) is not None:
-                object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        freeze_arrays(self)
         if self.order is None and self.dispatch is Dispatch.IN_ORDER:
             raise InputError("an in-order plan needs an order", where="plan")
 

@@ -15,11 +15,9 @@ from placewright.numerics.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    frozen_bool,
-    frozen_float,
-    frozen_int,
+    freeze_arrays,
 )
-from placewright.operators.checks import FLOATS, check_problem
+from placewright.operators.checks import check_problem
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.sizes import NO_VIEW, limits_that_bind
 from placewright.operators.topology import Topology, build_topology
@@ -178,11 +176,8 @@ class OperatorProblem:
 
     def __post_init__(self) -> None:
         _fill_in(self)
-        for key in FLOATS:
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        freeze_arrays(self)
         object.__setattr__(self, "memory_bytes", limits_that_bind(self.memory_bytes))
-        for key in _INTS:
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
         for key, kind in _CHOICES.items():
             try:
                 object.__setattr__(self, key, kind(getattr(self, key)))
@@ -266,16 +261,6 @@ class OperatorProblem:
         return problem_table(self)
 
 
-_INTS = (
-    "tensor_producer",
-    "consumer_offsets",
-    "consumers",
-    "channel",
-    "colocation",
-    "pinned",
-    "alias_of",
-    "micro_batch",
-)
 _CHOICES: dict[str, type[StrEnum]] = {
     "objective": Objective,
     "links": Links,
@@ -332,8 +317,8 @@ def _fill_in(p: OperatorProblem) -> None:
         object.__setattr__(p, "micro_batch", np.zeros(p.n, dtype=np.int64))
     if np.size(p.host_seconds_per_byte) == 0:
         object.__setattr__(p, "host_seconds_per_byte", np.zeros(p.m))
-    backward = np.zeros(p.n) if np.size(p.is_backward) == 0 else p.is_backward
-    object.__setattr__(p, "is_backward", frozen_bool(backward))
+    if np.size(p.is_backward) == 0:
+        object.__setattr__(p, "is_backward", np.zeros(p.n))
     object.__setattr__(p, "contiguous", bool(p.contiguous))
     for key in ("device_kinds", "operator_modules", "operator_kinds"):
         object.__setattr__(p, key, tuple(getattr(p, key)))

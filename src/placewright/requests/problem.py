@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.report.text import plain_table, seconds
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
@@ -45,8 +45,7 @@ class RequestProblem:
     name: str = "requests"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rates_per_s", frozen_float(self.rates_per_s))
-        object.__setattr__(self, "rate_variants", frozen_int(self.rate_variants))
+        freeze_arrays(self)
         _check(self)
 
     @property

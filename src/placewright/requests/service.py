@@ -8,17 +8,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
-
-FLOATS = (
-    "accuracy",
-    "latency_s",
-    "memory_bytes",
-    "server_memory_bytes",
-    "load_s",
-    "round_trip_s",
-    "seconds_per_byte",
-)
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +55,7 @@ class Service:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "family", frozen_int(self.family))
-        for key in FLOATS:
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        freeze_arrays(self)
         _check(self)
 
     @property
@@ -215,10 +203,11 @@ def _check_values(s: Service) -> None:
             where="service",
             hint="leave the variant out, or add its latency",
         )
-    for key in FLOATS[2:]:
+    finite = ("memory_bytes", "load_s", "round_trip_s", "seconds_per_byte")
+    for key in ("server_memory_bytes", *finite):
         if not (getattr(s, key) >= 0).all():
             raise InputError(f"{key} must be a number >= 0", where="service")
-    for key in ("memory_bytes", "load_s", "round_trip_s", "seconds_per_byte"):
+    for key in finite:
         if not np.isfinite(getattr(s, key)).all():
             raise InputError(f"{key} must be finite", where="service")
     runs = np.isfinite(s.latency_s[:, :, 1:]).any(axis=2)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
 COLUMNS = (
     "arrival_s",
@@ -49,9 +49,7 @@ class Stream:
     input_bytes: FloatArray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "family", frozen_int(self.family))
-        for key in COLUMNS:
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        freeze_arrays(self)
         _check(self)
 
     def __len__(self) -> int:

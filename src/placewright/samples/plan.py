@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.samples.problem import SampleProblem
 
 
@@ -31,8 +31,7 @@ class SamplePlan:
     def __post_init__(self) -> None:
         if len(self.sample_class) == 0:
             object.__setattr__(self, "sample_class", np.zeros(len(self.source), dtype=np.int64))
-        for key in ("source", "target", "count", "sample_class"):
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        freeze_arrays(self)
 
 
 def plan_of(problem: SampleProblem, flow: IntArray) -> SamplePlan:

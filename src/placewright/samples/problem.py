@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays, frozen_float
 from placewright.report.text import plain_table, seconds
 from placewright.samples.checks import check_problem
 
@@ -119,10 +119,7 @@ class SampleProblem:
     name: str = "samples"
 
     def __post_init__(self) -> None:
-        for key in FLOATS:
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
-        for key in INTS:
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        freeze_arrays(self)
         for key, kind in ENUMS.items():
             object.__setattr__(self, key, kind(getattr(self, key)))
         check_problem(self)
@@ -174,16 +171,6 @@ class SampleProblem:
         return _problem_table(self)
 
 
-FLOATS = (
-    "seconds_per_sample",
-    "fixed_s",
-    "send_s",
-    "receive_s",
-    "latency_s",
-    "storage",
-    "price_s",
-)
-INTS = ("samples", "keep")
 ENUMS: dict[str, Any] = {
     "overlap": Overlap,
     "duplex": Duplex,

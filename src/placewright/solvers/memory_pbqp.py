@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import IntArray, frozen_int
+from placewright.numerics.arrays import IntArray, freeze_arrays
 from placewright.solvers.pbqp import Pbqp
 
 MOST_USAGE = 2**62
@@ -50,8 +50,7 @@ class MemoryPbqp:
     name: str = "pbqp"
 
     def __post_init__(self) -> None:
-        for key in ("usage", "live_from", "live_until"):
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
+        freeze_arrays(self)
         _check(self)
 
     @property

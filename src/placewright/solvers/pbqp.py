@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, demand_type
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int, thawed
+from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays, thawed
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
 
@@ -49,10 +49,7 @@ class Pbqp:
     pool: FloatArray
 
     def __post_init__(self) -> None:
-        for key in ("start", "ends", "matrix"):
-            object.__setattr__(self, key, frozen_int(getattr(self, key)))
-        for key in ("cost", "pool"):
-            object.__setattr__(self, key, frozen_float(getattr(self, key)))
+        freeze_arrays(self)
         object.__setattr__(self, "ends", self.ends.reshape(-1, 2))
         _check(self)
 
