@@ -20,7 +20,7 @@ AT_AN_ORDER = WorkerError("ended", by="MemoryError: no")
     [
         (STATED, 0, "held 1 MiB and asked for 2 MiB more"),
         (STATED, 1 << 20, "2 MiB above"),
-        (STATED, 1 << 22, "1 MiB below"),
+        (STATED, 1 << 22, "the judge expected 4 MiB, at least 1 MiB of it are missing"),
         (AT_AN_ORDER, 1 << 20, "1 MiB is what the judge"),
         (AT_AN_ORDER, 0, "MemoryError: no"),
         (ENDED, 1 << 20, "signal 9; the judge expected 1 MiB"),

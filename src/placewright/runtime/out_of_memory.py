@@ -67,10 +67,11 @@ def explained(error: WorkerError, expected: float) -> WorkerError:
     if stated is not None:
         held, asked = int(stated[1]), int(stated[2])
         by = f"it held {size(held)} and asked for {size(asked) + ' ' if asked else ''}more"
-        if expected:
-            over = held + asked - expected
-            by += f", {size(abs(over))} {'above' if over > 0 else 'below'} the {size(expected)} "
-            by += "that the judge expected"
+        over = held + asked - expected
+        if expected and over > 0:
+            by += f", {size(over)} above the {size(expected)} that the judge expected"
+        elif expected:  # it ended with less than it was to have
+            by += f"; the judge expected {size(expected)}, at least {size(-over)} of it are missing"
     elif error.by.startswith("MemoryError"):  # while it read the order
         by = f"{size(expected)} is what the judge expected" if expected else error.by
     elif expected and error.by == KILLED:
