@@ -33,8 +33,8 @@ from torch.utils.flop_counter import (
 )
 
 from placewright import Device, Graph, capture
+from placewright.cluster.roofline import analytic_seconds
 from placewright.profiling.profile_warnings import uncounted_shares
-from placewright.profiling.roofline import analytic_seconds
 
 aten = torch.ops.aten
 CLOSE = 0.01

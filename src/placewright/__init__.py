@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from placewright.errors import WorkerError as WorkerError
     from placewright.graph.files import read_graph as read_graph
     from placewright.graph.graph import Graph as Graph
+    from placewright.layers.execution.analytic_problem import layer_problem as layer_problem
     from placewright.layers.placed_training import PlacedTraining as PlacedTraining
     from placewright.layers.placed_training import place_training as place_training
     from placewright.layers.plan import LayerPlan as LayerPlan
@@ -123,6 +124,7 @@ _NAMES = {
     ],
     "graph.files": ["read_graph"],
     "graph.graph": ["Graph"],
+    "layers.execution.analytic_problem": ["layer_problem"],
     "layers.placed_training": ["PlacedTraining", "place_training"],
     "layers.plan": ["LayerPlan"],
     "layers.problem": ["LayerProblem"],

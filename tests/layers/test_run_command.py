@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from placewright.errors import InputError, UnknownNameError
 from placewright.layers import commands
 from placewright.layers.commands.run import disturbances
-from placewright.layers.commands.source import Source, find_source
+from placewright.layers.commands.source import Source
 from placewright.layers.conformance import tiny
 from placewright.planning.solving import solve
 from tests.cli.speak import speak
@@ -25,7 +25,7 @@ def test_a_source_with_a_plan_is_explained_without_a_file(
     problem = tiny([1, 1])
     plan = solve(problem, "pipeline").plan
     for own in (None, plan):
-        monkeypatch.setattr(commands, "find_source", lambda _, own=own: Source(problem, own))
+        monkeypatch.setattr(commands, "find_source", lambda *_, own=own, **__: Source(problem, own))
         said = speak(capsys, "layers", "explain", "strategy:file.json", "l1")
         assert said.code == (1 if own is None else 0)
         assert ("name a plan file" in said.err) == (own is None)
@@ -80,17 +80,43 @@ def test_disturbances_by_step() -> None:
     assert found == {2: ("b:1", 3.5), 4: ("a", math.inf)}
 
 
-def test_a_published_input_without_its_format_is_told_the_format(tmp_path: Path) -> None:
+def test_a_published_input_without_its_format_is_told_the_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file of another format, given as a problem of ours."""
     path = tmp_path / "resnet.json"
     path.write_text('{"nodes": []}')
-    with pytest.raises(InputError, match="piper:"):
-        find_source(str(path))
+    assert "piper:" in speak(capsys, "layers", "plan", path).err
 
 
-def test_a_model_as_a_source_is_told_what_measures_it() -> None:
-    """Plans are made of problem files."""
-    with pytest.raises(InputError, match="next: placewright layers run zoo:gpt2 --on"):
-        find_source("zoo:gpt2")
-    with pytest.raises(InputError, match="devices must be a whole number"):
-        find_source("piper:x.json?devices=\N{SUPERSCRIPT TWO}")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("zoo:gpt2",), "next: --on CLUSTER"),
+        (("tests.cli.models:tiny_gpt",), "next: --on CLUSTER"),
+        (("pipper:x.json",), "did you mean 'piper'"),
+        (("problem.json", "--on", "edge-duo"), "leave --on out"),
+        (("piper:x.json?devices=\N{SUPERSCRIPT TWO}",), "devices must be a whole number"),
+    ],
+)
+def test_a_source_that_lacks_something_says_what(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is missing, and what to type next."""
+    said = speak(capsys, "layers", "plan", *arguments)
+    assert said.code == 1
+    assert words in said.err
+
+
+def test_a_model_is_planned_for_workers_that_are_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plan is simulated again, and trained by where workers are."""
+    model, path = ("tests.cli.models:tiny_gpt", "--on", "edge-duo"), tmp_path / "plan.json"
+    said = speak(capsys, "layers", "plan", *model, "--planner", "data", "-o", path)
+    assert said.code == 0, said.err
+    name, *on = model
+    assert speak(capsys, "layers", "simulate", name, path, *on).code == 0
+    said = speak(capsys, "layers", "run", name, path, *on, "--steps", "1")
+    assert said.code == 0, said.err
+    assert "plan.json" in said.out

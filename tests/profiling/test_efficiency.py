@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from placewright.cluster.devices import WORK, Device
-from placewright.graph.graph import Operator
-from placewright.profiling.roofline import (
+from placewright.cluster.roofline import (
     EFFICIENCY,
     efficiency_of,
     family_of,
     product_efficiency,
 )
+from placewright.graph.graph import Operator
 
 
 @pytest.mark.parametrize("kind", EFFICIENCY)

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.roofline import analytic_seconds
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling import build, in_place, isolated
 from placewright.profiling.build import profile
 from placewright.profiling.profiler import GpuHere, fits, gpus_here
-from placewright.profiling.roofline import analytic_seconds
 from placewright.profiling.table import ProfileTable
 from tests.runtime.chain import diamond
 

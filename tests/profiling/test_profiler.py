@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
@@ -14,7 +15,6 @@ from placewright.profiling.build import profile
 from placewright.profiling.message_cost import KEY, MessageCost, MessagesNotMeasuredWarning
 from placewright.profiling.profile_warnings import TooFewCoresWarning
 from placewright.profiling.profiler import Profiler
-from placewright.profiling.roofline import analytic_seconds
 from placewright.profiling.table import ProfileTable, profile_key
 from tests.runtime.chain import diamond
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
+from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Role, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
@@ -24,7 +25,6 @@ from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.profiling.build import operator_problem
-from placewright.profiling.roofline import analytic_seconds
 from placewright.report.text import seconds as text_of_seconds
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.capturing.source import ModelSource, mean_square
-from placewright.errors import InputError, RunError
+from placewright.errors import RunError
 from placewright.layers.plan import LayerPlan
 from placewright.planning.result import Result
 
@@ -35,7 +34,7 @@ def place_training(
     engine: str | Engine = "local",
     emulate: bool = True,
     planner: str = "auto",
-    plan: LayerPlan | None = None,
+    plan: LayerPlan | str | Path | None = None,
     time_limit_s: float = 20.0,
     trials: bool = True,
     exact: bool = True,
@@ -60,7 +59,7 @@ def place_training(
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. All but the
         testbed emulate the speeds of devices, and no links: messages take what they take.
     plan
-        Use this plan instead of making one.
+        Use this plan, or the one in this file, instead of making one.
     trials
         Execute the few plans that are predicted to be fastest for some seconds, and take the one
         that is.
@@ -82,18 +81,14 @@ def place_training(
     from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
+    from placewright.layers.profile.tracing import training_source
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         raise SystemExit(0)
-    if isinstance(model, ModelSource):
-        source = replace(model, loss_fn=model.loss_fn or mean_square)
-    elif inputs is None:
-        raise InputError("the model's inputs are missing", where="place_training", hint="a batch")
-    else:
-        source = ModelSource(model, inputs, loss_fn or mean_square, targets, type(model).__name__)
+    source = training_source(model, inputs, loss_fn, targets, "place_training")
     cluster = cluster or Cluster.detect()
     started_by = engine if isinstance(engine, str) else engine.name
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
@@ -122,7 +117,7 @@ def place_training(
                 session = start()
         else:
             result = judged_plan(problem, plan)
-            demand(plan)
+            demand(result.plan)
         session.load(result.plan)
         notes = (*measured_only(traced), *filter(None, [result.note, tried]))
         job = LayerJob(traced, cluster, problem, started, optimizer, lr, exact)

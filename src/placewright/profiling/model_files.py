@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Link
+from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
@@ -21,7 +22,6 @@ from placewright.profiling.profile_warnings import (
     warn_of_uncounted,
 )
 from placewright.profiling.profiler import Profiler
-from placewright.profiling.roofline import analytic_seconds
 from placewright.profiling.table import ProfileTable, profile_key
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.hetero_timing import placed_seconds

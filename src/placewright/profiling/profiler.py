@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.roofline import analytic_seconds, kind_factors
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling import message_cost
 from placewright.profiling.message_cost import KEY, MessageCost, warn_of_messages
 from placewright.profiling.profile_warnings import cores_to_measure, warn_of_background_load
-from placewright.profiling.roofline import analytic_seconds, kind_factors
 from placewright.profiling.table import ProfileTable, profile_key
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from placewright.planning.wing import Loaded
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.layers.plan import LayerPlan
-    from placewright.layers.problem import LayerProblem
 
 SourceName = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help="A problem file, strategy:FILE or piper:FILE[?devices=K&memory=16GiB].",
+        help="A model (zoo:NAME, package.module:factory or FILE.py:factory, with --on), a problem "
+        "file, strategy:FILE or piper:FILE[?devices=K&memory=16GiB].",
     ),
 ]
 PlanArgument = Annotated[
@@ -38,21 +38,37 @@ BatchOption = Annotated[
     typer.Option("--batch", min=1, max=MOST_SAMPLES, metavar="N", help="Samples of a step."),
 ]
 
+OnOption = Annotated[
+    str | None,
+    typer.Option("--on", metavar="CLUSTER", help="Workers of a model: a file or a preset."),
+]
+ExactOption = Annotated[
+    bool,
+    typer.Option(
+        "--exact/--approximate",
+        help="Of a model: refuse dropout and batch norm on parts of the batch, or accept them.",
+    ),
+]
 
-def load(console: Console, source: SourceName, batch: BatchOption = None) -> Loaded:
+
+def load(
+    console: Console,
+    source: SourceName,
+    on: OnOption = None,
+    batch: BatchOption = None,
+    exact: ExactOption = True,
+) -> Loaded:
     """The problem of a source."""
-    return Loaded(_batched(find_source(source, console).problem, batch))
-
-
-def _batched(problem: LayerProblem, batch: int | None) -> LayerProblem:
-    return problem if batch is None else problem.replace(global_batch=batch)
+    return Loaded(find_source(source, console, on, batch, exact=exact).problem)
 
 
 def simulate(
     console: Console,
     source: SourceName,
     plan: PlanArgument = None,
+    on: OnOption = None,
     batch: BatchOption = None,
+    exact: ExactOption = True,
     report: Path | None = None,
     trace: Path | None = None,
 ) -> None:
@@ -62,13 +78,13 @@ def simulate(
     """
     from placewright.planning.fixed_plan import judged_plan
 
-    found = find_source(source, console)
+    found = find_source(source, console, on, batch, exact=exact)
     chosen = _chosen_plan(found, plan, source, batch)
     if plan is None:
         _show_simulated(console, found)
         if report is None and trace is None:
             return
-    result = judged_plan(_batched(found.problem, batch), chosen)
+    result = judged_plan(found.problem, chosen)
     if plan is not None:
         console.show(result.as_json, lambda: repr(result))
         if console.output is not None:
@@ -90,7 +106,9 @@ def explain(
             help="A plan file (strategy: has its own plan), and a layer or a worker.",
         ),
     ],
+    on: OnOption = None,
     batch: BatchOption = None,
+    exact: ExactOption = True,
 ) -> None:
     """Print why a layer or a worker is where it is, and what moving it would change."""
     from placewright.planning.fixed_plan import judged_plan
@@ -98,9 +116,9 @@ def explain(
     *plans, name = names
     if len(plans) > 1:
         raise typer.BadParameter(f"one NAME at a time (got {len(plans)})")
-    found = find_source(source, console)
+    found = find_source(source, console, on, batch, exact=exact)
     chosen = _chosen_plan(found, Path(plans[0]) if plans else None, source, batch)
-    explanation = judged_plan(_batched(found.problem, batch), chosen).explain(name)
+    explanation = judged_plan(found.problem, chosen).explain(name)
     console.answer(explanation.as_json, lambda: str(explanation))
 
 
@@ -144,8 +162,12 @@ def _show_simulated(console: Console, found: Source) -> None:
 
 verbs: dict[str, Callable[..., None]] = {"simulate": simulate, "explain": explain, "run": run}
 examples = {
-    "plan": ["problem.json --report plan.html", "piper:bert.json?devices=512 -f json"],
-    "compare": ["problem.json --planner dp --planner pso"],
+    "plan": [
+        "zoo:bert --on server-4gpu --batch 16 -o plan.json",
+        "problem.json --report plan.html",
+        "piper:bert.json?devices=512 -f json",
+    ],
+    "compare": ["problem.json --planner dp --planner pso", "zoo:gpt2 --on edge-duo --approximate"],
     "simulate": ["problem.json plan.json", "strategy:measured.json -f json"],
     "run": ["zoo:gpt2 --on edge-duo --batch 8 --approximate --steps 6"],
     "explain": ["problem.json plan.json block.7", "strategy:measured.json block.7"],

@@ -28,6 +28,12 @@ ModelName = Annotated[
 def run(
     console: Console,
     model: ModelName,
+    plan: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PLAN]", show_default=False, help="A file of `layers plan MODEL --on CLUSTER`."
+        ),
+    ] = None,
     on: Annotated[
         str | None, typer.Option("--on", metavar="CLUSTER", help="A file or a preset.")
     ] = None,
@@ -97,10 +103,12 @@ def run(
     from placewright.cluster.files import load_cluster
     from placewright.layers.files import plan_json
     from placewright.layers.placed_training import place_training
+    from placewright.planning.fixed_plan import refuse_beside_plan
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         return
+    refuse_beside_plan(plan, None if planner == "auto" else planner, None)
     cluster = Cluster.detect() if on is None else load_cluster(on)
     events = disturbances(cluster.device_names, train or 0, slow or (), kill or ())
     if train is None and (snapshots is not None or weights is not None):
@@ -111,6 +119,7 @@ def run(
         cluster=cluster,
         engine=engine,
         planner=planner,
+        plan=plan,
         time_limit_s=time_limit,
         trials=trials,
         exact=exact,

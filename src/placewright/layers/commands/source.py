@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -25,8 +25,15 @@ class Source:
     plan: LayerPlan | None = None
 
 
-def find_source(source: str, console: Console) -> Source:
-    """What SOURCE names.
+def find_source(
+    source: str,
+    console: Console,
+    on: str | None = None,
+    batch: int | None = None,
+    *,
+    exact: bool = True,
+) -> Source:
+    """What SOURCE names; `on` and `exact` are for models.
 
     Raises
     ------
@@ -34,22 +41,44 @@ def find_source(source: str, console: Console) -> Source:
         No such file or format, or a field in it is wrong.
     """
     scheme, colon, rest = source.partition(":")
-    if colon and scheme == "strategy":
+    if colon and scheme not in SCHEMES and not Path(source).exists():
+        if on is None and scheme != "zoo" and "." not in scheme:
+            raise UnknownNameError("format", scheme, (*SCHEMES, "zoo"), where=source)
+        return Source(_model(source, on, batch, exact=exact))
+    if on is not None:
+        hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
+        raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
+    found = _read(scheme if colon else "", rest, source, console)
+    if batch is None:
+        return found
+    return replace(found, problem=found.problem.replace(global_batch=batch))
+
+
+def _model(source: str, on: str | None, batch: int | None, *, exact: bool) -> LayerProblem:
+    """Costs of a model's layers, computed."""
+    from placewright.capturing.source import load_model
+    from placewright.cluster.files import load_cluster
+    from placewright.layers.execution.analytic_problem import layer_problem
+
+    if on is None:
+        raise InputError(
+            "is a model, and needs the workers that it is to be trained on",
+            where=source,
+            hint="--on CLUSTER, a file or a preset such as edge-duo",
+        )
+    cluster = load_cluster(on)
+    return layer_problem(load_model(source, batch, training=True), cluster=cluster, exact=exact)
+
+
+def _read(scheme: str, rest: str, source: str, console: Console) -> Source:
+    if scheme == "strategy":
         from placewright.io.boundary import UnknownFieldWarning
         from placewright.layers.readers.strategy import read_strategy
 
         with console.noted(UnknownFieldWarning):
             return Source(*read_strategy(rest))
-    if colon and scheme == "piper":
+    if scheme == "piper":
         return Source(_piper(rest))
-    if colon and scheme == "zoo":
-        raise InputError(
-            "is a model, whose layers are not measured yet",
-            where=source,
-            hint=f"placewright layers run {source} --on CLUSTER measures, plans and trains it",
-        )
-    if colon and not Path(source).exists():
-        raise UnknownNameError("format", scheme, SCHEMES, where=source)
     from placewright.layers.files import read_problem
 
     try:

@@ -51,6 +51,10 @@ class TracedModel:
         return self._programs[samples]
 
     def state(self) -> dict[str, Tensor]:
+        """Copies of parameters, buffers and constants by name."""
+        return {n: v.detach().clone().contiguous() for n, v in self.held().items()}
+
+    def held(self) -> dict[str, Tensor]:
         """Parameters, buffers and constants by name."""
         model, loss = self.source.model, self.source.loss_fn
         held = {f"model.{n}": v for n, v in (*model.named_parameters(), *model.named_buffers())}
@@ -58,7 +62,7 @@ class TracedModel:
             named = (*loss.named_parameters(), *loss.named_buffers())
             held |= {f"loss.{n}": v for n, v in named}
         constants = {f"constant:{v}": t for v, t in self.step.constants.items()}
-        return {n: v.detach().clone().contiguous() for n, v in {**held, **constants}.items()}
+        return {**held, **constants}
 
     def trained(self) -> tuple[str, ...]:
         """Names of the parameters that need gradients."""

@@ -88,7 +88,7 @@ class LayerTimer:
     Parameters
     ----------
     state
-        Parameters, buffers and constants by name.
+        Parameters, buffers and constants by name, on the device.
     slowdown
         Wall seconds per CPU second.
     programs, feeds
@@ -132,18 +132,18 @@ class LayerTimer:
                     x.requires_grad_()
             self.peers.sent, self.peers.backward = [0.0, 0.0], False
             with _Saved(module, counted) as kept:
-                began = self._clock()
+                began = self.clock()
                 made = module(*given, feeds=self.feeds)
-                forward[k] = self._clock() - began
+                forward[k] = self.clock() - began
             values.update(zip(program.outputs, made, strict=True))
-            ends_of = (x.untyped_storage().data_ptr() for x in (*given, *made))
+            ends_of = (_memory_of(x) for x in (*given, *made))
             counted |= {at for at in ends_of if at in kept.seen}
             ends = [m for m in made if m.requires_grad]
             gradients = [torch.ones_like(m) for m in ends]
             self.peers.backward = True
-            began = self._clock()
+            began = self.clock()
             torch.autograd.backward(ends, gradients)
-            backward[k] = self._clock() - began
+            backward[k] = self.clock() - began
             if not self.warm:
                 self.saved[k], self.sent[k] = kept.bytes, self.peers.sent
         if self.warm:
@@ -164,19 +164,21 @@ class LayerTimer:
         passes_bytes: float = np.nan,
     ) -> LayerTimes:
         """What the rounds said; and what an optimizer step takes."""
-        elements = [
-            sum(p.numel() for name, p in m.named_parameters()) if m else np.nan
-            for m in self.modules
-        ]
         return LayerTimes(
             np.median(self.forward, axis=0) * self.slowdown,
             np.median(self.backward, axis=0) * self.slowdown,
             self.saved,
             self.sent,
-            np.array(elements, dtype=np.float64),
+            self.elements,
             self._optimizer_s(optimizer),
             passes_bytes,
         )
+
+    @property
+    def elements(self) -> FloatArray:
+        """See `LayerTimes.elements`."""
+        held = (sum(p.numel() for p in module.parameters()) for module in self.modules)
+        return np.fromiter(held, dtype=np.float64)
 
     @property
     def round_s(self) -> float:
@@ -186,11 +188,12 @@ class LayerTimer:
 
     def _module(self, program: LayerProgram, degree: int, shared: frozenset[str]) -> LayerModule:
         if degree == 1:
-            return LayerModule(program, self.state).to(self.device)
+            return LayerModule(program, self.state)
         made = TensorModule(program, self.state, self.peers, shared)
-        return (LayerModule(program, self.state) if made.split.refusal else made).to(self.device)
+        return LayerModule(program, self.state) if made.split.refusal else made
 
-    def _clock(self) -> float:
+    def clock(self) -> float:
+        """What a pass takes is the difference of two readings."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
             return time.perf_counter()
@@ -205,9 +208,9 @@ class LayerTimer:
         before = [p.detach().clone() for p in parameters]
         times = []
         for _ in range(OPTIMIZER_STEPS):
-            began = self._clock()
+            began = self.clock()
             optimizer.step()
-            times.append(self._clock() - began)
+            times.append(self.clock() - began)
         with torch.no_grad():
             for p, value in zip(parameters, before, strict=True):
                 p.copy_(value)
@@ -242,7 +245,7 @@ class _Saved:
     """
 
     def __init__(self, module: nn.Module, counted: Set[int] = frozenset()) -> None:
-        self.own = {p.untyped_storage().data_ptr() for p in module.parameters()} | counted
+        self.own = {_memory_of(p) for p in module.parameters()} | counted
         self.seen: dict[int, int] = {}
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda x: x)
 
@@ -259,10 +262,15 @@ class _Saved:
         self._hooks.__exit__(*exception)
 
     def _pack(self, value: Tensor) -> Tensor:
-        storage = value.untyped_storage()
-        if storage.data_ptr() not in self.own:
-            self.seen[storage.data_ptr()] = storage.nbytes()
+        memory = _memory_of(value)
+        if memory not in self.own:
+            self.seen[memory] = value.untyped_storage().nbytes()
         return value
+
+
+def _memory_of(value: Tensor) -> int:
+    """What tells a value's memory from others, which views share; values without data have it."""
+    return int(value.untyped_storage()._cdata)
 
 
 def slowdown(stretch: Stretch | None, *, throttled: bool, seconds: float = 0.4) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,6 +88,20 @@ def batch_of(source: ModelSource) -> int:
         where=f"model {source.name}",
         hint="give tensors whose first dimension is the batch",
     )
+
+
+def training_source(
+    model: Any, inputs: Any, loss_fn: Callable[[Any, Any], Any] | None, targets: Any, where: str
+) -> ModelSource:
+    """What `placewright.load_model` returned with a loss, or a module, its batch and its loss.
+
+    Raises `InputError`: a module without inputs.
+    """
+    if isinstance(model, ModelSource):
+        return replace(model, loss_fn=model.loss_fn or mean_square)
+    if inputs is None:
+        raise InputError("the model's inputs are missing", where=where, hint="a batch")
+    return ModelSource(model, inputs, loss_fn or mean_square, targets, type(model).__name__)
 
 
 def with_batch(source: ModelSource, batch: int) -> ModelSource:

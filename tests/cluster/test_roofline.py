@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from placewright.cluster.devices import WORK, Device
+from placewright.cluster.roofline import EFFICIENCY, LAUNCH_OVERHEAD_S, analytic_seconds
 from placewright.graph.graph import Operator
-from placewright.profiling.roofline import EFFICIENCY, LAUNCH_OVERHEAD_S, analytic_seconds
 
 DEVICE = Device(
     "d",

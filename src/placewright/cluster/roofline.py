@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.cluster.cluster import Device
-from placewright.graph.graph import Operator
+from placewright.cluster.devices import Device
 from placewright.numerics.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from placewright.graph.graph import Operator
 
 PEAK_FLOPS = {"cpu": 50e9, "gpu": 20e12, "npu": 4e12}
 """Default peak FLOP/s, per core for ``cpu``."""
