@@ -12,6 +12,7 @@ from placewright.cli.console import Console
 from placewright.cli.documents import document_kind
 from placewright.cli.pipeline_options import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.numerics.collector import collector_paused
 
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import ModelFile
@@ -141,6 +142,7 @@ def find_cluster(spec: str | None) -> Cluster:
     return Cluster.detect() if spec is None else load_cluster(spec)
 
 
+@collector_paused()
 def load(ask: SourceOptions, console: Console) -> Loaded:
     """The problem that SOURCE and the options ask for.
 
