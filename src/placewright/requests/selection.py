@@ -5,13 +5,13 @@ deadlines, minimum accuracies, sensitivities and sizes are mixed. It does not lo
 arrive: policies are tried on arrivals of its own, Poisson and bursty (MMPP) of the same rate.
 
 *Central EDF* (`edf-fastest`) sets the success rate that must be kept on each of these streams. If
-`rolling` keeps it with room to spare, and no other policy earns more accuracy (clearly more, where
-nothing can be fitted), `rolling` is the answer; else the policy with the highest effective accuracy
-of those that keep it, among them `opportunity` with parameters that were fitted to generated
-streams (of streams with at least a thousand requests), and `rolling` with dearer machine time, a
-price of waiting and no held batches. Where streams were generated for the fit, the answer keeps
-central EDF's mean success on those, too, and fitted parameters on as many again that they were not
-fitted to.
+`rolling` keeps it with room to spare, and no other policy earns clearly more accuracy, `rolling` is
+the answer (where parameters can be fitted, only if hardly a request fails); else the policy with
+the highest effective accuracy of those that keep it, among them `opportunity` with parameters that
+were fitted to generated streams (of streams with at least a thousand requests), and `rolling` with
+dearer machine time, a price of waiting and no held batches. Where streams were generated for the
+fit, the answer keeps central EDF's mean success on those, too, and fitted parameters on as many
+again that they were not fitted to.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ FITS = ((0.003, 2.0), (0.0015, 4.0), (0.003, 4.0))
 one after the other, until the fitted parameters prove to have as much success. About 1 is exchanged
 in each kind of arrivals, and some success is sold at a weight of 2."""
 
-SAFE = 0.003
-"""Success rate above central EDF's with which `rolling` needs no other proof."""
+SAFE, ENOUGH = 0.003, 0.99
+"""Success rate above central EDF's, and in all, with which `rolling` needs no other proof: where
+more requests fail, fitted parameters gain most."""
 
 
 @final
@@ -129,10 +130,8 @@ class Selected:
         trials[central] = first
         most = max(trial.value for trial in trials.values())
         pairs = self._pairs(problem)
-        # Where there is a fit, it may gain more than `CLEARLY` on the best of these.
-        near = 1.0 if pairs else 1.0 - CLEARLY
-        if usual in trials and trials[usual].value >= near * most:
-            safe = least + np.minimum(SAFE, spare)
+        if usual in trials and trials[usual].value >= (1.0 - CLEARLY) * most:
+            safe = np.maximum(ENOUGH, least + np.minimum(SAFE, spare))
             if not pairs or (trials[usual].success >= safe).all():
                 return usual(problem, context)
         for policy in SAFER:
