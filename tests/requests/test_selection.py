@@ -70,14 +70,18 @@ def test_no_success_is_given_up_for_accuracy(
     assert chosen(np.linspace(0.0, 9.9, 100)).policy == "edf"
 
 
-@pytest.mark.parametrize(("success", "policy"), [(0.995, "rolling"), (0.98, "opportunity")])
-def test_a_fit_is_tried_where_requests_fail(
-    monkeypatch: pytest.MonkeyPatch, success: float, policy: str
+@pytest.mark.parametrize(
+    ("success", "other", "policy"),
+    [(0.995, 0.999, "rolling"), (0.98, 0.97, "rolling"), (0.98, 0.99, "opportunity")],
+)
+def test_a_fit_is_tried_where_another_policy_fails_less(
+    monkeypatch: pytest.MonkeyPatch, success: float, other: float, policy: str
 ) -> None:
-    """One in fifty; central EDF fails more often."""
+    """Batching EDF, unless `rolling` has 99 % success; central EDF fails more than both."""
 
     def tried(policy: Specification, *_: object) -> selection._Trial:
-        return selection._Trial(np.full(2, success - 0.1 * isinstance(policy, Edf)), 0.7)
+        edf = other if isinstance(policy, Edf) and policy.batching else 0.9
+        return selection._Trial(np.full(2, edf if isinstance(policy, Edf) else success), 0.7)
 
     monkeypatch.setattr(selection, "_tried", tried)
     monkeypatch.setattr(Selected, "_best", lambda *_: Opportunity())

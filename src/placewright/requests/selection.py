@@ -6,12 +6,12 @@ arrive: policies are tried on arrivals of its own, Poisson and bursty (MMPP) of 
 
 *Central EDF* (`edf-fastest`) sets the success rate that must be kept on each of these streams. If
 `rolling` keeps it with room to spare, and no other policy earns clearly more accuracy, `rolling` is
-the answer (where parameters can be fitted, only if hardly a request fails); else the policy with
-the highest effective accuracy of those that keep it, among them `opportunity` with parameters that
-were fitted to generated streams (of streams with at least a thousand requests), and `rolling` with
-dearer machine time, a price of waiting and no held batches. Where streams were generated for the
-fit, the answer keeps central EDF's mean success on those, too, and fitted parameters on as many
-again that they were not fitted to.
+the answer (where parameters can be fitted, only if none has more success, or hardly a request
+fails); else the policy with the highest effective accuracy of those that keep it, among them
+`opportunity` with parameters that were fitted to generated streams (of streams with at least a
+thousand requests), and `rolling` with dearer machine time, a price of waiting and no held batches.
+Where streams were generated for the fit, the answer keeps central EDF's mean success on those, too,
+and fitted parameters on as many again that they were not fitted to.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ one after the other, until the fitted parameters prove to have as much success. 
 in each kind of arrivals, and some success is sold at a weight of 2."""
 
 SAFE, ENOUGH = 0.003, 0.99
-"""Success rate above central EDF's, and in all, with which `rolling` needs no other proof: where
-more requests fail, fitted parameters gain most."""
+"""Success rate above central EDF's with which `rolling` needs no other proof, if no policy has more
+success, or it has this much."""
 
 
 @final
@@ -131,7 +131,8 @@ class Selected:
         most = max(trial.value for trial in trials.values())
         pairs = self._pairs(problem)
         if usual in trials and trials[usual].value >= (1.0 - CLEARLY) * most:
-            safe = np.maximum(ENOUGH, least + np.minimum(SAFE, spare))
+            others = np.max([trial.success for trial in trials.values()], axis=0)
+            safe = np.maximum(least + np.minimum(SAFE, spare), np.minimum(ENOUGH, others))
             if not pairs or (trials[usual].success >= safe).all():
                 return usual(problem, context)
         for policy in SAFER:
