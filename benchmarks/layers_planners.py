@@ -166,7 +166,7 @@ def swarm(seeds: int = 20) -> None:
             values = []
             for seed in range(seeds):
                 try:
-                    plan = Pso(start=start)(p, Context(seed=seed))  # type: ignore[arg-type]
+                    plan = Pso(start=start)(p, Context(seed=seed)).plan  # type: ignore[arg-type]
                     values.append(judge(p, plan).value / best)
                 except PlacewrightError:
                     values.append(float("inf"))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.layers.execution.measured_problem import measured_sizes
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.layers.execution.cost_tables import measured_sizes, traced_alike
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.stage_step import make_optimizer
 from placewright.layers.execution.timing import LayerTimer, slowdown
@@ -42,3 +43,21 @@ def test_a_single_sample_is_measured_where_a_layer_may_see_one() -> None:
     assert measured_sizes(24) == (1, 3, 8, 24)
     assert measured_sizes(24, whole=True) == (3, 8, 24)
     assert measured_sizes(2) == (1, 2)
+
+
+class LooksAtItsBatch(nn.Module):
+    """One call more where there are several samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Relu, unless there is one sample."""
+        return self.inner(x if len(x) == 1 else x.relu())
+
+
+def test_sizes_on_which_the_model_computes_something_else_are_not_measured() -> None:
+    """As GPT-2's code, which expands its mask for several samples only."""
+    model = TracedModel(ModelSource(LooksAtItsBatch(), torch.ones(4, 3), mean_square))
+    assert traced_alike(model, (1, 2, 4)) == (2, 4)

@@ -17,9 +17,10 @@ from placewright.layers.planners.dp import SMALL, Dp
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
 from placewright.layers.planners.space import better, judged, shares
-from placewright.layers.planners.swarm import Pso
+from placewright.layers.planners.swarm import Decoder, Pso
 from placewright.layers.problem import Refusal, Training
-from placewright.planning.contract import Context
+from placewright.planning.candidates import Status
+from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import compare, solve
 
 
@@ -51,11 +52,25 @@ def test_swarm_is_never_worse_than_uniform_plans() -> None:
     """Warm; the same seed gives the same plan; parameters are refused by name."""
     p = tiny([0.2, 1.0, 0.4, 0.7], 4, 2, global_batch=8)
     swarm = Pso(particles=6, iterations=5)
-    value = judge(p, swarm(p, Context(seed=3))).value
+    value = judge(p, swarm(p, Context(seed=3)).plan).value
     assert swarm(p, Context(seed=3)) == swarm(p, Context(seed=3))
     for name in ("single", "data", "tensor", "pipeline"):
         assert value <= judge(p, planners(p)[name](p, Context())).value
     assert solve(p, "dp").value <= value
+
+
+def test_an_interrupted_swarm_has_the_best_plan_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first uniform plan on."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Decoder, "plan", interrupted)
+    p = tiny([0.2, 1.0, 0.4, 0.7], 4, 2, global_batch=8)
+    for name in ("pso", "mutation"):
+        result = solve(p, name)
+        assert result.status is Status.INTERRUPTED
+        assert result.value <= judge(p, planners(p)["data"](p, Context())).value
 
 
 def test_auto_shards_states_where_nothing_else_fits() -> None:
@@ -147,7 +162,7 @@ def test_planners_keep_layers_that_see_the_whole_batch_whole(seed: int) -> None:
     for name, planner in planners(problem).items():
         if planner.unsupported_reason(problem) is None:
             try:
-                plan = planner(problem, Context(seed=seed))
+                plan = proposal_of(planner(problem, Context(seed=seed))).plan
             except InfeasibleError:
                 continue
             assert plan.micro_batches == len(plan.stages[0].replicas) == 1

@@ -32,6 +32,7 @@ from placewright.layers.execution.cost_tables import (
     Workers,
     measured_sizes,
     problem_of_tables,
+    traced_alike,
 )
 from placewright.layers.execution.refusals import inexact_layers
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
@@ -85,7 +86,8 @@ def layer_problem(
         raise UnknownNameError("optimizer", optimizer, UPDATE, where="layer_problem")
     traced = TracedModel(training_source(model, inputs, loss_fn, targets, "layer_problem"))
     workers = Workers(cluster or Cluster.detect())
-    sizes = measured_sizes(traced.batch, whole=bool(inexact_layers(traced)))
+    usual = measured_sizes(traced.batch, whole=bool(inexact_layers(traced)))
+    sizes = traced_alike(traced, usual)
     framework = [FRAMEWORK_BYTES.get(d.kind, FRAMEWORK_BYTES["cpu"]) for d in workers.devices]
     return problem_of_tables(
         traced,

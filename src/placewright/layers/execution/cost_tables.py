@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import UnsupportedError
 from placewright.layers.execution.refusals import refusals, tensor_refusals
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.stage_step import BUCKET_MB
@@ -192,6 +194,19 @@ def measured_sizes(batch: int, *, whole: bool = False) -> tuple[int, ...]:
     """
     parts = {max(1, batch // 8), max(1, batch // 3), batch}
     return tuple(sorted(parts if whole else parts | {1}))
+
+
+def traced_alike(model: TracedModel, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Those on which the model makes the calls that it makes on its batch.
+
+    Code may leave out an `expand` on a single sample; plans with such parts are refused later.
+    """
+    found = []
+    for size in sizes:
+        with suppress(UnsupportedError):
+            model.programs(size)
+            found.append(size)
+    return tuple(found)
 
 
 def _heap_factor(tables: CostTables, working: FloatArray) -> float:

@@ -15,6 +15,7 @@ from placewright.layers.execution.cost_tables import (
     Workers,
     measured_sizes,
     problem_of_tables,
+    traced_alike,
 )
 from placewright.layers.execution.orders import SizedLayers
 from placewright.layers.execution.refusals import inexact_layers
@@ -43,7 +44,8 @@ def measured_problem(
     `sizes`: of micro-batches to measure, ascending; a few up to the batch by default.
     """
     model, workers = session.model, Workers(session.cluster)
-    sizes = tuple(sizes) or measured_sizes(model.batch, whole=bool(inexact_layers(model)))
+    usual = measured_sizes(model.batch, whole=bool(inexact_layers(model)))
+    sizes = tuple(sizes) or traced_alike(model, usual)
     problem = problem_of_tables(
         model,
         workers,

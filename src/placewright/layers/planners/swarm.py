@@ -10,7 +10,8 @@ next best one. The fitness is the judge's time, times one plus the missing share
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, final
 
@@ -31,7 +32,7 @@ from placewright.layers.planners.space import (
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context, Count, Range
+from placewright.planning.contract import Context, Count, Proposal, Range
 
 ORDER = tuple(Strategy)
 
@@ -127,11 +128,15 @@ def _cuts(position: FloatArray, top: int, stages: int) -> list[int]:
     return [*cuts, top]
 
 
+class _LateError(Exception):
+    """The deadline has passed, and there is a plan."""
+
+
 class _Fitness:
     """Values of positions, and the best plan so far."""
 
-    def __init__(self, p: LayerProblem) -> None:
-        self.p, self.decoder = p, Decoder.of(p)
+    def __init__(self, p: LayerProblem, context: Context) -> None:
+        self.p, self.decoder, self.context = p, Decoder.of(p), context
         self.best: LayerJudgement | None = None
         self.known: dict[LayerPlan | None, float] = {None: math.inf}
 
@@ -141,6 +146,8 @@ class _Fitness:
     def of_plan(self, plan: LayerPlan | None) -> float:
         """Seconds, more where memory is missing; ``inf`` where the plan cannot run."""
         if plan not in self.known:
+            if self.best is not None and self.context.remaining_s() < 0:
+                raise _LateError
             found = judged(self.p, plan)
             if better(found, self.best):
                 self.best = found
@@ -153,26 +160,34 @@ class _Fitness:
             self.known[plan] = value
         return self.known[plan]
 
-    def answer(self) -> LayerPlan:
-        """The best plan.
+    def proposal(self, search: Callable[[], None]) -> Proposal[LayerPlan]:
+        """Search; the best plan when it ends, is late, or is interrupted.
 
+        Raises `KeyboardInterrupt`: before anything was found.
         Raises `InfeasibleError`: no position had one that can run.
         """
+        interrupted = False
+        try:
+            search()
+        except _LateError:
+            pass
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            interrupted = True
         if self.best is None:
             raise InfeasibleError("no position decodes to a plan that can run", where=self.p.name)
-        return self.best.plan
+        return Proposal(self.best.plan, interrupted=interrupted)
 
 
-def seeds(p: LayerProblem, context: Context) -> list[LayerPlan]:
-    """Uniform plans, "one weird trick", and the best plan so far."""
-    found: list[LayerPlan] = [] if context.incumbent is None else [context.incumbent]
+def seeds(p: LayerProblem, context: Context) -> Iterator[LayerPlan]:
+    """The best plan so far, uniform plans and "one weird trick", one after another."""
+    if context.incumbent is not None:
+        yield context.incumbent
     for planner in (Uniform("data"), Uniform("tensor"), Uniform("pipeline"), OneWeirdTrick()):
         if planner.unsupported_reason(p) is None:
-            try:
-                found.append(planner(p, context))
-            except InfeasibleError:
-                continue
-    return found
+            with suppress(InfeasibleError):
+                yield planner(p, context)
 
 
 @final
@@ -212,16 +227,18 @@ class Pso:
         """Where costs are those of variants."""
         return None if problem.variants is None else "plans steps, not throughput"
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan."""
-        rng = np.random.default_rng(context.seed)
-        fitness = _Fitness(problem)
+        fitness = _Fitness(problem, context)
+        return fitness.proposal(lambda: self._fly(fitness, context))
+
+    def _fly(self, fitness: _Fitness, context: Context) -> None:
+        """Move the swarm until nothing is gained any more."""
+        problem, rng = fitness.p, np.random.default_rng(context.seed)
         length = fitness.decoder.length
         at = rng.random((self.particles, length))
         if self.start == "warm":
-            plans = seeds(problem, context)
-            for plan in plans:
-                fitness.of_plan(plan)
+            plans = [plan for plan in seeds(problem, context) if fitness.of_plan(plan) >= 0]
             for k, plan in enumerate(plans[: self.particles]):
                 at[k] = fitness.decoder.position(plan, rng)
         speed = rng.uniform(-0.1, 0.1, at.shape)
@@ -242,7 +259,6 @@ class Pso:
             best_at[gained], best[gained] = at[gained], value[gained]
             before, top = best[top], int(np.argmin(best))
             still = 0 if best[top] < before else still + 1
-        return fitness.answer()
 
 
 @final
@@ -262,10 +278,14 @@ class Mutation:
         """Where costs are those of variants."""
         return None if problem.variants is None else "plans steps, not throughput"
 
-    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+    def __call__(self, problem: LayerProblem, context: Context) -> Proposal[LayerPlan]:
         """The plan."""
-        rng = np.random.default_rng(context.seed)
-        fitness = _Fitness(problem)
+        fitness = _Fitness(problem, context)
+        return fitness.proposal(lambda: self._change(fitness, context))
+
+    def _change(self, fitness: _Fitness, context: Context) -> None:
+        """Change the best position until all tries are used."""
+        problem, rng = fitness.p, np.random.default_rng(context.seed)
         positions: Sequence[FloatArray] = [
             fitness.decoder.position(plan, rng)
             for plan in seeds(problem, context)
@@ -286,4 +306,3 @@ class Mutation:
             found = fitness(trial)
             if found <= value:
                 at, value = trial, found
-        return fitness.answer()
