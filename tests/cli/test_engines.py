@@ -31,7 +31,7 @@ def test_without_torchrun_the_command_to_start_it_is_told(
         monkeypatch.delenv(variable, raising=False)
     said = speak(capsys, *RUN, "torchrun")
     assert (said.code, said.out) == (1, "")
-    assert "torchrun --master-port 29500 --nproc-per-node 2 -m placewright operators" in said.err
+    assert "torchrun --master-port 29500 --nproc-per-node 2 -m placewright ... " in said.err
 
 
 def test_an_unknown_engine_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
