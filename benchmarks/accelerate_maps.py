@@ -185,25 +185,25 @@ def planned(problem: OperatorProblem, planner: Any) -> float:
 
 def row(size: str, model: nn.Module, problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
     """A line of the table, and whether `auto` is above accelerate's map."""
-    ours, theirs, way, said = planned(problem, AccelerateAuto()), math.nan, math.nan, ""
+    ours, theirs, way, note = planned(problem, AccelerateAuto()), math.nan, math.nan, ""
     known = library_map(model, problem)
     if known is None:
-        theirs, said = ours, "our map"
+        theirs, note = ours, "our map"
     elif "disk" in known.values():
-        said = f"{sum(d == 'disk' for d in known.values())} modules on disk"
+        note = f"{sum(d == 'disk' for d in known.values())} modules on disk"
     else:
         assert problem.modules is not None
         found = {name: int(d) for name, d in known.items()}
         place = placement(problem, problem.modules, found)
         judgement = judge(problem, OperatorPlan(place))
         theirs, way = judgement.value, copied(problem, place)
-        said = "" if judgement.feasible else "does not fit beside activations"
+        note = "" if judgement.feasible else "does not fit beside activations"
     result = solve(problem, time_limit_s=seconds)
     single = [c.value for c in result.candidates if c.planner.startswith("only:") and c.fits]
     values = [min(single, default=math.nan), theirs, way, ours, planned(problem, ChainDp())]
     cells = [f"{v:.4g}" if math.isfinite(v) else "-" for v in values]
     share = f"{result.value / theirs:.3f}" if math.isfinite(theirs) else "-"
-    line = [size, *cells, f"**{result.value:.4g}**", share, *winner(result), said]
+    line = [size, *cells, f"**{result.value:.4g}**", share, *winner(result), note]
     return " | ".join(line), result.value > theirs * (1 + 1e-12)
 
 
@@ -219,7 +219,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument("clusters", nargs="*", default=list(CLUSTERS))
-    asked = parser.parse_args()
+    args = parser.parse_args()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
     print(
         "| cluster | model | best single | accelerate's map | copied | `accelerate-auto` | "
@@ -227,13 +227,13 @@ def main() -> int:
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---|"
     )
     bad = 0
-    for size in asked.models:
+    for size in args.models:
         model = llama(size)
-        ids = torch.zeros(1, asked.tokens, dtype=torch.long)
+        ids = torch.zeros(1, args.tokens, dtype=torch.long)
         graph = capture(model, {"input_ids": ids}, name=f"llama-{size}")
-        for name in asked.clusters:
+        for name in args.clusters:
             problem = profile(graph, CLUSTERS[name], method="analytic")
-            line, above = row(size, model, problem, asked.seconds)
+            line, above = row(size, model, problem, args.seconds)
             bad += above
             print(f"| {name} | {line} |", flush=True)
     if bad:

@@ -148,23 +148,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["recovery", "overhead", "noise"])
     parser.add_argument("--models", nargs="*", default=["resnet50", "rnnlm"])
-    asked = parser.parse_args()
-    if "recovery" in asked.what:
+    args = parser.parse_args()
+    if "recovery" in args.what:
         print(
             "| model | before s | after the loss s | adapted s | side by side: adapted s | "
             "optimum s | above | steps | re-solve ms |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
-        for name in asked.models:
+        for name in args.models:
             recovery(name)
-    if "overhead" in asked.what:
+    if "overhead" in args.what:
         print("\n| model | adapting ms | not ms | median | mean | migrations |")
         print("|---|---|---|---|---|---|")
-        overhead(asked.models[-1])
-    if "noise" in asked.what:
+        overhead(args.models[-1])
+    if "noise" in args.what:
         print("\n| model | steps | spread | alarms | migrations |")
         print("|---|---|---|---|---|")
-        noise(asked.models[-1])
+        noise(args.models[-1])
 
 
 if __name__ == "__main__":

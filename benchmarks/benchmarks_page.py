@@ -122,11 +122,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("instances", nargs="*")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     missing = [name for name in every_instance() if name not in records()]
-    for problem in problems(asked.instances or missing):
+    for problem in problems(args.instances or missing):
         try:
-            record = measured(problem, asked.seconds)
+            record = measured(problem, args.seconds)
         except InfeasibleError as error:
             print(f"{problem.name}: {error}", file=sys.stderr)
             continue

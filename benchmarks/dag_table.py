@@ -48,7 +48,7 @@ def table(free: OperatorProblem, names: list[str]) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|")
     contended = free.replace(links=Links.CONTENDED)
     for name in names or list(planners(free)):
-        cells = [" | ".join(cell(asked, name)) for asked in (free, contended)]
+        cells = [" | ".join(cell(problem, name)) for problem in (free, contended)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 

@@ -89,8 +89,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--tokens", type=int, default=512)
-    asked = parser.parse_args()
-    ids = torch.zeros(1, asked.tokens, dtype=torch.long)
+    args = parser.parse_args()
+    ids = torch.zeros(1, args.tokens, dtype=torch.long)
     graph = capture(llama("8b"), {"input_ids": ids}, name="llama-8b")
     print(
         "| cluster | best: devices | cuts | transfers | s | **chosen: devices** | cuts | transfers "
@@ -98,7 +98,7 @@ def main() -> int:
     )
     bad = 0
     for machines in CLUSTERS:
-        line, ok = row(profile(graph, machines, method="analytic"), asked.seconds)
+        line, ok = row(profile(graph, machines, method="analytic"), args.seconds)
         bad += not ok
         print(f"| {machines.name} | {line} |", flush=True)
     return int(bad > 0)

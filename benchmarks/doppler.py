@@ -98,28 +98,28 @@ def learned(problem: OperatorProblem, seeds: int, samples: int, names: Sequence[
 
 def main() -> None:
     """Print the tables."""
-    ask = argparse.ArgumentParser(description=__doc__)
-    ask.add_argument("--folder", type=Path, required=True)
-    ask.add_argument("--seeds", type=int, default=5)
-    ask.add_argument("--samples", type=int, default=50, help="evaluations of learned planners")
-    ask.add_argument("--time-limit", type=float, default=10.0, help="seconds of auto")
-    ask.add_argument("--parts", nargs="+", default=["reference", "auto", "learned"])
-    ask.add_argument("--planners", nargs="+", default=LEARNED, help="of the part learned")
-    given = ask.parse_args()
-    graphs = json.loads((given.folder / "reference.json").read_text())["graphs"]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--samples", type=int, default=50, help="evaluations of learned planners")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds of auto")
+    parser.add_argument("--parts", nargs="+", default=["reference", "auto", "learned"])
+    parser.add_argument("--planners", nargs="+", default=LEARNED, help="of the part learned")
+    args = parser.parse_args()
+    graphs = json.loads((args.folder / "reference.json").read_text())["graphs"]
     for name, known in graphs.items():
-        problem = read_dag(given.folder / f"{name}.json", queues="first-come")
+        problem = read_dag(args.folder / f"{name}.json", queues="first-come")
         print(f"\n## {name}: {problem.n} operators, {problem.m} devices", flush=True)
-        if "reference" in given.parts:
+        if "reference" in args.parts:
             rows = reproduced(problem, known)
             print("\n| placement | value | |\n|---|---|---|", *rows, sep="\n", flush=True)
-        if "auto" in given.parts:
+        if "auto" in args.parts:
             head = "| seed | auto | planner | bound | gap | best single device | seconds |"
-            rows = searched(problem, given.seeds, given.time_limit)
+            rows = searched(problem, args.seeds, args.time_limit)
             print(f"\n{head}\n|---|---|---|---|---|---|---|", *rows, sep="\n", flush=True)
-        if "learned" in given.parts:
-            head = f"| {given.samples} evaluations | median | range | gap | seconds |"
-            rows = learned(problem, given.seeds, given.samples, given.planners)
+        if "learned" in args.parts:
+            head = f"| {args.samples} evaluations | median | range | gap | seconds |"
+            rows = learned(problem, args.seeds, args.samples, args.planners)
             print(f"\n{head}\n|---|---|---|---|---|", *rows, sep="\n", flush=True)
 
 

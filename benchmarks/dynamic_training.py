@@ -115,17 +115,17 @@ def plans_of(placed: PlacedModel) -> dict[str, OperatorPlan]:
     return plans
 
 
-def dynamic_plan(placed: PlacedModel, asked: argparse.Namespace) -> tuple[OperatorPlan, int]:
+def dynamic_plan(placed: PlacedModel, args: argparse.Namespace) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved; it tries the other plans too."""
     with placed.trainer(
-        steps=asked.run_steps, policy=Policy(sample_every=5), snapshot_every=10**6
+        steps=args.run_steps, policy=Policy(sample_every=5), snapshot_every=10**6
     ) as trainer:
         run = trainer.run
         run.step()
         assert run.adaptation is not None
         while run.adaptation.trials is not None:
             run.step()
-        for _ in range(asked.adapt_steps):
+        for _ in range(args.adapt_steps):
             run.step()
         return run.adaptation.plan, run.timeline.plans - 1
 
@@ -134,7 +134,7 @@ def measured(
     placed: PlacedModel,
     plans: Mapping[str, OperatorPlan],
     values: Mapping[str, float],
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, MeasuringRounds]:
     """Step seconds of every plan, in turns, forwards and backwards.
 
@@ -148,14 +148,14 @@ def measured(
     found: dict[str, MeasuringRounds] = {name: [] for name in turns}
     done, best, end_s = 0, float("inf"), 0.0
     with placed.runner() as runner:
-        while done < asked.rounds or time.perf_counter() < end_s:
+        while done < args.rounds or time.perf_counter() < end_s:
             for name in turns if done % 2 == 0 else reversed(turns):
                 runner.load(placed.interference.alone, plans[name])
                 runner.session.run(COLD)
-                found[name].append(one_turn(runner.session, asked.steps, FAR * best))
+                found[name].append(one_turn(runner.session, args.steps, FAR * best))
                 best = min(median(t) for t in found.values() if t)
             turns = [name for name in turns if median(found[name]) < FAR * best]
-            end_s = end_s or time.perf_counter() + asked.seconds
+            end_s = end_s or time.perf_counter() + args.seconds
             done += 1
     return {name: found[group[0]] for group in names.values() for name in group}
 
@@ -188,9 +188,9 @@ def over_fastest(times: Mapping[str, MeasuringRounds], name: str) -> float:
     return float(np.mean(ratios)) - 1.0
 
 
-def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Iterator[list[Row]]:
+def pairs(model: str, clusters: list[Cluster], args: argparse.Namespace) -> Iterator[list[Row]]:
     """All rows of one model, cluster by cluster; its operators are timed once."""
-    source = load_model(f"zoo:{model}", batch=asked.batch, training=True)
+    source = load_model(f"zoo:{model}", batch=args.batch, training=True)
     table = ProfileTable()
     for cluster in clusters:
         with place(
@@ -199,15 +199,15 @@ def pairs(model: str, clusters: list[Cluster], asked: argparse.Namespace) -> Ite
             training=True,
             engine="testbed",
             table=table,
-            time_limit_s=asked.auto_seconds,
+            time_limit_s=args.auto_seconds,
         ) as placed:
             known = placed.interference
             print(f"  side by side, beside alone: {known}", flush=True)
             plans = plans_of(placed)
             started = placed.with_plan(plans["ceft+pbqp"])
-            plans["dynamic"], moves = dynamic_plan(started, asked)
+            plans["dynamic"], moves = dynamic_plan(started, args)
             values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
-            times = measured(placed, plans, values, asked)
+            times = measured(placed, plans, values, args)
         yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
 
 
@@ -281,22 +281,22 @@ def main() -> None:
     parser.add_argument("--auto-seconds", type=float, default=10.0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--table", action="store_true")
-    asked = parser.parse_args()
-    kept = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else []
+    args = parser.parse_args()
+    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
     rows = [Row(**content) for content in kept]
-    if not asked.table:
-        measure(rows, asked)
+    if not args.table:
+        measure(rows, args)
     print(f"\n{wide_table(rows)}\n\n{summary(rows)}")
 
 
-def measure(rows: list[Row], asked: argparse.Namespace) -> None:
+def measure(rows: list[Row], args: argparse.Namespace) -> None:
     """Add the pairs that are not there yet, and keep each as it comes."""
     there = {(r.model, r.cluster) for r in rows}
     print("| model | cluster | plan | predicted s | measured s | spread | over the fastest |")
     print("|---|---|---|---|---|---|---|")
-    for model in asked.models:
-        missing = [CLUSTERS[c] for c in asked.clusters if (model, c) not in there]
-        for found in pairs(model, missing, asked) if missing else ():
+    for model in args.models:
+        missing = [CLUSTERS[c] for c in args.clusters if (model, c) not in there]
+        for found in pairs(model, missing, args) if missing else ():
             rows += found
             for r in found:
                 print(
@@ -304,8 +304,8 @@ def measure(rows: list[Row], asked: argparse.Namespace) -> None:
                     f"{r.measured_s:.3f} | {r.spread:.1%} | {r.over_best:+.1%} |",
                     flush=True,
                 )
-            if asked.json:
-                asked.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+            if args.json:
+                args.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
 
 
 if __name__ == "__main__":

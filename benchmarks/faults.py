@@ -111,13 +111,13 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=50)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--steps", type=int, default=40)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     root = os.geteuid() == 0
     print("| schedule | faults | joins | steps | equal bit for bit | seconds |")
     print("|---|---|---|---|---|---|")
     equal = faults = 0
-    for seed in range(asked.first, asked.first + asked.schedules):
-        same, trainer, seconds = schedule(seed, asked.steps, root)
+    for seed in range(args.first, args.first + args.schedules):
+        same, trainer, seconds = schedule(seed, args.steps, root)
         equal += same
         faults += trainer.timeline.count("fault")
         print(
@@ -125,7 +125,7 @@ def main() -> None:
             f"{trainer.steps_done} | {'yes' if same else 'NO'} | {seconds:.0f} |",
             flush=True,
         )
-    print(f"\n{equal} of {asked.schedules} equal, {faults} faults")
+    print(f"\n{equal} of {args.schedules} equal, {faults} faults")
     ours = [bed for bed in Testbed.all() if bed.cluster.name == TRIO.name] if root else []
     print(f"testbeds left behind: {len(ours)}")
 

@@ -134,7 +134,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet50", help="of the zoo, for the step times")
     parser.add_argument("--batch", type=int, default=8)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     found = gpu_texts()
     print("\n".join(f"{k}: {text}" for k, text in found.items()) or "no GPU that PyTorch can use")
     checks = (
@@ -151,9 +151,9 @@ def main() -> int:
             nccl=True,
         ),
         Check(
-            f"step times of {asked.model}, batch {asked.batch}",
+            f"step times of {args.model}, batch {args.batch}",
             1,
-            lambda: times(asked.model, asked.batch, len(found)),
+            lambda: times(args.model, args.batch, len(found)),
         ),
     )
     right = True

@@ -157,24 +157,24 @@ def main() -> None:
     )
     parser.add_argument("-o", "--output", type=Path)
     parser.add_argument("--measured", type=int, default=0, metavar="N")
-    asked = parser.parse_args()
+    args = parser.parse_args()
 
-    cluster = Cluster(tuple(Device(f"cpu{k}") for k in range(asked.devices)), name="logical")
+    cluster = Cluster(tuple(Device(f"cpu{k}") for k in range(args.devices)), name="logical")
     source = f"tensorflow:{Path(__file__).parent.name}.{Path(__file__).stem}:translator"
-    model = capture_tensorflow(source, training=True, batch=asked.batch)
+    model = capture_tensorflow(source, training=True, batch=args.batch)
     workload = TensorFlowWorkload(model, cluster, profile_tensorflow(model, cluster))
     problem = workload.problem
     print(repr(model.graph), flush=True)
     rows = {}
-    learning = ["hp3c measured"] if asked.measured else []
-    for name in ("expert", *asked.planner, *learning):
+    learning = ["hp3c measured"] if args.measured else []
+    for name in ("expert", *args.planner, *learning):
         if name == "hp3c measured":
-            result = learned_on_steps(workload, asked.measured)
+            result = learned_on_steps(workload, args.measured)
         elif name == "expert":
             result = judged_plan(problem, OperatorPlan(np.array(expert(problem))))
         else:
-            result = solve(problem, name, time_limit_s=asked.time_limit)
-        row = rows[name] = measured(workload, result, asked.steps)
+            result = solve(problem, name, time_limit_s=args.time_limit)
+        row = rows[name] = measured(workload, result, args.steps)
         speed = row["unplaced"]["speed_up"]
         print(
             f"{name:12} predicted {row['predicted_s'] * 1e3:8.2f} ms  measured "
@@ -182,9 +182,9 @@ def main() -> None:
             f"speed ({speed['low']:.3f} to {speed['high']:.3f})  error {row['max_abs_error']:g}",
             flush=True,
         )
-    if asked.output is not None:
+    if args.output is not None:
         data = {"engine": workload.engine, "operators": problem.n, "plans": rows}
-        asked.output.write_text(json.dumps(data, indent=1), encoding="utf-8")
+        args.output.write_text(json.dumps(data, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

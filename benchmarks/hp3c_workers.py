@@ -50,22 +50,22 @@ def expert(problem: OperatorProblem) -> list[int]:
     return beside_neighbours(problem, [device.get(name, -1) for name in names])
 
 
-def main(asked: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print a row per plan."""
     warnings.simplefilter("ignore")
-    cluster, kept = load_cluster(asked.on), KeptRows(asked.out, asked.minutes)
+    cluster, kept = load_cluster(args.on), KeptRows(args.out, args.minutes)
     source = small("gnmt", **SIZES)
     graph = capture_source(source, training=True)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state)
     single = best_single(problem)
     assert single is not None
-    print(f"{problem.n} operators on {asked.on}")
+    print(f"{problem.n} operators on {args.on}")
     print("| plan | devices | predicted, ms | measured, ms | one device, ms | times as fast |")
     print("|---|---:|---:|---:|---:|---|")
-    for name in ("expert", *asked.planner, *(["hp3c measured"] if asked.measured else [])):
-        compute = partial(row_of, name, problem, single, (source, graph, cluster, state), asked)
-        key = f"{name}, {asked.on}, {asked.steps} steps, {asked.measured} measured"
+    for name in ("expert", *args.planner, *(["hp3c measured"] if args.measured else [])):
+        compute = partial(row_of, name, problem, single, (source, graph, cluster, state), args)
+        key = f"{name}, {args.on}, {args.steps} steps, {args.measured} measured"
         if (row := kept.get(key, compute)) is not None:
             fast = "{:.2f} ({:.2f} to {:.2f})".format(*row["speed_up"])
             times = " | ".join(f"{1e3 * row[k]:.0f}" for k in ("predicted", "measured", "single"))
@@ -78,7 +78,7 @@ def row_of(
     problem: OperatorProblem,
     single: Result,
     parts: tuple[Any, Any, Any, Any],
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Plan, and measure in turns with the best single device."""
     source, graph, cluster, state = parts
@@ -86,13 +86,13 @@ def row_of(
         result = judged_plan(problem, OperatorPlan(np.array(expert(problem))))
     elif name == "hp3c measured":
         workload = Workload(source, graph, cluster, state, problem)
-        choice = f"hp3c(reward=measured, start=nothing, samples={asked.measured})"
+        choice = f"hp3c(reward=measured, start=nothing, samples={args.measured})"
         with measured_rewards(workload) as measure:
             result = solve(problem, choice, time_limit_s=300.0, measure=measure)
     else:
-        result = solve(problem, name, time_limit_s=asked.time_limit)
+        result = solve(problem, name, time_limit_s=args.time_limit)
     with running(graph, cluster, state) as runner:
-        taken = runner.measure(result, beside=single, steps=asked.steps, warmup=2)
+        taken = runner.measure(result, beside=single, steps=args.steps, warmup=2)
     alone, ratio = taken.baseline and taken.baseline.measurement, taken.speed_up
     return {
         "devices": len(np.unique(result.plan.placement)),

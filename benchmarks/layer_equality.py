@@ -173,14 +173,14 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mixes", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    torch.manual_seed(given.seed)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
     words, targets = (torch.randint(0, 50, (BATCH, 7)) for _ in range(2))
     model = TracedModel(ModelSource(Transformer(), (words,), token_loss, targets, "transformer"))
     n, failed = len(model.layers), 0
     loss, expected = one_process(model.source)
     for workers in (2, 4):
-        rng = random.Random(given.seed)
+        rng = random.Random(args.seed)
         refused = set(tensor_refusals(model, (2, 4)))
         plans = {}
         for name, plan in strategies(n, workers).items():
@@ -190,7 +190,7 @@ def main() -> int:
                 print(f"{name}: refused: {error.what}", file=sys.stderr)
             else:
                 plans[name] = plan
-        for k in range(given.mixes):
+        for k in range(args.mixes):
             mix = random_mix(n, workers, refused, rng)
             plans[f"mix {k + 1}: {described(mix)}"] = mix
         devices = tuple(Device(f"d{k}", node=f"n{k}") for k in range(workers))

@@ -45,9 +45,9 @@ def cells(source: ModelSource) -> list[str]:
     """Of one model."""
     counted, exact_parameters, exact_outputs = 0, 0, 0
 
-    def compare(module: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+    def compare(module: nn.Module, inputs: tuple[Any, ...], made: Any) -> None:
         nonlocal counted, exact_parameters, exact_outputs
-        cost = closed(module, tuple(given[0].shape)) if given else None
+        cost = closed(module, tuple(inputs[0].shape)) if inputs else None
         if cost is None:
             return
         counted += 1

@@ -49,19 +49,19 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    if given.out is not None and given.out.exists():
-        rows = [json.loads(line) for line in given.out.read_text().splitlines()]
+    if args.out is not None and args.out.exists():
+        rows = [json.loads(line) for line in args.out.read_text().splitlines()]
     done = {row["model"] for row in rows}
-    for model in given.models:
+    for model in args.models:
         if model in done:
             continue
-        for row in measured(model, given.batch or BATCHES[model], given.optimizer):
+        for row in measured(model, args.batch or BATCHES[model], args.optimizer):
             rows.append(row)
             print(*cells(row), flush=True)
-            if given.out is not None:
-                with given.out.open("a") as file:
+            if args.out is not None:
+                with args.out.open("a") as file:
                     file.write(json.dumps(row) + "\n")
     head = ("model", "batch", "plan", "worker", "predicted", "held", "framework", "error")
     print(plain_table(head, [cells(row) for row in rows], " r  rrrr"))
@@ -94,14 +94,14 @@ def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
                 continue
             session.forget_peak()
             session.train(2)
-            held, said = session.peak_bytes(), judge(problem, plan).held_bytes
+            held, predicted = session.peak_bytes(), judge(problem, plan).held_bytes
         for w in plan.workers:
             yield {
                 "model": name,
                 "batch": batch,
                 "plan": label,
                 "worker": problem.worker_names[w],
-                "predicted": float(said[w]),
+                "predicted": float(predicted[w]),
                 "held": held[w],
                 "framework": float(problem.framework_bytes[w]),
             }

@@ -306,29 +306,29 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sharded", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     start, longest_s, rows = time.monotonic(), 0.0, []
-    if given.out is not None and given.out.exists():
-        rows = [json.loads(found) for found in given.out.read_text().splitlines()]
+    if args.out is not None and args.out.exists():
+        rows = [json.loads(found) for found in args.out.read_text().splitlines()]
         print(*map(line, rows), sep="\n")
     done, left = {(r["model"], r["cluster"]) for r in rows}, 0
-    models = named(SHARDED_MODELS if given.sharded else MODELS, given.models, lambda m: m[0])
-    clusters = SHARDED_CLUSTERS if given.sharded else CLUSTERS
-    for name in named(clusters, given.clusters, str):
+    models = named(SHARDED_MODELS if args.sharded else MODELS, args.models, lambda m: m[0])
+    clusters = SHARDED_CLUSTERS if args.sharded else CLUSTERS
+    for name in named(clusters, args.clusters, str):
         for path, batch in models:
             source = load_model(path, batch, training=True)
-            own = f"{source.name} {batch}" if given.sharded else source.name
+            own = f"{source.name} {batch}" if args.sharded else source.name
             if (own, name.partition(",")[0]) in done:
                 continue
             began = time.monotonic()
-            if began + longest_s > start + 60 * given.minutes:
+            if began + longest_s > start + 60 * args.minutes:
                 left += 1
                 continue
             try:
-                if given.sharded:
-                    found = sharded_pair(source, name, given.steps)
+                if args.sharded:
+                    found = sharded_pair(source, name, args.steps)
                 else:
-                    found = pair(source, cluster_of(name), given.steps)
+                    found = pair(source, cluster_of(name), args.steps)
             except PlacewrightError as error:
                 print(f"{own} on {name}: {error}", flush=True)
                 left += 1
@@ -336,8 +336,8 @@ def main() -> None:
             longest_s = max(longest_s, time.monotonic() - began)
             print(*map(line, found), sep="\n", flush=True)
             rows += found
-            if given.out is not None:
-                with given.out.open("a") as file:
+            if args.out is not None:
+                with args.out.open("a") as file:
                     file.writelines(json.dumps(row) + "\n" for row in found)
     if rows:
         print(summary(rows))

@@ -56,22 +56,22 @@ SMALLER = {"hp3c": "hidden=64, groups=32"}
 DATA = Path(os.environ.get("PLACEWRIGHT_DATA", "../shared/data"))
 
 
-def main(asked: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print the table."""
     print(
         f"| graph | operators | planner | trivial | {' | '.join(PROFILES)} | gap | at reference |"
     )
     print("|---|---:|---|---:|---:|---:|---:|---:|")
-    kept, rows = KeptRows(asked.out, asked.minutes), []
-    for problem in problems(asked):
+    kept, rows = KeptRows(args.out, args.minutes), []
+    for problem in problems(args):
         scale = scale_of(problem)
-        for name in asked.planners:
-            row = row_of(problem, name, scale, kept, asked)
+        for name in args.planners:
+            row = row_of(problem, name, scale, kept, args)
             if row is not None:
                 rows.append(row)
                 print(text(row), flush=True)
     kept.print_left()
-    for name in asked.planners:
+    for name in args.planners:
         if found := [row for row in rows if row["planner"] == name]:
             print(f"\n{summary(name, found)}")
 
@@ -95,14 +95,14 @@ def summary(name: str, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def problems(asked: argparse.Namespace) -> Iterator[OperatorProblem]:
+def problems(args: argparse.Namespace) -> Iterator[OperatorProblem]:
     """Models on presets, then published files."""
-    for preset in asked.on:
-        for name in asked.models:
-            graph = capture_source(small(name), training=asked.training)
+    for preset in args.on:
+        for name in args.models:
+            graph = capture_source(small(name), training=args.training)
             problem = profile(graph, Cluster.preset(preset), method="analytic")
             yield problem.replace(name=f"{name} on {preset}")
-    if asked.published:
+    if args.published:
         for path in sorted((DATA / "msr" / "latency").glob("*.json")):
             yield read_msr(path, "latency")
         for path in sorted((DATA / "doppler").glob("[!r]*.json")):
@@ -123,10 +123,10 @@ def row_of(
     name: str,
     scale: dict[str, float],
     kept: KeptRows,
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
 ) -> dict[str, Any] | None:
     """Values of both profiles of a planner, by seed; ``None`` where some are left."""
-    limit, found, at = asked.evaluations or EVALUATIONS[name], {}, []
+    limit, found, at = args.evaluations or EVALUATIONS[name], {}, []
     for which in PROFILES:
         smaller = [SMALLER[name]] if which == "as_published" and name in SMALLER else []
         planner = f"{name}({', '.join([f'profile={which}', *smaller])})"
@@ -135,7 +135,7 @@ def row_of(
                 f"{problem.name}, {planner}, {limit} evaluations, seed {seed}",
                 partial(run_of, problem, planner, limit, scale, seed),
             )
-            for seed in range(asked.seeds)
+            for seed in range(args.seeds)
         ]
         if None in runs:
             return None

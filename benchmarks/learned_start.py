@@ -34,17 +34,17 @@ from transfer_graphs import generated
 FIRST = 400_000
 
 
-def main(asked: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print the table."""
-    print(f"| graph | operators | devices | {asked.start} alone | its s | search | both | ratio |")
+    print(f"| graph | operators | devices | {args.start} alone | its s | search | both | ratio |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    kept, logs = KeptRows(asked.out, asked.minutes), []
-    budget = f"work {asked.work:g}" if asked.work else f"{asked.seconds} s"
-    for number in range(FIRST, FIRST + asked.graphs):
-        problem, rows = generated(number, size=asked.size), []
-        for seed in range(asked.seeds):
-            key = f"{problem.name}, {problem.n} operators, {asked.start}, {budget}, seed {seed}"
-            compute = partial(compared, problem, asked, seed)
+    kept, logs = KeptRows(args.out, args.minutes), []
+    budget = f"work {args.work:g}" if args.work else f"{args.seconds} s"
+    for number in range(FIRST, FIRST + args.graphs):
+        problem, rows = generated(number, size=args.size), []
+        for seed in range(args.seeds):
+            key = f"{problem.name}, {problem.n} operators, {args.start}, {budget}, seed {seed}"
+            compute = partial(compared, problem, args, seed)
             if (row := kept.get(key, compute)) is not None:
                 rows.append(row)
         if not rows:
@@ -60,34 +60,32 @@ def main(asked: argparse.Namespace) -> None:
     print(f"\nBoth over search alone: {interval(logs)}, better on {sum(x < 0 for x in logs)}")
 
 
-def compared(problem: OperatorProblem, asked: argparse.Namespace, seed: int) -> tuple[float, ...]:
+def compared(problem: OperatorProblem, args: argparse.Namespace, seed: int) -> tuple[float, ...]:
     """Values of HEFT and the start, its seconds, values of search alone and from the start."""
-    learner: Any = choose(planners(problem), asked.start)[1]
+    learner: Any = choose(planners(problem), args.start)[1]
     learner(problem, Context(seed=seed))  # kernels compile, torch is imported
     begun = time.perf_counter()
-    limit = Context(seed=seed, deadline_s=begun + (asked.seconds if not asked.work else math.inf))
+    limit = Context(seed=seed, deadline_s=begun + (args.seconds if not args.work else math.inf))
     plan = proposal_of(learner(problem, limit)).plan
     took_s = time.perf_counter() - begun
-    both = searched(problem, asked, seed, took_s, plan)
-    alone = searched(problem, asked, seed, 0.0, None)
+    both = searched(problem, args, seed, took_s, plan)
+    alone = searched(problem, args, seed, 0.0, None)
     heft = value(problem, HEFT(problem, Context()))
     return heft, value(problem, plan), took_s, alone, both
 
 
 def searched(
     problem: OperatorProblem,
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     seed: int,
     spent_s: float,
     start: OperatorPlan | None,
 ) -> float:
     """The value that search reaches in what is left of the seconds, or within the work."""
-    if asked.work:
+    if args.work:
         context = Context(seed=seed, incumbent=start)
-        return value(
-            problem, Search(effort=asked.work, first=asked.work / 8)(problem, context).plan
-        )
-    deadline_s = time.perf_counter() + asked.seconds - spent_s
+        return value(problem, Search(effort=args.work, first=args.work / 8)(problem, context).plan)
+    deadline_s = time.perf_counter() + args.seconds - spent_s
     # No share is left for the planner that follows it in `auto`: the plan is the incumbent of none.
     context = Context(seed=seed, deadline_s=deadline_s, incumbent=start)
     planner = Search(effort=1e12, patience=10**6, left_to_lns=0.0)
@@ -118,9 +116,9 @@ if __name__ == "__main__":
     parser.add_argument("--start", default="transfer")
     parser.add_argument("--processor-time", action="store_true", help="seconds are this process's")
     add_options(parser)
-    given = parser.parse_args()
+    args = parser.parse_args()
     # Every deadline is read from this clock.
     with patch(
-        "time.perf_counter", time.process_time if given.processor_time else time.perf_counter
+        "time.perf_counter", time.process_time if args.processor_time else time.perf_counter
     ):
-        main(given)
+        main(args)

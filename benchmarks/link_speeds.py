@@ -54,8 +54,8 @@ def measure_links(cluster: Cluster, *, steps: int = 15) -> Cluster:
         kinds = tuple(cluster.devices[cluster.index(n)].kind for n in (link.source, link.target))
         key = (link.latency_s, link.bandwidth, kinds)
         if key not in fits:
-            given = link in cluster.links
-            fits[key] = fit_link(link, shaped=given, kinds=kinds, steps=steps)
+            shaped = link in cluster.links
+            fits[key] = fit_link(link, shaped=shaped, kinds=kinds, steps=steps)
         fit = fits[key]
         links.append(replace(link, latency_s=fit.latency_s, bandwidth=1.0 / fit.seconds_per_byte))
     return replace(cluster, links=tuple(links))

@@ -69,23 +69,23 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=2)
     options.add_argument("--minutes", type=float, default=600.0)
     options.add_argument("--out", type=Path)
-    asked = options.parse_args()
+    args = options.parse_args()
     rows, left = list[Row](), list[str]()
-    if asked.out is not None and asked.out.exists():
-        rows = [tuple(json.loads(line)) for line in asked.out.read_text().splitlines()]
+    if args.out is not None and args.out.exists():
+        rows = [tuple(json.loads(line)) for line in args.out.read_text().splitlines()]
     began, longest_s = time.monotonic(), PLAN_S
-    for name, planner in product(asked.models, asked.planner):
-        label, start = name + ", inference" * asked.inference, time.monotonic()
+    for name, planner in product(args.models, args.planner):
+        label, start = name + ", inference" * args.inference, time.monotonic()
         kinds = [k for k in KINDS if (label, planner, k) not in {row[:3] for row in rows}]
         if not kinds:
             continue
-        if start + longest_s > began + 60 * asked.minutes:
+        if start + longest_s > began + 60 * args.minutes:
             left.append(f"{label} by {planner}")
             continue
-        for found in rows_of(label, name, planner, kinds, asked):
+        for found in rows_of(label, name, planner, kinds, args):
             rows += found
-            if asked.out is not None:
-                with asked.out.open("a", encoding="utf-8") as file:
+            if args.out is not None:
+                with args.out.open("a", encoding="utf-8") as file:
                     file.writelines(json.dumps(row) + "\n" for row in found)
         longest_s = max(longest_s, time.monotonic() - start)
     if rows:
@@ -110,21 +110,23 @@ def summary(rows: list[Row]) -> None:
 
 
 def rows_of(
-    label: str, name: str, planner: str, kinds: Sequence[str], asked: argparse.Namespace
+    label: str, name: str, planner: str, kinds: Sequence[str], args: argparse.Namespace
 ) -> Iterator[list[Row]]:
     """For each kind of devices a row for every device with operators."""
-    cluster = load_cluster(asked.on)
+    cluster = load_cluster(args.on)
     cluster = with_memory(cluster, [math.inf] * len(cluster.devices))
-    source = source_of(name, training=not asked.inference)
-    graph = capture_source(source, training=not asked.inference)
+    source = source_of(name, training=not args.inference)
+    graph = capture_source(source, training=not args.inference)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, method="analytic")
     result = solve(problem, planner)
     for kind in kinds:
-        peaks, found = measured_peaks(result, graph, state, cluster, kind, asked.steps), []
+        peaks, found = measured_peaks(result, graph, state, cluster, kind, args.steps), []
         for d in sorted(set(result.plan.placement.tolist())):
-            said = float(result.judgement.peak_bytes[d])
-            found.append((label, planner, kind, cluster.device_names[d], said, float(peaks[d])))
+            predicted = float(result.judgement.peak_bytes[d])
+            found.append(
+                (label, planner, kind, cluster.device_names[d], predicted, float(peaks[d]))
+            )
             print(*text_of(found[-1]), flush=True)
         yield found
 
@@ -143,8 +145,10 @@ def measured_peaks(
     result: Result, graph: Graph, state: State, cluster: Cluster, kind: str, steps: int
 ) -> list[int]:
     """Bytes by device, of steps on new workers."""
-    said = result.judgement.peak_bytes.tolist()
-    limited = cluster if kind == "room" else with_memory(cluster, [SPARE * b + 1 for b in said])
+    predicted = result.judgement.peak_bytes.tolist()
+    limited = (
+        cluster if kind == "room" else with_memory(cluster, [SPARE * b + 1 for b in predicted])
+    )
     with (
         open_engine("local", limited, emulate=False) as engine,
         Session(graph, limited, state, engine) as session,

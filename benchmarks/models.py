@@ -69,7 +69,7 @@ def compared(source: ModelSource, graph: Graph, devices: int, steps: int) -> dic
         "tolerance": check.tolerance.relative,
         "steps": check.steps,
         "passed": check.passed,
-        "said": str(check),
+        "check": str(check),
     }
 
 
@@ -128,21 +128,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep results and go on there")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    kept = asked.json is not None and asked.json.exists()
-    rows: dict[str, Any] = json.loads(asked.json.read_text()) if kept else {}
-    columns = [f"{n} workers" for n in asked.workers]
+    kept = args.json is not None and args.json.exists()
+    rows: dict[str, Any] = json.loads(args.json.read_text()) if kept else {}
+    columns = [f"{n} workers" for n in args.workers]
     print("| " + " | ".join(["model", "step", "operators", *columns, "outcome"]) + " |")
     print("|" + "---|" * (4 + len(columns)))
     for case in CASES.values():
-        if asked.only and not any(text in case.name for text in asked.only):
+        if args.only and not any(text in case.name for text in args.only):
             continue
         if case.name not in rows:
-            rows[case.name] = outcome(case, asked.workers, asked.steps)
-            if asked.json is not None:
-                asked.json.write_text(json.dumps(rows, indent=1))
-        print(line(rows[case.name], asked.workers), flush=True)
+            rows[case.name] = outcome(case, args.workers, args.steps)
+            if args.json is not None:
+                args.json.write_text(json.dumps(rows, indent=1))
+        print(line(rows[case.name], args.workers), flush=True)
     outcomes = [row["outcome"] for row in rows.values()]
     counted = {name: outcomes.count(name) for name in dict.fromkeys(outcomes)}
     print(f"\n{len(rows)} models: " + ", ".join(f"{n} {name}" for name, n in counted.items()))

@@ -67,14 +67,14 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="keep profiles here")
     parser.add_argument("--seed", type=int, default=0)
     add_options(parser)
-    ask = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
-    cluster = Cluster((device("AUTO", ask.auto), device("CPU", ask.cpu)), name="HETERO:AUTO,CPU")
-    kept = KeptRows(ask.out, ask.minutes)
-    for model in ask.models:
-        names = " ".join([model, *ask.planner])
-        key = f"{names}, {ask.samples} evaluations, {ask.reward}, {ask.time_limit} s"
-        if (row := kept.get(key, partial(run, model, cluster, ask))) is not None:
+    cluster = Cluster((device("AUTO", args.auto), device("CPU", args.cpu)), name="HETERO:AUTO,CPU")
+    kept = KeptRows(args.out, args.minutes)
+    for model in args.models:
+        names = " ".join([model, *args.planner])
+        key = f"{names}, {args.samples} evaluations, {args.reward}, {args.time_limit} s"
+        if (row := kept.get(key, partial(run, model, cluster, args))) is not None:
             print(text(row), flush=True)
     kept.print_left()
 
@@ -85,15 +85,15 @@ def device(name: str, settings: str) -> Device:
     return Device(name, precision=precision, cores=int(threads or 1))
 
 
-def run(model: str, cluster: Cluster, ask: argparse.Namespace) -> dict[str, Any]:
+def run(model: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, Any]:
     """Plan and measure one model."""
     began = time.perf_counter()
-    file = capture_model_file(f"openvino:zoo:{model}", ask.batch)
-    table = ProfileTable() if ask.table is None else ProfileTable.kept(ask.table)
+    file = capture_model_file(f"openvino:zoo:{model}", args.batch)
+    table = ProfileTable() if args.table is None else ProfileTable.kept(args.table)
     load = FileWorkload(file, cluster, profile_model_file(file, cluster, table=table))
     made_s = time.perf_counter() - began
-    found = plans(load, ask)
-    engine, rounds = measured(load, list(found.values()), ask)
+    found = plans(load, args)
+    engine, rounds = measured(load, list(found.values()), args)
     singles = [k for k, name in enumerate(found) if name.startswith("only:")]
     best = min(singles, key=lambda k: mean(rounds[k]))
     kept = {}
@@ -116,7 +116,7 @@ def run(model: str, cluster: Cluster, ask: argparse.Namespace) -> dict[str, Any]
         "made_s": made_s,
         "engine": engine,
         "bound_s": max(result.lower_bound for result in found.values()),
-        "reward": ask.reward,
+        "reward": args.reward,
         "plans": kept,
     }
 
@@ -148,16 +148,16 @@ def text(row: dict[str, Any]) -> str:
     )
 
 
-def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
+def plans(load: FileWorkload, args: argparse.Namespace) -> dict[str, Result]:
     """Results by name: single devices, minimum cut, searches, and planners that were asked for."""
     problem, found = load.problem, {}
     for name in problem.device_names:
         found[f"only:{name}"] = compare(problem, [f"only:{name}"])
-    found["min-cut"] = solve(problem, "min-cut", time_limit_s=ask.time_limit, seed=ask.seed)
-    reward = MeasuredPlacements(load.opened) if ask.reward == "measured" else None
-    for name in (*(f"{s}(samples={ask.samples})" for s in SEARCHES), *ask.planner):
+    found["min-cut"] = solve(problem, "min-cut", time_limit_s=args.time_limit, seed=args.seed)
+    reward = MeasuredPlacements(load.opened) if args.reward == "measured" else None
+    for name in (*(f"{s}(samples={args.samples})" for s in SEARCHES), *args.planner):
         try:
-            found[name] = planned(load, name, reward, ask)
+            found[name] = planned(load, name, reward, args)
         except PlacewrightError as error:
             print(f"{name}: {error}")
     if reward is not None:
@@ -168,37 +168,37 @@ def plans(load: FileWorkload, ask: argparse.Namespace) -> dict[str, Result]:
 
 
 def planned(
-    load: FileWorkload, name: str, reward: MeasuredPlacements | None, ask: argparse.Namespace
+    load: FileWorkload, name: str, reward: MeasuredPlacements | None, args: argparse.Namespace
 ) -> Result:
     """A plan rewarded by the judge, or by measured latency where the planner can be."""
     planner: Any = choose(planners(load.problem), name)[1]
     if reward is None or not hasattr(planner, "reward"):
-        return solve(load.problem, name, time_limit_s=ask.time_limit, seed=ask.seed)
+        return solve(load.problem, name, time_limit_s=args.time_limit, seed=args.seed)
     return solve(
         load.problem,
         replace(planner, reward="measured"),
-        time_limit_s=ask.time_limit,
-        seed=ask.seed,
+        time_limit_s=args.time_limit,
+        seed=args.seed,
         measure=reward,
     )
 
 
 def measured(
-    load: FileWorkload, results: list[Result], ask: argparse.Namespace
+    load: FileWorkload, results: list[Result], args: argparse.Namespace
 ) -> tuple[str, list[list[float]]]:
     """Settings of the engine, and the median latency of each plan in each round."""
-    inputs = load.file.random_inputs(ask.seed)
+    inputs = load.file.random_inputs(args.seed)
     with ExitStack() as stack:
         placed = [stack.enter_context(load.placed(result)) for result in results]
         for each in placed:
             load.check(each, inputs).demand()
         rounds: list[list[float]] = [[] for _ in placed]
-        for turn in range(ask.rounds):
+        for turn in range(args.rounds):
             forth = range(len(placed))
             for k in forth if turn % 2 == 0 else reversed(forth):
-                for _ in range(ask.warmup):
+                for _ in range(args.warmup):
                     placed[k].infer(inputs)
-                rounds[k].append(median(timed(placed[k], inputs) for _ in range(ask.steps)))
+                rounds[k].append(median(timed(placed[k], inputs) for _ in range(args.steps)))
         for name, each in zip(range(len(placed)), placed, strict=True):
             for note in each.notes:
                 print(f"plan {name}: {note}")

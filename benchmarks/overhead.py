@@ -70,15 +70,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(zoo_models()))
     parser.add_argument("--pairs", type=int, default=15)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     print(f"import placewright: {import_seconds() * 1e3:.0f} ms\n")
     print("| model | step | capture s | eager ms | executor ms | executor / eager |")
     print("|---|---|---|---|---|---|")
-    for name in asked.models:
+    for name in args.models:
         for training in (False, True):
-            row = ratio(name, training, 2 if training else 1, asked.pairs)
+            row = ratio(name, training, 2 if training else 1, args.pairs)
             kind = "training" if training else "inference"
             print(
                 f"| {name} | {kind} | {row[0]:.1f} | {row[1] * 1e3:.1f} | {row[2] * 1e3:.1f} | "

@@ -37,30 +37,30 @@ def summary(records: Sequence[dict[str, Any]]) -> str:
     ]
     for r in records:
         share = ratio(r)
-        said = "-" if share is None else f"{share:.3f}"
+        share_text = "-" if share is None else f"{share:.3f}"
         lines.append(
             f"| {r['instance']} | {r['operators']} | {r['value']:.6g} | {r['lower_bound']:.6g} | "
-            f"{percent(r['value'], r)} | {r['winner']} | {said} |"
+            f"{percent(r['value'], r)} | {r['winner']} | {share_text} |"
         )
     return "\n".join([*lines, "", *totals(records)]) + "\n"
 
 
 def totals(records: Sequence[dict[str, Any]]) -> list[str]:
     """Mean ratio of contended dag files at CCR 1, median gap of captured models."""
-    said = []
+    cells = []
     ratios = [ratio(r) for r in records if "ccr1.0" in r["instance"] and is_contended(r)]
     known = [x for x in ratios if x is not None]
     if known:
-        said.append(
+        cells.append(
             f"Contended dag files at CCR 1: {fmean(known):.3f} of the better of HEFT and the best "
             f"single device, mean over {len(known)}."
         )
     gaps = [relative_gap(r["value"], r["lower_bound"]) for r in records if "@" in r["instance"]]
     if gaps:
-        said.append(
+        cells.append(
             f"Captured models: median gap to the bound {100 * median(gaps):.1f} % over {len(gaps)}."
         )
-    return said
+    return cells
 
 
 def table(record: dict[str, Any]) -> str:

@@ -40,15 +40,15 @@ PROFILES: tuple[Profile, ...] = ("as_published", "repaired")
 FIRST = 300_000
 
 
-def main(asked: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print a row per graph, then what both parts bring."""
     columns = list(product(PROFILES, PARTS))
     print(f"| graph | operators | {' | '.join(f'{w}, {p}' for w, p in columns)} |")
     print("|---|---:|" + "---:|" * len(columns))
-    kept, rows = KeptRows(asked.out, asked.minutes), []
-    for problem in problems(asked):
-        key = f"{problem.name}, {asked.samples} samples, {asked.seeds} seeds"
-        row = kept.get(key, partial(row_of, problem, asked.samples, asked.seeds))
+    kept, rows = KeptRows(args.out, args.minutes), []
+    for problem in problems(args):
+        key = f"{problem.name}, {args.samples} samples, {args.seeds} seeds"
+        row = kept.get(key, partial(row_of, problem, args.samples, args.seeds))
         if row is None:
             continue
         rows.append(row)
@@ -71,13 +71,13 @@ def row_of(problem: OperatorProblem, samples: int, seeds: int) -> dict[str, floa
     return row
 
 
-def problems(asked: argparse.Namespace) -> Iterator[OperatorProblem]:
+def problems(args: argparse.Namespace) -> Iterator[OperatorProblem]:
     """Generated ones, then models."""
-    for seed in range(FIRST, FIRST + asked.graphs):
-        yield generated(seed, size=asked.size)
-    for name in asked.models:
+    for seed in range(FIRST, FIRST + args.graphs):
+        yield generated(seed, size=args.size)
+    for name in args.models:
         graph = capture_source(small(name), training=True)
-        yield profile(graph, Cluster.preset(asked.on), method="analytic")
+        yield profile(graph, Cluster.preset(args.on), method="analytic")
 
 
 def interval(logs: list[float]) -> str:

@@ -82,19 +82,17 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--json", type=Path)
     add_options(parser)
-    asked = parser.parse_args()
-    cluster = load_cluster(asked.on)
+    args = parser.parse_args()
+    cluster = load_cluster(args.on)
     roomy = tuple(replace(d, memory_bytes=float("inf")) for d in cluster.devices)
     cluster = replace(cluster, devices=roomy)
     print("| model | planner | transfers | predicted ms | measured ms | error |")
     print("|---|---|---|---|---|---|")
-    kept = KeptRows(asked.out, asked.minutes)
+    kept = KeptRows(args.out, args.minutes)
     rows: list[dict[str, object]] = []
-    for name in asked.models:
-        work = partial(scatter, name, cluster, asked.steps, asked.batch)
-        for row in (
-            kept.get(f"{name} batch {asked.batch} steps {asked.steps} {asked.on}", work) or []
-        ):
+    for name in args.models:
+        work = partial(scatter, name, cluster, args.steps, args.batch)
+        for row in kept.get(f"{name} batch {args.batch} steps {args.steps} {args.on}", work) or []:
             print(_row(row), flush=True)
             rows.append(row)
     kept.print_left()
@@ -106,8 +104,8 @@ def main() -> None:
     print(f"\nmedian error {np.median(errors):.1%}, 90th percentile {np.quantile(errors, 0.9):.1%}")
     print(f"rank correlation {rank_correlation(predicted, measured):.3f} over {len(rows)} runs")
     print(f"emulated: {rows[-1]['emulated']}")
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

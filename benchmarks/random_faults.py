@@ -107,15 +107,15 @@ class Variant:
         """What is started; files are in `folder`."""
         python = [sys.executable, "-m"]
         if self.samples:
-            asked = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
-            asked += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
-            asked += ["--adapt"] if self.adapt else ["--baseline", "none"]
-            asked += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
-            return [*python, "placewright", *asked]
-        asked = ["operators", "run", "random_faults:small", "--training", "-f", "json", "--check"]
-        asked += ["--on", str(folder / "cluster.yaml"), "--steps", str(STEPS)]
-        asked += ["--planner", "round-robin", "--engine", self.engine]
-        asked += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
+            verb = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
+            verb += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
+            verb += ["--adapt"] if self.adapt else ["--baseline", "none"]
+            verb += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
+            return [*python, "placewright", *verb]
+        verb = ["operators", "run", "random_faults:small", "--training", "-f", "json", "--check"]
+        verb += ["--on", str(folder / "cluster.yaml"), "--steps", str(STEPS)]
+        verb += ["--planner", "round-robin", "--engine", self.engine]
+        verb += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
         if self.engine == "torchrun":
             launch = ["torch.distributed.run", "--nproc-per-node", "3"]
             return [
@@ -125,9 +125,9 @@ class Variant:
                 str(_free_port()),
                 "-m",
                 "placewright",
-                *asked,
+                *verb,
             ]
-        return [*python, "placewright", *asked]
+        return [*python, "placewright", *verb]
 
 
 _OWN = ("launcher", "fork server", "tracker", "worker", "worker")
@@ -183,7 +183,7 @@ class Outcome:
     code: int | None = None
     seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
-    said: str = ""
+    error_text: str = ""
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def carry_out(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
             if outcome.code is not None:
                 look(shot, mark, folder, outcome)
             outcome.faults += judge(shot, folder, outcome)
-            outcome.said = _last_words((folder / "err").read_text(errors="replace"))
+            outcome.error_text = _last_words((folder / "err").read_text(errors="replace"))
             if outcome.faults and KEEP is not None:
                 kept = KEEP / mark
                 kept.mkdir(parents=True, exist_ok=True)
@@ -423,13 +423,13 @@ def _until(process: subprocess.Popen[str], so: Callable[[], bool]) -> None:
 def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
     """Who is still there, and how."""
     all_words = members(mark)
-    told = []
+    states = []
     for pid, words in all_words.items():
         with suppress(OSError):
             stat = Path(f"/proc/{pid}/stat").read_text()
             state = stat[stat.rindex(")") + 2]
-            told.append(f"{role(pid, words, all_words, process.pid)} {pid} {state}")
-    return ", ".join(told)
+            states.append(f"{role(pid, words, all_words, process.pid)} {pid} {state}")
+    return ", ".join(states)
 
 
 def look(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
@@ -633,39 +633,40 @@ def main() -> None:
     parser.add_argument("--phase", choices=PHASES)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds to end in")
     parser.add_argument("--keep", type=Path, help="what bad schedules printed is kept there")
-    asked = parser.parse_args()
-    KEEP = asked.keep
-    variants = [v for v in VARIANTS if not asked.only or v.name in asked.only]
+    args = parser.parse_args()
+    KEEP = args.keep
+    variants = [v for v in VARIANTS if not args.only or v.name in args.only]
     variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     usual: dict[str, float] = {}
     print("| schedule | command | target | signal | phase | ended | after | verdict | last words |")
     print("|---|---|---|---|---|---|---|---|---|")
     fine = missed = 0
-    for number in range(asked.seed, asked.seed + asked.schedules):
+    for number in range(args.seed, args.seed + args.schedules):
         shot = Shot.drawn(variants, number)
-        changes = {k: getattr(asked, k) for k in ("target", "signal", "phase") if getattr(asked, k)}
+        changes = {k: getattr(args, k) for k in ("target", "signal", "phase") if getattr(args, k)}
         from dataclasses import replace
 
         shot = replace(shot, **changes)
         if shot.variant.name not in usual:
             usual[shot.variant.name] = usual_seconds(shot.variant, f"{os.getpid()}-u")
         mark = f"faults-{os.getpid()}-{number}"
-        outcome = carry_out(shot, mark, usual[shot.variant.name], asked.limit)
+        outcome = carry_out(shot, mark, usual[shot.variant.name], args.limit)
         fine += not outcome.faults
         missed += not outcome.hit
         print(
             f"| {number} | {shot.variant.name} | {shot.target}{'' if outcome.hit else ' (missed)'} "
             f"| {shot.signal}{_then(shot)} | {shot.phase} | {outcome.code} "
-            f"| {outcome.seconds:.1f} s | {'; '.join(outcome.faults) or 'fine'} | {outcome.said} |",
+            f"| {outcome.seconds:.1f} s | {'; '.join(outcome.faults) or 'fine'} "
+            f"| {outcome.error_text} |",
             flush=True,
         )
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in usual.items())
     print(
-        f"\n{fine} of {asked.schedules} fine ({missed} ended before their signal). "
+        f"\n{fine} of {args.schedules} fine ({missed} ended before their signal). "
         f"Undisturbed: {took}"
     )
-    raise SystemExit(0 if fine == asked.schedules else 1)
+    raise SystemExit(0 if fine == args.schedules else 1)
 
 
 def _then(shot: Shot) -> str:

@@ -81,10 +81,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--decisions", type=int, default=2000)
     parser.add_argument("--policy", action="append", default=[])
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows = []
-    for name in given.policy or ("edf", "rolling"):
-        took = 1e3 * decisions(name, given.decisions)
+    for name in args.policy or ("edf", "rolling"):
+        took = 1e3 * decisions(name, args.decisions)
         p50, p99 = np.quantile(took, [0.5, 0.99])
         rows.append((name, f"{p50:.3f}", f"{p99:.3f}", f"{took.max():.3f}", f"{judged(name):.3g}"))
     header = ("policy", "p50 ms", "p99 ms", "most ms", "judged a minute")

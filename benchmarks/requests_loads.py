@@ -108,13 +108,13 @@ def main() -> None:
     parser.add_argument("--load", type=float, action="append", default=[])
     parser.add_argument("--kind", action="append", default=[], help="poisson, mmpp, azure")
     add_options(parser)
-    given = parser.parse_args()
-    kept, rows, every = KeptRows(given.out, given.minutes), [], ["poisson", "mmpp"]
-    kinds = given.kind or every + ["azure"] * TRACE.exists()
+    args = parser.parse_args()
+    kept, rows, every = KeptRows(args.out, args.minutes), [], ["poisson", "mmpp"]
+    kinds = args.kind or every + ["azure"] * TRACE.exists()
     found: dict[tuple[str, float], list[dict[str, list[float]]]] = {}
-    for seed, kind, load in product(range(given.seeds), kinds, given.load or LOADS):
-        key = f"{kind} {load:g}, seed {seed}, {given.duration:g} s"
-        made = partial(problem, kind, load, seed, given.duration)
+    for seed, kind, load in product(range(args.seeds), kinds, args.load or LOADS):
+        key = f"{kind} {load:g}, seed {seed}, {args.duration:g} s"
+        made = partial(problem, kind, load, seed, args.duration)
         row = kept.get(key, lambda made=made: numbers(made()))
         if row is not None:
             found.setdefault((kind, load), []).append(row)

@@ -45,12 +45,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cut", type=int, default=10**9, help="first requests only")
     parser.add_argument("--scenario", action="append", default=[])
-    given = parser.parse_args()
+    args = parser.parse_args()
     rows = [
-        row(file, scenario, given.seed, given.cut)
+        row(file, scenario, args.seed, args.cut)
         for file in sorted((DATA / "serving").glob("*_*.json"))
         for scenario in read_serving(file).scenarios
-        if not given.scenario or scenario in given.scenario
+        if not args.scenario or scenario in args.scenario
     ]
     header = ("scenario", *POLICIES, "bound", "auto / bound", "simulated")
     print("violations % / effective accuracy")

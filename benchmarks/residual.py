@@ -152,13 +152,13 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--runs", type=Path, help="a folder")
     parser.add_argument("--minutes", type=float, default=1e6)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
-    cluster = load_cluster(asked.on)
-    names = [*asked.models, *drawn_names(asked.random)]
-    for method, runs in collected(names, cluster, asked.steps, asked.runs, asked.minutes).items():
+    cluster = load_cluster(args.on)
+    names = [*args.models, *drawn_names(args.random)]
+    for method, runs in collected(names, cluster, args.steps, args.runs, args.minutes).items():
         print(f"\n## Costs: {method}\n")
-        print_table([run for run in runs if run.model in names], asked.models)
+        print_table([run for run in runs if run.model in names], args.models)
 
 
 def print_table(learned: Sequence[MeasuredRun], scored: Sequence[str]) -> None:

@@ -217,12 +217,12 @@ def record(problem: Any, planner: Any) -> list[Any] | None:
         return None
     if size > PROOFS.get(planner.name, size):
         return None
-    asked = Recorded(replace(planner, **WORK.get(planner.name, {})))
+    recorder = Recorded(replace(planner, **WORK.get(planner.name, {})))
     try:
-        result = placewright.solve(problem, asked, time_limit_s=float("inf"))
+        result = placewright.solve(problem, recorder, time_limit_s=float("inf"))
     except placewright.InfeasibleError:
-        return [None, None, "" if asked.plan is None else digest(asked.plan)]
-    return [result.value, result.lower_bound, digest(asked.plan)]
+        return [None, None, "" if recorder.plan is None else digest(recorder.plan)]
+    return [result.value, result.lower_bound, digest(recorder.plan)]
 
 
 def plan_all(every: int, kept: KeptRows) -> Answers:
@@ -239,9 +239,9 @@ def plan_all(every: int, kept: KeptRows) -> Answers:
             took[name] = took.get(name, 0.0) + time.perf_counter() - start
         return found
 
-    asked = islice(problems(), 0, None, every)
+    chosen = islice(problems(), 0, None, every)
     found = {
-        key: kept.get(key, partial(row, problem, planners)) for key, planners, problem in asked
+        key: kept.get(key, partial(row, problem, planners)) for key, planners, problem in chosen
     }
     slowest = sorted(took.items(), key=lambda entry: -entry[1])[:5]
     print("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in slowest), file=sys.stderr)
@@ -298,19 +298,19 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th problem only")
     parser.add_argument("--against", type=Path, help="compare with this file")
     add_options(parser)
-    asked = parser.parse_args()
-    kept = KeptRows(asked.out, asked.minutes)
-    found = json.loads(json.dumps(plan_all(asked.every, kept)))
+    args = parser.parse_args()
+    kept = KeptRows(args.out, args.minutes)
+    found = json.loads(json.dumps(plan_all(args.every, kept)))
     plans = sum(entry is not None for row in found.values() for entry in row.values())
     print(f"{len(found)} problems, {plans} plans", file=sys.stderr)
     kept.print_left()
     if kept.left:
         return
-    if asked.output is not None:
-        asked.output.write_text(json.dumps(found, indent=1) + "\n")
-    if asked.against is not None:
-        before = json.loads(asked.against.read_text())
-        if asked.every > 1:
+    if args.output is not None:
+        args.output.write_text(json.dumps(found, indent=1) + "\n")
+    if args.against is not None:
+        before = json.loads(args.against.read_text())
+        if args.every > 1:
             before = {key: before[key] for key in before.keys() & found.keys()}
         outcome = compared(before, found)
         print(outcome.text())

@@ -53,7 +53,7 @@ def nodes() -> SampleProblem:
     """Four nodes: the one with most samples is slow, the fast ones hold little."""
     speed = ("30ms", "15ms", "10ms", "20ms")
     link = ("40Mbps", "80Mbps", "80Mbps", "40Mbps")
-    asked = {
+    data = {
         "name": "four unlike nodes",
         "nodes": [
             {
@@ -70,7 +70,7 @@ def nodes() -> SampleProblem:
         "epochs": RECIPE.epochs,
         "overlap": "A",
     }
-    return problem_from(asked, where="benchmark", name="four")
+    return problem_from(data, where="benchmark", name="four")
 
 
 def _labels(node: int) -> list[int]:
@@ -119,9 +119,9 @@ def carry_out(
             recipe=RECIPE,
             workers=workers,
         )
-        told = {"round": number, "real": one.real, "profile": profile(problem)}
+        record = {"round": number, "real": one.real, "profile": profile(problem)}
         with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(one.as_json(0.0) | told) + "\n")
+            file.write(json.dumps(one.as_json(0.0) | record) + "\n")
         print(f"{name}: {one.measured_s:.2f} s, predicted {one.predicted_s}", flush=True)
 
 
@@ -137,8 +137,8 @@ def planned(problem: SampleProblem, name: str) -> SamplePlan:
     if name == "auto":
         best: SamplePlan = solve(problem, time_limit_s=10).plan
         return best
-    asked = problem.replace(overlap=Overlap.STAGGERED) if name == "nic" else problem
-    plan: SamplePlan = planners(problem)[name](asked, Context())
+    variant = problem.replace(overlap=Overlap.STAGGERED) if name == "nic" else problem
+    plan: SamplePlan = planners(problem)[name](variant, Context())
     return plan
 
 
@@ -212,11 +212,11 @@ def to_loss(row: dict[str, Any]) -> float | None:
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    if asked == ["table"]:
+    words = sys.argv[1:]
+    if words == ["table"]:
         show()
     else:
-        if asked[:1] == ["fresh"]:
+        if words[:1] == ["fresh"]:
             RESULTS.unlink(missing_ok=True)
-            asked = asked[1:]
-        main(asked or (*PLANNED, *BASELINES))
+            words = words[1:]
+        main(words or (*PLANNED, *BASELINES))

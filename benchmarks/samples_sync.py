@@ -43,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def nodes() -> SampleProblem:
     """Four equal nodes with favourite digits."""
-    asked = {
+    data = {
         "name": "four equal nodes",
         "nodes": [
             {
@@ -59,7 +59,7 @@ def nodes() -> SampleProblem:
         "sample_bytes": 2_000,
         "epochs": RECIPE.epochs,
     }
-    return problem_from(asked, where="benchmark", name="four")
+    return problem_from(data, where="benchmark", name="four")
 
 
 def _labels(node: int) -> list[int]:

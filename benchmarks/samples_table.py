@@ -121,8 +121,8 @@ def slowed(regime: str, seed: int, exchange: float) -> float:
     """Speed-up where an epoch also takes `exchange` times its balanced compute."""
     problem = generate(regime, 100, seed)
     balanced_s = problem.held.sum() / (1.0 / problem.seconds_per_sample).sum()
-    asked = problem.replace(sync_s=float(exchange * balanced_s))
-    return plan(asked, "none")[0] / plan(asked, "lp")[0]
+    slower = problem.replace(sync_s=float(exchange * balanced_s))
+    return plan(slower, "none")[0] / plan(slower, "lp")[0]
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--duration", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    args = parser.parse_args()
     made, rng = family(), np.random.default_rng(0)
     images = rng.random((INPUTS, 3, PIXELS, PIXELS)).astype(np.float32)
     right = {
@@ -119,14 +119,14 @@ def main() -> None:
     found = Counter[str]()
     print(f"{os.cpu_count()} cores, load average: {os.getloadavg()[0]:.2f}")
     with running_server([made], cluster, options) as running:
-        end_s = time.monotonic() + given.duration
+        end_s = time.monotonic() + args.duration
         threads = [
             threading.Thread(target=client, args=(running.url, end_s + 2, k, found, right))
             for k in range(CLIENTS)
         ]
         for thread in threads:
             thread.start()
-        done = faults(running, Testbed.find(cluster.name), end_s, given.seed)
+        done = faults(running, Testbed.find(cluster.name), end_s, args.seed)
         for thread in threads:
             thread.join()
         restarts = sum(slot.restarts for slot in running.dispatcher.fleet.slots)

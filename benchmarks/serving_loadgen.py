@@ -64,31 +64,31 @@ def warm_up(running: Running, rate: float, duration_s: float, deadline_s: float)
     play(running.url, [family()], stream_of(arrival_s, deadline_s))
 
 
-def planned(running: Running, given: argparse.Namespace, deadline_s: float) -> float:
+def planned(running: Running, args: argparse.Namespace, deadline_s: float) -> float:
     """The rate that is still promised with the latencies that servers have at that rate."""
     rate = 0.5 * full_rate(running.dispatcher.service)
     for _ in range(REPLANNED):
-        warm_up(running, rate, given.warm_up, deadline_s)
+        warm_up(running, rate, args.warm_up, deadline_s)
         before = rate
-        rate = promised(running.dispatcher.service, deadline_s, given.target)
-        print(f"after {before:.1f} requests/s: {rate:.1f} at success {given.target:g}", flush=True)
+        rate = promised(running.dispatcher.service, deadline_s, args.target)
+        print(f"after {before:.1f} requests/s: {rate:.1f} at success {args.target:g}", flush=True)
         if AS_BEFORE <= rate / before <= 1 / AS_BEFORE:
             break
-    return given.share * min(rate, before)
+    return args.share * min(rate, before)
 
 
-def client(url: str, rate: float, given: argparse.Namespace) -> None:
+def client(url: str, rate: float, args: argparse.Namespace) -> None:
     """The process of LoadGen."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     made, rng = family(), np.random.default_rng(0)
-    needs = {"deadline_ms": 1e3 * (given.latency - given.reserve)}
+    needs = {"deadline_ms": 1e3 * (args.latency - args.reserve)}
     requests = tuple(
         infer_head(made, needs, len(payload)) + payload
         for payload in (random_payload(made, rng) for _ in range(SAMPLES))
     )
-    logs = given.logs or Path(tempfile.mkdtemp())
+    logs = args.logs or Path(tempfile.mkdtemp())
     target = Target(host, int(port), requests)
-    verdict = run_server_scenario(target, rate, given.latency, given.duration, logs)
+    verdict = run_server_scenario(target, rate, args.latency, args.duration, logs)
     print(json.dumps(verdict.as_json()))
 
 
@@ -120,17 +120,17 @@ def main() -> None:
     )
     parser.add_argument("--logs", type=Path, help="folder of LoadGen's files")
     parser.add_argument("--client", nargs=2, metavar=("URL", "RATE"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.client:
-        client(given.client[0], float(given.client[1]), given)
+    args = parser.parse_args()
+    if args.client:
+        client(args.client[0], float(args.client[1]), args)
         return
     log = Path(tempfile.mkdtemp()) / "log.jsonl"
     with running_server([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
-        deadline_s = given.latency - given.reserve
-        rate = planned(running, given, deadline_s)
+        deadline_s = args.latency - args.reserve
+        rate = planned(running, args, deadline_s)
         before = running.dispatcher.service
         print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}")
-        print(f"planned: {rate:.1f} requests/s at success {given.target:g}", flush=True)
+        print(f"planned: {rate:.1f} requests/s at success {args.target:g}", flush=True)
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
         found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         verdict = json.loads(found.stdout.splitlines()[-1])

@@ -98,30 +98,30 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path)
     parser.add_argument("--json", type=Path, help="write all numbers")
-    given = parser.parse_args()
+    args = parser.parse_args()
     options = ServingOptions(
         port=0,
-        engine=given.engine,
-        policy=PlannedPolicy(named_policy(given.policy)),
-        log=given.log,
+        engine=args.engine,
+        policy=PlannedPolicy(named_policy(args.policy)),
+        log=args.log,
     )
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")
     results = run_loads(
         [family()],
         SERVERS,
         options,
-        loads=given.load or [0.5, 0.8, 1.1],
-        arrivals=given.arrivals,
-        duration_s=given.duration,
-        deadlines=given.deadlines,
-        seed=given.seed,
+        loads=args.load or [0.5, 0.8, 1.1],
+        arrivals=args.arrivals,
+        duration_s=args.duration,
+        deadlines=args.deadlines,
+        seed=args.seed,
         note=print,
     )
-    name = given.arrivals if given.arrivals in ("poisson", "mmpp") else "trace"
-    print(rows(results, name, given.engine))
+    name = args.arrivals if args.arrivals in ("poisson", "mmpp") else "trace"
+    print(rows(results, name, args.engine))
     print(f"load average after: {os.getloadavg()[0]:.2f}")
-    if given.json is not None:
-        given.json.write_text(json.dumps([r.as_json() for r in results], indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps([r.as_json() for r in results], indent=1))
 
 
 if __name__ == "__main__":

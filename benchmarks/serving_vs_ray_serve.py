@@ -104,13 +104,13 @@ class Replica:
         )
 
     @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.0)
-    async def compute(self, asked: list[tuple[str, Any]]) -> list[Any]:
+    async def compute(self, requests: list[tuple[str, Any]]) -> list[Any]:
         """One computation for each variant of the batch."""
-        found: list[Any] = [None] * len(asked)
-        for name in sorted({name for name, _ in asked}):
-            chosen = [k for k, (wanted, _) in enumerate(asked) if wanted == name]
+        found: list[Any] = [None] * len(requests)
+        for name in sorted({name for name, _ in requests}):
+            chosen = [k for k, (wanted, _) in enumerate(requests) if wanted == name]
             inputs = {
-                spec.name: np.concatenate([asked[k][1][i] for k in chosen])
+                spec.name: np.concatenate([requests[k][1][i] for k in chosen])
                 for i, spec in enumerate(self.family.inputs)
             }
             computed = self.server.compute(name, inputs)
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="of Ray Serve; 1: none")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write all numbers")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")
     made, found = family(), []
     # Read by Ray Serve's controller as it starts: its five seconds are too few on a busy machine.
@@ -187,17 +187,17 @@ def main() -> None:
         logging_level="ERROR",
         log_to_driver=False,  # Ray Serve logs every request that it cancels
     )
-    url = deployed(made, given.batch)
+    url = deployed(made, args.batch)
     options = ServingOptions(port=0, engine="ray")
     print(
         "| load | req/s | ours: success % | eff. accuracy | Ray Serve: success % | eff. accuracy |"
     )
     with running_server([made], SERVERS, options) as running:
         rate = full_rate(running.dispatcher.service)
-        for load in given.load or [0.5, 0.8, 1.1, 1.5]:
+        for load in args.load or [0.5, 0.8, 1.1, 1.5]:
             service = running.dispatcher.service
             stream = made_stream(
-                service, given.arrivals, load * rate, given.duration, given.deadlines, given.seed
+                service, args.arrivals, load * rate, args.duration, args.deadlines, args.seed
             )
             ours, theirs = (measured(stream, played(u, made, stream)) for u in (running.url, url))
             found.append({"load": load, "rate_per_s": load * rate, "ours": ours, "serve": theirs})
@@ -209,8 +209,8 @@ def main() -> None:
             )
             print(f"  statuses: ours {ours['statuses']}, Ray Serve {theirs['statuses']}")
     print(f"load average after: {os.getloadavg()[0]:.2f}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=1))
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1))
     serve.shutdown()
     ray.shutdown()
 

@@ -134,12 +134,12 @@ def main() -> int:
     parser.add_argument("--gigabytes", type=float, default=3.0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--launch", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.launch:
-        launch(given.folder, given.launch)
+    args = parser.parse_args()
+    if args.launch:
+        launch(args.folder, args.launch)
         return 0
-    layers = round(given.gigabytes * 1e9 / (4 * WIDTH * WIDTH))
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+    layers = round(args.gigabytes * 1e9 / (4 * WIDTH * WIDTH))
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         total = write(folder, layers)
         command = [sys.executable, __file__, "--folder", name, "--launch", str(layers)]

@@ -156,15 +156,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--limit", type=float, default=0.97, help="least ratio")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve is not None:
-        serve(asked.serve)
+    args = parser.parse_args()
+    if args.serve is not None:
+        serve(args.serve)
         return
     with tempfile.TemporaryDirectory() as folder:
         file = problem_file(Path(folder))
-        trees = [Tree(source.resolve(), file) for source in (asked.old, SOURCE)]
+        trees = [Tree(source.resolve(), file) for source in (args.old, SOURCE)]
         try:
-            sys.exit(1 if compared(trees, asked.rounds, asked.limit) else 0)
+            sys.exit(1 if compared(trees, args.rounds, args.limit) else 0)
         finally:
             for tree in trees:
                 tree.close()

@@ -254,19 +254,19 @@ def main() -> None:
     parser.add_argument("--on", default="edge-duo")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    cluster, table = load_cluster(asked.on), ProfileTable()
+    args = parser.parse_args()
+    cluster, table = load_cluster(args.on), ProfileTable()
     warnings.simplefilter("ignore", FutureWarning)
     print("| model | planner | messages | predicted ms | measured ms | error |")
     print("|---|---|---|---|---|---|")
     found: list[dict[str, Any]] = []
-    for name in asked.models:
-        for row in rows(name, cluster, asked.steps, table):
+    for name in args.models:
+        for row in rows(name, cluster, args.steps, table):
             found.append(row)
             print(line(row), flush=True)
     print(f"\n{summary(found)}\nemulated: {found[-1]['emulated']}")
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ HIDDEN = ("source", "measured", "suspect", "reference")
 
 def main() -> None:
     """Score every set."""
-    given = [a for a in sys.argv[1:] if not a.startswith("-")]
+    folders = [a for a in sys.argv[1:] if not a.startswith("-")]
     root = Path(os.environ.get("PLACEWRIGHT_DATA", "../shared/data")) / "strategies"
-    folder = Path(given[0]) if given else root
+    folder = Path(folders[0]) if folders else root
     rows = []
     for name in sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("*.json")}):
         files = sorted((folder / name).glob("*.json"))

@@ -50,12 +50,12 @@ def measured(
 ) -> tuple[int, list[int], list[int]]:
     """Batches that were wrong; bytes of each process early and at the end."""
     wanted, wrong, early = [model(x) for x in data], 0, list[int]()
-    given = (data[k % DIFFERENT] for k in range(batches))
+    inputs = (data[k % DIFFERENT] for k in range(batches))
     with placewright.place(
         model, data[0], trio(), plan=plan, method="analytic", objective="throughput", emulate=False
     ) as placed:
         pids = [os.getpid()]
-        for k, output in enumerate(placed.stream(given)):
+        for k, output in enumerate(placed.stream(inputs)):
             wrong += not torch.equal(output, wanted[k % DIFFERENT])
             if k == batches // 10:
                 session = placed.workers.up

@@ -127,16 +127,16 @@ def plans(placed: PlacedModel, time_limit_s: float) -> Iterator[tuple[str, Resul
             yield name, result
 
 
-def pair(name: str, cluster: Cluster, asked: argparse.Namespace) -> list[Row]:
+def pair(name: str, cluster: Cluster, args: argparse.Namespace) -> list[Row]:
     """Every plan of one model on one cluster."""
     with place(
-        load_model(f"zoo:{name}", batch=asked.batch),
+        load_model(f"zoo:{name}", batch=args.batch),
         cluster=cluster,
-        engine=asked.engine,
+        engine=args.engine,
         objective="throughput",
-        time_limit_s=asked.time_limit,
+        time_limit_s=args.time_limit,
     ) as placed:
-        named = list(plans(placed, asked.time_limit))
+        named = list(plans(placed, args.time_limit))
         results = [result for _, result in named]
         predictions = [predicted(r.problem, r.plan) for r in results]
         single_s = predictions[0].period_s
@@ -213,10 +213,10 @@ def summary(rows: list[Row]) -> str:
             if is_single(own[0]):
                 gains.append((model, own[0]["measured_s"] / best_s, own[0]["limit"]))
             close += any(r["chosen"] and r["measured_s"] <= CLOSE * best_s for r in own)
-        said = ", ".join(f"{model} {gain:.2f} of {limit:.2f}" for model, gain, limit in gains)
+        gains_text = ", ".join(f"{model} {gain:.2f} of {limit:.2f}" for model, gain, limit in gains)
         enough = sum(gain >= 1.3 for _, gain, _ in gains)
         lines.append(
-            f"{cluster}: fastest plan against the best single device: {said}; "
+            f"{cluster}: fastest plan against the best single device: {gains_text}; "
             f"at least 1.3 times in {enough} of {len(gains)}"
             + (" (must be 6 of 8)" if cluster == "edge-duo" else "")
         )
@@ -244,22 +244,22 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=5.0, help="of planning, seconds")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     began, rows = time.monotonic(), list[Row]()
     print(HEADER)
-    if asked.out is not None and asked.out.exists():
-        rows = [json.loads(found) for found in asked.out.read_text().splitlines()]
+    if args.out is not None and args.out.exists():
+        rows = [json.loads(found) for found in args.out.read_text().splitlines()]
         show(rows)
     done, left, longest_s = {(r["cluster"], r["model"]) for r in rows}, list[str](), PAIR_S
-    for on, name in ((on, name) for on in asked.on for name in asked.models):
+    for on, name in ((on, name) for on in args.on for name in args.models):
         cluster, start = cluster_of(on), time.monotonic()
         if (cluster.name, name) in done:
             continue
-        if start + longest_s > began + 60 * asked.minutes:
+        if start + longest_s > began + 60 * args.minutes:
             left.append(f"{name} on {cluster.name}")
             continue
         try:
-            found = pair(name, cluster, asked)
+            found = pair(name, cluster, args)
         except PlacewrightError as error:
             print(f"{name} on {cluster.name}: {error}", flush=True)
             left.append(f"{name} on {cluster.name} (failed)")
@@ -267,8 +267,8 @@ def main() -> None:
         longest_s = max(longest_s, time.monotonic() - start)
         show(found)
         rows += found
-        if asked.out is not None:
-            with asked.out.open("a", encoding="utf-8") as file:
+        if args.out is not None:
+            with args.out.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in found)
     if rows:
         print(f"\n{summary(rows)}")

@@ -72,8 +72,8 @@ def emulator_s(bed: Testbed) -> float:
 def price() -> None:
     """What the emulator costs, and how fast it can be."""
     pair = (Device("a", node="a"), Device("b", node="b"))
-    asked = Cluster(pair, (Link("a", "b", 125e6, 0.2e-3),), name="benchmark-price")
-    with Testbed.up(asked) as bed:
+    cluster = Cluster(pair, (Link("a", "b", 125e6, 0.2e-3),), name="benchmark-price")
+    with Testbed.up(cluster) as bed:
         print("\nOne link of 1 Gbit/s and 0.2 ms while every core computes:\n")
         print(findings_table(with_busy_cores(bed)))
         before = emulator_s(bed)

@@ -102,10 +102,10 @@ def heads(p: Parameters, graph: list[torch.Tensor]) -> torch.Tensor:
 
 def losses(p: Parameters, graph: list[torch.Tensor]) -> torch.Tensor:
     """Cross entropies of the two heads."""
-    said, (_, stays, fast, _, made, *_) = heads(p, graph), graph
+    logits, (_, stays, fast, _, made, *_) = heads(p, graph), graph
     read = made > 0
-    price = binary_cross_entropy_with_logits(said[read, PRICE], stays[read])
-    return torch.stack([price, binary_cross_entropy_with_logits(said[:, OWN], fast)])
+    price = binary_cross_entropy_with_logits(logits[read, PRICE], stays[read])
+    return torch.stack([price, binary_cross_entropy_with_logits(logits[:, OWN], fast)])
 
 
 def centred(p: Parameters, graphs: list[list[torch.Tensor]]) -> dict[str, np.ndarray]:
@@ -124,5 +124,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--labels", type=Path, default=Path("transfer_labels"))
     parser.add_argument("--out", type=Path, default=PARAMETERS)
-    asked = parser.parse_args()
-    main(asked.labels, asked.out)
+    args = parser.parse_args()
+    main(args.labels, args.out)

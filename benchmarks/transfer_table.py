@@ -41,14 +41,14 @@ PRESETS = ("edge-quad", "mixed-8")
 FIRST = 100_000
 
 
-def main(asked: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Print the table."""
     print("| graph | operators | devices | HEFT | transfer | no network | no walk | ms |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    kept, rows = KeptRows(asked.out, asked.minutes), []
-    for problem in problems(asked.graphs, asked.models, asked.size):
-        key = f"{problem.name}, {problem.n} operators, {asked.seconds} s"
-        row = kept.get(key, lambda problem=problem: row_of(problem, asked.seconds))
+    kept, rows = KeptRows(args.out, args.minutes), []
+    for problem in problems(args.graphs, args.models, args.size):
+        key = f"{problem.name}, {problem.n} operators, {args.seconds} s"
+        row = kept.get(key, lambda problem=problem: row_of(problem, args.seconds))
         if row is None:
             continue
         rows.append(row)

@@ -24,8 +24,8 @@ def _dynamic(name: str, more: Mapping[str, Any] | None = None) -> Callable[[], M
         model, tokens = _decoder(name)
         with torch.no_grad():
             past = model(tokens[:, :_PAST], use_cache=True).past_key_values
-        given = {"input_ids": tokens[:, _PAST : _PAST + 1], "past_key_values": past}
-        return ModelSource(model, given)
+        inputs = {"input_ids": tokens[:, _PAST : _PAST + 1], "past_key_values": past}
+        return ModelSource(model, inputs)
 
     return make
 
@@ -37,28 +37,28 @@ def _static() -> ModelSource:
     past = StaticCache(config=model.config, max_cache_len=4 * _PAST)
     with torch.no_grad():
         model(tokens[:, :_PAST], past_key_values=past)
-    given = {"input_ids": tokens[:, _PAST : _PAST + 1], "past_key_values": past}
-    return ModelSource(model, given)
+    inputs = {"input_ids": tokens[:, _PAST : _PAST + 1], "past_key_values": past}
+    return ModelSource(model, inputs)
 
 
 def _mamba() -> ModelSource:
     model, tokens = _decoder("mamba")
     with torch.no_grad():
         past = model(tokens[:, :_PAST], use_cache=True).cache_params
-    given = {"input_ids": tokens[:, _PAST : _PAST + 1], "cache_params": past, "use_cache": True}
-    return ModelSource(model, given)
+    inputs = {"input_ids": tokens[:, _PAST : _PAST + 1], "cache_params": past, "use_cache": True}
+    return ModelSource(model, inputs)
 
 
 def _t5() -> ModelSource:
     model, tokens = _decoder("t5")
     with torch.no_grad():
         first = model(tokens, decoder_input_ids=tokens[:, :_PAST], use_cache=True)
-    given = {
+    inputs = {
         "encoder_outputs": (first.encoder_last_hidden_state,),
         "decoder_input_ids": tokens[:, _PAST : _PAST + 1],
         "past_key_values": first.past_key_values,
     }
-    return ModelSource(model, given)
+    return ModelSource(model, inputs)
 
 
 def _prefill() -> ModelSource:
@@ -72,8 +72,8 @@ def _prefill() -> ModelSource:
 def _trained() -> ModelSource:
     decode = _dynamic("llama")()
     tokens = TRANSFORMERS["llama"]().inputs["input_ids"]
-    given = {**decode.inputs, "input_ids": tokens[:, _PAST:], "labels": tokens[:, _PAST:]}
-    return ModelSource(decode.model, given, own_loss)
+    inputs = {**decode.inputs, "input_ids": tokens[:, _PAST:], "labels": tokens[:, _PAST:]}
+    return ModelSource(decode.model, inputs, own_loss)
 
 
 def _checkpointed(reentrant: bool) -> Callable[[], ModelSource]:

@@ -159,12 +159,15 @@ class Denoiser(nn.Module):
 class Residual(nn.Module):
     """Two convolutions and the time between them."""
 
-    def __init__(self, given: int, made: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self.norm, self.first = nn.GroupNorm(4, given), nn.Conv2d(given, made, 3, padding=1)
-        self.time, self.dropout = nn.Linear(16, made), nn.Dropout(0.1)
-        self.second = nn.Conv2d(made, made, 3, padding=1)
-        self.skip = nn.Conv2d(given, made, 1)
+        self.norm, self.first = (
+            nn.GroupNorm(4, in_channels),
+            nn.Conv2d(in_channels, out_channels, 3, padding=1),
+        )
+        self.time, self.dropout = nn.Linear(16, out_channels), nn.Dropout(0.1)
+        self.second = nn.Conv2d(out_channels, out_channels, 3, padding=1)
+        self.skip = nn.Conv2d(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         y = self.first(functional.silu(self.norm(x))) + self.time(time)[:, :, None, None]

@@ -48,9 +48,9 @@ def causal(
 
     def make() -> ModelSource:
         model = build(class_name, settings)
-        given = words()
-        given["labels"] = given["input_ids"].clone()
-        return ModelSource(model.to(dtype or torch.float32), given, own_loss, None)
+        inputs = words()
+        inputs["labels"] = inputs["input_ids"].clone()
+        return ModelSource(model.to(dtype or torch.float32), inputs, own_loss, None)
 
     return make
 
@@ -74,8 +74,8 @@ def _classifier(class_name: str, settings: Mapping[str, Any]) -> Callable[[], Mo
         mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
         mask[1, LENGTH - 2 :] = 0
         labels = torch.randint(0, 2, (BATCH,))
-        given = words(attention_mask=mask, labels=labels)
-        return ModelSource(build(class_name, settings), given, own_loss)
+        inputs = words(attention_mask=mask, labels=labels)
+        return ModelSource(build(class_name, settings), inputs, own_loss)
 
     return make
 
@@ -83,33 +83,33 @@ def _classifier(class_name: str, settings: Mapping[str, Any]) -> Callable[[], Mo
 def _images(class_name: str, settings: Mapping[str, Any]) -> Callable[[], ModelSource]:
     def make() -> ModelSource:
         size = int(settings.get("image_size", 32))
-        given = {
+        inputs = {
             "pixel_values": torch.randn(BATCH, 3, size, size),
             "labels": torch.randint(0, 2, (BATCH,)),
         }
-        return ModelSource(build(class_name, settings), given, own_loss)
+        return ModelSource(build(class_name, settings), inputs, own_loss)
 
     return make
 
 
 def _whisper() -> ModelSource:
     lengths = {"num_mel_bins": 8, "max_source_positions": 16, "max_target_positions": 16}
-    given = {
+    inputs = {
         "input_features": torch.randn(BATCH, 8, 32),
         "labels": torch.randint(3, VOCABULARY, (BATCH, LENGTH)),
     }
     return ModelSource(
-        build("WhisperForConditionalGeneration", _SEQ2SEQ | lengths), given, own_loss
+        build("WhisperForConditionalGeneration", _SEQ2SEQ | lengths), inputs, own_loss
     )
 
 
 def _clip() -> ModelSource:
     text = {**_ENCODER, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     settings = {"text_config": text, "vision_config": dict(_VISION), "projection_dim": 16}
-    given = words(pixel_values=torch.randn(BATCH, 3, 32, 32))
-    given["input_ids"][:, -1] = 2
-    given["return_loss"] = True  # type: ignore[assignment]
-    return ModelSource(build("CLIPModel", settings), given, own_loss)
+    inputs = words(pixel_values=torch.randn(BATCH, 3, 32, 32))
+    inputs["input_ids"][:, -1] = 2
+    inputs["return_loss"] = True  # type: ignore[assignment]
+    return ModelSource(build("CLIPModel", settings), inputs, own_loss)
 
 
 TRANSFORMERS: dict[str, Callable[[], ModelSource]] = {
