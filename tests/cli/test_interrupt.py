@@ -14,7 +14,7 @@ import pytest
 from placewright.cli import sources
 from placewright.operators import planning
 from placewright.runtime.scratch import Scratch
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 class Interrupter:
@@ -47,7 +47,7 @@ def test_the_best_plan_so_far_is_given(
 ) -> None:
     """Status INTERRUPTED, a note on stderr, exit code 0."""
     wing_that_tries(monkeypatch, "only:dev1", "interrupter", "only:dev0")
-    said = speak(capsys, "operators", "plan", problem_file, "-f", "json")
+    said = run_cli(capsys, "operators", "plan", problem_file, "-f", "json")
     assert said.code == 0
     assert (said.data["status"], said.data["planner"]) == ("INTERRUPTED", "only:dev1")
     assert "best plan so far" in said.err
@@ -58,7 +58,7 @@ def test_without_any_plan_it_aborts(
 ) -> None:
     """Nothing on stdout; stderr says what was asked for and who had ended."""
     wing_that_tries(monkeypatch, "interrupter", "only:dev0")
-    said = speak(capsys, "operators", "plan", problem_file)
+    said = run_cli(capsys, "operators", "plan", problem_file)
     assert (said.code, said.out) == (130, "")
     assert said.err.startswith("interrupted: there is no plan of")
     assert "no planner had ended" in said.err
@@ -73,7 +73,7 @@ def test_before_planning_it_aborts(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sources, "find_cluster", stop)
-    said = speak(capsys, "devices")
+    said = run_cli(capsys, "devices")
     assert (said.code, said.err.strip()) == (130, "interrupted")
 
 
@@ -96,7 +96,7 @@ def test_sigterm_ends_like_an_error(
 
     monkeypatch.setattr(sources, "find_cluster", terminated)
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
-    said = speak(capsys, "devices")
+    said = run_cli(capsys, "devices")
     assert (said.code, said.out, said.err.strip()) == (code, "", f"terminated: {number.name}")
     assert list(tmp_path.iterdir()) == []
     after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]

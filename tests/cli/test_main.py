@@ -15,7 +15,7 @@ from placewright import __version__
 from placewright.cli import sources
 from placewright.cli.main import app, main
 from placewright.errors import PlacewrightError
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 HEAVY = ("torch", "numba", "numpy", "yaml", "placewright.io.boundary")
 
@@ -55,7 +55,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
 @pytest.mark.parametrize("verb", sorted(verbs()))
 def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--help`` has an example that starts with the verb itself."""
-    said = speak(capsys, *verb.split(), "--help")
+    said = run_cli(capsys, *verb.split(), "--help")
     assert said.code == 0
     assert "Example" in said.out
     assert f"placewright {verb}" in " ".join(said.out.split("Example", 1)[1].split())
@@ -64,7 +64,7 @@ def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart", "testbed exec"}))
 def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Format, output, quiet and verbose, under one name everywhere."""
-    said = speak(capsys, *verb.split(), "--help")
+    said = run_cli(capsys, *verb.split(), "--help")
     for option in ("--format", "--output", "--quiet", "--verbose"):
         assert option in said.out
 
@@ -78,7 +78,7 @@ def test_documented_verbs_are_the_verbs() -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a verb."""
-    assert speak(capsys, "--version").out == f"placewright {__version__}\n"
+    assert run_cli(capsys, "--version").out == f"placewright {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Told on stderr, nothing on stdout."""
-    said = speak(capsys, *arguments)
+    said = run_cli(capsys, *arguments)
     assert said.code == 2
     assert said.out == ""
     assert said.err
@@ -101,7 +101,7 @@ def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFi
 
 def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """What, where, and what next."""
-    said = speak(capsys, "devices", "--on", "edge-dou")
+    said = run_cli(capsys, "devices", "--on", "edge-dou")
     assert said.code == 1
     assert said.out == ""
     assert said.err == (
@@ -111,7 +111,7 @@ def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str])
 
 def test_a_file_that_cannot_be_written_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     """The operating system's errors name the file and have no traceback either."""
-    said = speak(capsys, "devices", "-o", "/no/such/folder/c.yaml")
+    said = run_cli(capsys, "devices", "-o", "/no/such/folder/c.yaml")
     told = "error: /no/such/folder/c.yaml: cannot be written: No such file or directory\n  next: "
     assert said.code == 1
     assert said.err.startswith(told + "name a file in a folder that exists")
@@ -157,7 +157,7 @@ def test_an_error_that_nobody_expected_is_no_traceback(
         raise EOFError("the pipe\nis gone")
 
     monkeypatch.setattr(sources, "find_cluster", broken)
-    said = speak(capsys, "devices")
+    said = run_cli(capsys, "devices")
     assert said.code == 1
     assert said.err.startswith("error: this should not happen: EOFError: the pipe\n  next: ")
     with pytest.raises(PlacewrightError) as told:
@@ -189,6 +189,6 @@ def test_a_full_disk_without_a_name_is_told(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sources, "find_cluster", full)
-    said = speak(capsys, "devices")
+    said = run_cli(capsys, "devices")
     assert said.code == 1
     assert "No space left on device\n  next: free space there" in said.err

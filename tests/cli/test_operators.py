@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from placewright.operators.files import write_problem
 from placewright.operators.instances import tiny
 from tests.cli.models import tower
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 from tests.published import published
 
 PROMISED = {
@@ -35,7 +35,7 @@ def test_plan_prints_the_promised_object(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every key of the design, and a schedule that adds up to the value."""
-    said = speak(capsys, "operators", "plan", problem_file, "-f", "json", "--seed", 3)
+    said = run_cli(capsys, "operators", "plan", problem_file, "-f", "json", "--seed", 3)
     assert said.code == 0
     assert said.data.keys() >= PROMISED
     plan = said.data["plan"]
@@ -51,8 +51,8 @@ def test_plan_prints_the_promised_object(
 def test_yaml_says_the_same_as_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two faces of one object."""
     ask = ("operators", "plan", problem_file, "--planner", "heft", "-f")
-    first = speak(capsys, *ask, "json").data
-    second = yaml.safe_load(speak(capsys, *ask, "yaml").out)
+    first = run_cli(capsys, *ask, "json").data
+    second = yaml.safe_load(run_cli(capsys, *ask, "yaml").out)
     for volatile in ("runtime_s", "candidates"):
         first.pop(volatile)
         second.pop(volatile)
@@ -65,11 +65,11 @@ def test_the_table_is_data_and_the_rest_is_notes(
     """The table on stdout; which files were written on stderr, and not with -q."""
     files = [tmp_path / name for name in ("plan.json", "plan.html", "plan.json.gz")]
     flags = ("-o", files[0], "--report", files[1], "--trace", files[2])
-    said = speak(capsys, "operators", "plan", problem_file, *flags)
+    said = run_cli(capsys, "operators", "plan", problem_file, *flags)
     assert "lower bound" in said.out
     assert said.err.splitlines() == [f"wrote {path}" for path in files]
     assert all(path.stat().st_size > 200 for path in files)
-    assert speak(capsys, "operators", "plan", problem_file, "-q", *flags).err == ""
+    assert run_cli(capsys, "operators", "plan", problem_file, "-q", *flags).err == ""
 
 
 def test_a_kept_plan_simulates_to_its_value(
@@ -77,8 +77,8 @@ def test_a_kept_plan_simulates_to_its_value(
 ) -> None:
     """The judge says the same of the plan in the file."""
     kept = tmp_path / "plan.json"
-    planned = speak(capsys, "operators", "plan", problem_file, "-o", kept, "-f", "json").data
-    again = speak(capsys, "operators", "simulate", problem_file, kept, "-f", "json")
+    planned = run_cli(capsys, "operators", "plan", problem_file, "-o", kept, "-f", "json").data
+    again = run_cli(capsys, "operators", "simulate", problem_file, kept, "-f", "json")
     assert again.code == 0
     assert again.data["value"] == planned["value"]
     assert again.data["plan"]["schedule"] == planned["plan"]["schedule"]
@@ -88,27 +88,27 @@ def test_infeasible_is_three_and_says_by_how_much(
     crowded_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To plan it, and to play a plan of it."""
-    said = speak(capsys, "operators", "plan", crowded_file)
+    said = run_cli(capsys, "operators", "plan", crowded_file)
     assert said.code == 3
     assert re.search(r"[34] bytes", said.err)
     assert "next:" in said.err
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"plan": {"placement": {"op0": "dev1"}}}))
-    assert speak(capsys, "operators", "simulate", crowded_file, plan).code == 3
+    assert run_cli(capsys, "operators", "simulate", crowded_file, plan).code == 3
 
 
 def test_compare_shows_every_planner(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line each, the best first, the chosen one marked; only those that are named."""
-    said = speak(capsys, "operators", "compare", problem_file, "-f", "json")
+    said = run_cli(capsys, "operators", "compare", problem_file, "-f", "json")
     names = {c["planner"] for c in said.data["candidates"]}
     assert {"only:dev0", "only:dev1", "heft", "random"} <= names
-    table = speak(capsys, "operators", "compare", problem_file).out.splitlines()
+    table = run_cli(capsys, "operators", "compare", problem_file).out.splitlines()
     where = next(k for k, line in enumerate(table) if line.startswith("device "))
     assert where == 2 + len(names)
     assert sum(line.startswith("*") for line in table) == 1
-    two = speak(
+    two = run_cli(
         capsys, "operators", "compare", problem_file, "--planner", "heft", "--planner", "random"
     )
     assert two.out.splitlines()[4].startswith("device ")
@@ -119,13 +119,13 @@ def test_explain_names_place_and_alternatives(
 ) -> None:
     """As text and as data."""
     kept = tmp_path / "plan.json"
-    speak(capsys, "operators", "plan", problem_file, "--planner", "only:dev0", "-o", kept)
+    run_cli(capsys, "operators", "plan", problem_file, "--planner", "only:dev0", "-o", kept)
     ask = ("operators", "explain", problem_file, kept)
-    assert "on the critical path" in speak(capsys, *ask, "op1").out
-    data = speak(capsys, *ask, "op1", "-f", "json").data
+    assert "on the critical path" in run_cli(capsys, *ask, "op1").out
+    data = run_cli(capsys, *ask, "op1", "-f", "json").data
     assert data["device"] == "dev0"
     assert [a["device"] for a in data["alternatives"]] == ["dev1"]
-    wrong = speak(capsys, *ask, "op11")
+    wrong = run_cli(capsys, *ask, "op11")
     assert wrong.code == 1
     assert "did you mean 'op1'" in wrong.err
 
@@ -135,10 +135,10 @@ def test_options_change_what_is_asked(
 ) -> None:
     """Without them a problem keeps what it says."""
     ask = ("operators", "plan", problem_file, "-f", "json")
-    plain = speak(capsys, *ask).data["objective"]
+    plain = run_cli(capsys, *ask).data["objective"]
     assert "latency" in plain
-    assert "throughput" in speak(capsys, *ask, "--objective", "throughput").data["objective"]
-    serial = speak(capsys, *ask, "--overlap", "serial", "--planner", "only:dev0").data
+    assert "throughput" in run_cli(capsys, *ask, "--objective", "throughput").data["objective"]
+    serial = run_cli(capsys, *ask, "--overlap", "serial", "--planner", "only:dev0").data
     assert serial["value"] == 16.0
 
 
@@ -155,13 +155,13 @@ def test_queues_are_first_come_where_asked_for(
     (tmp_path / "t.json").write_text(json.dumps(data))
     source, kept = f"dag:{tmp_path / 't.json'}", tmp_path / "plan.json"
     asked = ("operators", "plan", source, "--queues", "first-come", "-f", "json", "-o", kept)
-    found = speak(capsys, *asked, "--time-limit", 60).data
+    found = run_cli(capsys, *asked, "--time-limit", 60).data
     assert found["value"] == found["lower_bound"] == 4.0
     asked = ("operators", "simulate", source, kept, "--queues", "first-come", "-f", "json")
-    assert speak(capsys, *asked).data["value"] == 4.0
+    assert run_cli(capsys, *asked).data["value"] == 4.0
     asked = ("operators", "explain", source, kept, "w", "--queues", "first-come")
-    assert speak(capsys, *asked).code == 0
-    refused = speak(capsys, "operators", "plan", problem_file, "--queues", "first-come")
+    assert run_cli(capsys, *asked).code == 0
+    refused = run_cli(capsys, "operators", "plan", problem_file, "--queues", "first-come")
     assert refused.code == 1
     assert "--links free" in refused.err
 
@@ -170,7 +170,7 @@ def test_infinities_are_null(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """A device that cannot run everything has a candidate without a value; JSON stays JSON."""
     problem = tiny([[1.0, float("inf")], [1.0, 2.0]], [(0, 1.0, [1])])
     path = write_problem(problem, tmp_path / "p.json")
-    data = speak(capsys, "operators", "compare", path, "-f", "json").data
+    data = run_cli(capsys, "operators", "compare", path, "-f", "json").data
     assert {c["planner"]: c["value"] for c in data["candidates"]}["only:dev1"] is None
 
 
@@ -178,11 +178,11 @@ def test_a_user_model_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFix
     """capture, profile, plan, simulate: each from the file of the one before."""
     model = "tests.cli.models:tower"
     graph, problem, plan = (tmp_path / f"{name}.json" for name in ("graph", "problem", "plan"))
-    assert speak(capsys, "capture", model, "--training", "-o", graph).code == 0
-    assert speak(capsys, "profile", graph, "--on", "edge-duo", "-o", problem).code == 0
-    said = speak(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
+    assert run_cli(capsys, "capture", model, "--training", "-o", graph).code == 0
+    assert run_cli(capsys, "profile", graph, "--on", "edge-duo", "-o", problem).code == 0
+    said = run_cli(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
     assert said.code == 0
-    assert speak(capsys, "operators", "simulate", problem, plan).code == 0
+    assert run_cli(capsys, "operators", "simulate", problem, plan).code == 0
     assert set(said.data["plan"]["devices"]) == {"board-a", "board-b"}
 
 
@@ -193,19 +193,21 @@ def test_micro_batches_are_planned_kept_and_run(
     cut = ("tests.cli.models:tower", "--training", "--micro-batches", 2)
     on, (graph, plan) = ("--on", "edge-duo"), (tmp_path / "g.json", tmp_path / "plan.json")
     quick = (*on, "--planner", "micro-batches", "-f", "json")
-    assert speak(capsys, "capture", *cut, "-o", graph).code == 0
-    kept = speak(capsys, "operators", "plan", graph, *quick).data
-    said = speak(capsys, "operators", "plan", *cut, *quick, "-o", plan).data
+    assert run_cli(capsys, "capture", *cut, "-o", graph).code == 0
+    kept = run_cli(capsys, "operators", "plan", graph, *quick).data
+    said = run_cli(capsys, "operators", "plan", *cut, *quick, "-o", plan).data
     assert set(said["plan"]["placement"]) == set(kept["plan"]["placement"])
-    ran = speak(capsys, "operators", "run", *cut, plan, *on, "--steps", 1, "--check", "-f", "json")
+    ran = run_cli(
+        capsys, "operators", "run", *cut, plan, *on, "--steps", 1, "--check", "-f", "json"
+    )
     assert (ran.data["micro_batches"], ran.data["max_abs_error"]) == (2, 0.0)
     for refused, why in (
         (("--micro-batches", 2), "--micro-batches is for training steps"),
         (("--training", "--micro-batches", 5), "4 rows, 5 micro-batches"),
     ):
-        told = speak(capsys, "operators", "plan", cut[0], *on, *refused)
+        told = run_cli(capsys, "operators", "plan", cut[0], *on, *refused)
         assert (told.code, why in told.err) == (1, True)
-    told = speak(capsys, "operators", "plan", graph, *on, "--micro-batches", 2)
+    told = run_cli(capsys, "operators", "plan", graph, *on, "--micro-batches", 2)
     assert "--micro-batches is for models" in told.err
 
 
@@ -213,9 +215,9 @@ def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
     """``dag:`` files have free links unless told otherwise, and contention never helps one plan."""
     source = f"dag:{published('dag/layered_n100_ccr1.0_s0.json')}"
     ask = ("operators", "plan", source, "--planner", "heft", "-f", "json")
-    free = speak(capsys, *ask).data["value"]
+    free = run_cli(capsys, *ask).data["value"]
     assert free == pytest.approx(777.744, abs=1e-3)
-    assert speak(capsys, *ask, "--links", "contended").data["value"] > free
+    assert run_cli(capsys, *ask, "--links", "contended").data["value"] > free
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_a_wrong_source_is_told_kindly(
 ) -> None:
     """What, where and what is known instead; exit code 1, nothing on stdout."""
     given = [str(problem_file) if a == "PROBLEM" else a for a in arguments]
-    said = speak(capsys, "operators", *given)
+    said = run_cli(capsys, "operators", *given)
     assert said.code == 1
     assert told in said.err
     assert said.out == ""
@@ -256,7 +258,7 @@ def test_a_wrong_source_is_told_kindly(
 def test_run_measures_plan_and_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real worker processes: the promised keys, equal to eager, and the page has both timelines."""
     page = tmp_path / "run.html"
-    said = speak(
+    said = run_cli(
         capsys,
         "operators",
         "run",
@@ -289,7 +291,7 @@ def test_a_failed_check_is_an_error_and_nothing_is_lost(
 ) -> None:
     """Exit code 1, tensor, step, distance and tolerance named; results printed and kept."""
     page, kept = tmp_path / "run.html", tmp_path / "run.json"
-    said = speak(
+    said = run_cli(
         capsys,
         *("operators", "run", "tests.cli.models:drifting", "--on", "edge-duo", "--steps", 2),
         *("--check", "--planner", "random", "-f", "json", "-o", kept, "--report", page),
@@ -310,15 +312,15 @@ def test_a_model_without_weights_is_planned_and_runs_from_files(
 ) -> None:
     """On the meta device; without files it says what is missing."""
     model, ask = "tests.cli.models:shapes_only", ("--on", "edge-duo", "--planner", "heft")
-    planned = speak(capsys, "operators", "plan", model, *ask, "-f", "json")
+    planned = run_cli(capsys, "operators", "plan", model, *ask, "-f", "json")
     assert planned.code == 0
     assert planned.data["value"] > 0
-    refused = speak(capsys, "operators", "run", model, *ask)
+    refused = run_cli(capsys, "operators", "run", model, *ask)
     assert refused.code == 1
     assert "has no weights" in refused.err
     weights = tmp_path / "w.safetensors"
     save_file(tower()[0].state_dict(), weights)
-    ran = speak(
+    ran = run_cli(
         capsys, *("operators", "run", model, *ask, "--steps", 1, "--weights", weights, "-f", "json")
     )
     assert ran.code == 0
@@ -332,7 +334,7 @@ def test_a_stream_is_run_and_compared_with_eager(
     ask = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
     stream = (*ask, "--objective", "throughput", "--time-limit", 1)
     trace, kept = tmp_path / "trace.json.gz", tmp_path / "run.json"
-    said = speak(
+    said = run_cli(
         capsys, *stream, "--steps", 4, "--check", "--trace", trace, "-o", kept, "-f", "json"
     )
     assert said.code == 0
@@ -343,6 +345,6 @@ def test_a_stream_is_run_and_compared_with_eager(
     assert trace.stat().st_size > 200
     assert json.loads(kept.read_text(encoding="utf-8")) == said.data
     for refused, why in (("--adapt", "--adapt is for steps"), ("--training", "one training step")):
-        said = speak(capsys, *stream, "--steps", 1, refused)
+        said = run_cli(capsys, *stream, "--steps", 1, refused)
         assert said.code == 1
         assert why in said.err

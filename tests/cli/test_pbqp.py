@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from placewright.solvers import memory_search
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 KEYS = {"problem", "value", "lower_bound", "gap", "status", "choices", "runtime_s", "seed"}
 
@@ -37,7 +37,7 @@ def test_json_has_the_promised_keys(tmp_path: Path, capsys: pytest.CaptureFixtur
     """And the file kept with -o is the same document."""
     out = tmp_path / "answer.json"
     source = f"iopddl:{file_of(tmp_path, 10)}"
-    said = speak(capsys, "pbqp", "solve", source, "-f", "json", "-o", out, "--seed", 4)
+    said = run_cli(capsys, "pbqp", "solve", source, "-f", "json", "-o", out, "--seed", 4)
     assert said.code == 0
     assert said.data.keys() >= KEYS
     assert (said.data["value"], said.data["choices"]) == (6, [0, 1])
@@ -48,16 +48,16 @@ def test_json_has_the_promised_keys(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_yaml_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same numbers in other clothes."""
     source = f"iopddl:{file_of(tmp_path, 10)}"
-    shown = speak(capsys, "pbqp", "solve", source, "-f", "yaml")
+    shown = run_cli(capsys, "pbqp", "solve", source, "-f", "yaml")
     assert yaml.safe_load(shown.out)["value"] == 6
-    assert "lower_bound" in speak(capsys, "pbqp", "solve", source).out
+    assert "lower_bound" in run_cli(capsys, "pbqp", "solve", source).out
 
 
 def test_infeasible_says_when_and_by_how_much(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 3."""
-    said = speak(capsys, "pbqp", "solve", f"iopddl:{file_of(tmp_path, 1)}")
+    said = run_cli(capsys, "pbqp", "solve", f"iopddl:{file_of(tmp_path, 1)}")
     assert (said.code, said.out) == (3, "")
     assert "moment 2" in said.err
     assert "1 above the limit 1" in said.err
@@ -67,11 +67,11 @@ def test_unnamed_format_and_missing_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 1 with a way out; 2 where the usage is wrong."""
-    said = speak(capsys, "pbqp", "solve", "pair.json")
+    said = run_cli(capsys, "pbqp", "solve", "pair.json")
     assert said.code == 1
     assert "iopddl:pair.json" in said.err
-    assert speak(capsys, "pbqp", "solve", f"iopddl:{tmp_path}/none.json.gz").code == 1
-    assert speak(capsys, "pbqp", "solve").code == 2
+    assert run_cli(capsys, "pbqp", "solve", f"iopddl:{tmp_path}/none.json.gz").code == 1
+    assert run_cli(capsys, "pbqp", "solve").code == 2
 
 
 def test_interrupted_search_gives_its_best(
@@ -98,7 +98,7 @@ def test_interrupted_search_gives_its_best(
     path.write_text(json.dumps({"problem": problem}))
     monkeypatch.setattr(memory_search, "prove", stop)
     monkeypatch.setattr(memory_search, "anneal", stop)
-    said = speak(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
+    said = run_cli(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
     assert said.code == 0
     assert said.data["status"] == "INTERRUPTED"
     assert "best choice so far" in said.err

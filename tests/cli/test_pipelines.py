@@ -8,7 +8,7 @@ import pytest
 
 from placewright.operators.files import write_problem
 from placewright.operators.instances import tiny
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def test_copies_are_planned_and_simulated(
     pytest.importorskip("ortools")
     plan = tmp_path / "plan.json"
     asked = ("--objective", "throughput", "--replication", "-f", "json")
-    said = speak(capsys, "operators", "plan", star_file, *asked, "-o", plan)
+    said = run_cli(capsys, "operators", "plan", star_file, *asked, "-o", plan)
     assert said.data["status"] == "OPTIMAL"
     assert said.data["value"] == pytest.approx(4.0)
     assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
-    again = speak(capsys, "operators", "simulate", star_file, plan, *asked)
+    again = run_cli(capsys, "operators", "simulate", star_file, plan, *asked)
     assert again.data["value"] == said.data["value"]
 
 
@@ -47,7 +47,7 @@ def test_copies_pay_for_what_they_learn(
     """A slow link makes copies useless: 4 s and a transfer each is the best pipeline."""
     pytest.importorskip("ortools")
     asked = ("--objective", "throughput", "--replication", "--sync-bandwidth", "4bps")
-    said = speak(capsys, "operators", "plan", star_file, *asked, "-f", "json")
+    said = run_cli(capsys, "operators", "plan", star_file, *asked, "-f", "json")
     assert said.data["value"] == pytest.approx(5.0)
     assert not said.data["plan"]["replica_of"]
 
@@ -56,10 +56,12 @@ def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]
     """A tensor within a cluster costs a tenth; a pass has its own largest load."""
     pytest.importorskip("ortools")
     asked = ("--objective", "throughput", "--clusters", "1", "-f", "json")
-    said = speak(capsys, "operators", "plan", star_file, *asked)
+    said = run_cli(capsys, "operators", "plan", star_file, *asked)
     assert said.data["value"] == pytest.approx(4.1)
     assert "clusters" in said.data["objective"]
-    said = speak(capsys, "operators", "plan", star_file, "--objective", "diffmaxima", "-f", "json")
+    said = run_cli(
+        capsys, "operators", "plan", star_file, "--objective", "diffmaxima", "-f", "json"
+    )
     assert said.data["objective"] == "throughput, diffmaxima"
     assert said.data["value"] == pytest.approx(7.0)
 
@@ -78,7 +80,7 @@ def test_options_that_make_no_sense_say_why(
     star_file: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], hint: str
 ) -> None:
     """Exit code 1 and what to do."""
-    said = speak(capsys, "operators", "plan", star_file, *asked)
+    said = run_cli(capsys, "operators", "plan", star_file, *asked)
     assert said.code == 1
     assert hint in said.err
 
@@ -87,7 +89,7 @@ def test_clusters_over_links_are_for_the_cluster_file(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Links say which are faster."""
-    said = speak(capsys, "operators", "plan", problem_file, "--clusters", "2")
+    said = run_cli(capsys, "operators", "plan", problem_file, "--clusters", "2")
     assert said.code == 1
     assert "cluster file" in said.err
 
@@ -106,17 +108,17 @@ def test_copies_on_devices_that_differ(
     )
     file, plan = write_problem(problem, tmp_path / "unlike.json"), tmp_path / "plan.json"
     asked = ("--objective", "throughput", "--replication", "--by-speed", "-f", "json")
-    said = speak(capsys, "operators", "plan", file, *asked, "-o", plan)
+    said = run_cli(capsys, "operators", "plan", file, *asked, "-o", plan)
     assert (said.data["planner"], said.data["status"]) == ("whole-copies", "OPTIMAL")
     assert said.data["value"] == pytest.approx(16 / 3)
     assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
-    again = speak(capsys, "operators", "simulate", file, plan, *asked)
+    again = run_cli(capsys, "operators", "simulate", file, plan, *asked)
     assert again.data["value"] == said.data["value"]
     for refused, text in (
         ((file, "--by-speed"), "--by-speed is for copies\n  next: add --replication"),
         ((star_file, *asked), "halves: --by-speed is for devices with links between them"),
         ((file, *asked[2:], "--objective", "diffmaxima"), "--by-speed is for the largest load"),
     ):
-        said = speak(capsys, "operators", "plan", *refused)
+        said = run_cli(capsys, "operators", "plan", *refused)
         assert said.code == 1
         assert text in said.err

@@ -18,7 +18,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import silent
 from placewright.planning.monitor import monitor_of
 from placewright.profiling.build import profile
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 def test_quickstart_runs_and_ends_with_a_table(
@@ -31,7 +31,7 @@ def test_quickstart_runs_and_ends_with_a_table(
         Job("tests.cli.models:tiny_gpt", training=True, batches=text_batches),
     )
     monkeypatch.setattr(demonstration, "JOBS", jobs)
-    said = speak(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
+    said = run_cli(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
     assert said.code == 0, said.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
         assert said.out.count(words) >= 2

@@ -12,7 +12,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.residual import measured_run
 from placewright.operators.residual_files import read_runs, write_runs
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 @pytest.fixture
@@ -32,17 +32,17 @@ def test_a_correction_stands_beside_the_judge(
     plan, again = tmp_path / "plan.json", tmp_path / "again.json"
     ask = ("operators", "simulate", problem_file, plan)
     quick = ("operators", "plan", problem_file, "--planner", "heft")
-    planned = speak(capsys, *quick, "-o", plan, "-f", "json").data
-    found = speak(capsys, *ask, "--residual", runs_file, "-f", "json", "-o", again)
+    planned = run_cli(capsys, *quick, "-o", plan, "-f", "json").data
+    found = run_cli(capsys, *ask, "--residual", runs_file, "-f", "json", "-o", again)
     assert found.code == 0
     assert found.data["value"] == planned["value"]
     assert found.data["corrected"]["value"] == pytest.approx(2 * planned["value"], rel=0.02)
     assert (found.data["corrected"]["runs"], found.data["corrected"]["models"]) == (4, 2)
-    text = speak(capsys, *ask, "--residual", runs_file).out
+    text = run_cli(capsys, *ask, "--residual", runs_file).out
     assert "corrected by 4 measured runs of 2 models" in text
     assert text.startswith("predicted latency 16 s")
-    assert "corrected" not in speak(capsys, *ask, "-f", "json").data
-    assert speak(capsys, "operators", "simulate", problem_file, again).code == 0
+    assert "corrected" not in run_cli(capsys, *ask, "-f", "json").data
+    assert run_cli(capsys, "operators", "simulate", problem_file, again).code == 0
 
 
 def test_wrong_files_are_named(
@@ -50,14 +50,14 @@ def test_wrong_files_are_named(
 ) -> None:
     """A problem is no file of measured runs; nothing is run before a file is known to be one."""
     plan = tmp_path / "plan.json"
-    speak(capsys, "operators", "plan", problem_file, "--planner", "heft", "-o", plan)
-    said = speak(capsys, "operators", "simulate", problem_file, plan, "--residual", problem_file)
+    run_cli(capsys, "operators", "plan", problem_file, "--planner", "heft", "-o", plan)
+    said = run_cli(capsys, "operators", "simulate", problem_file, plan, "--residual", problem_file)
     assert said.code == 1
     assert "problem.json" in said.err
     assert "next:" in said.err
     model = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
     for ask in (("--record", problem_file), ("--record", plan, "--adapt")):
-        said = speak(capsys, *model, *ask)
+        said = run_cli(capsys, *model, *ask)
         assert (said.code, said.out) == (1, "")
         assert "next:" in said.err
 
@@ -67,7 +67,7 @@ def test_runs_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     """Twice the same model: two runs, with what the command printed."""
     file = tmp_path / "runs.json"
     ask = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--steps", 2)
-    said = speak(capsys, *ask, "--planner", "random", "--record", file, "-f", "json")
+    said = run_cli(capsys, *ask, "--planner", "random", "--record", file, "-f", "json")
     assert said.code == 0
     (run,) = read_runs(file)
     assert (run.predicted_s, run.measured_s) == (said.data["predicted_s"], said.data["measured_s"])

@@ -13,14 +13,14 @@ from placewright.errors import RunError
 from placewright.samples.adaptive.replanning import Step
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.trainer import Epoch
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 @pytest.fixture
 def nodes_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """Eight nodes, heavy."""
     path = tmp_path / "nodes.yaml"
-    made = speak(capsys, "samples", "generate", "heavy", "--nodes", 8, "-o", path, "-q")
+    made = run_cli(capsys, "samples", "generate", "heavy", "--nodes", 8, "-o", path, "-q")
     assert made.code == 0
     return path
 
@@ -30,7 +30,7 @@ def test_a_plan_says_what_it_is_worth(
 ) -> None:
     """Value, bound, moves; and simulate agrees with it."""
     saved = tmp_path / "plan.json"
-    said = speak(
+    said = run_cli(
         capsys, "samples", "plan", nodes_file, "--planner", "lp", "-f", "json", "-o", saved
     )
     assert said.code == 0
@@ -39,9 +39,9 @@ def test_a_plan_says_what_it_is_worth(
     assert data["plan"]["speed_up"] > 1.5
     assert {"from", "to", "samples"} <= data["plan"]["moves"][0].keys()
     assert sum(n["samples_after"] - n["samples_before"] for n in data["plan"]["nodes"]) == 0
-    again = speak(capsys, "samples", "simulate", nodes_file, saved, "-f", "json")
+    again = run_cli(capsys, "samples", "simulate", nodes_file, saved, "-f", "json")
     assert again.data["value"] == data["value"]
-    queued = speak(
+    queued = run_cli(
         capsys, "samples", "simulate", nodes_file, saved, "--ports", "queued", "-f", "json"
     )
     assert queued.data["value"] == pytest.approx(data["plan"]["played_s"])
@@ -49,7 +49,7 @@ def test_a_plan_says_what_it_is_worth(
 
 def test_compare_shows_every_planner(nodes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""
-    said = speak(capsys, "samples", "compare", nodes_file, "--time-limit", 2)
+    said = run_cli(capsys, "samples", "compare", nodes_file, "--time-limit", 2)
     assert said.code == 0
     assert all(name in said.out for name in ("none", "proportional", "greedy", "nic", "lp", "ilp"))
 
@@ -59,7 +59,7 @@ def test_the_table_says_who_gains_what(
 ) -> None:
     """Speed-up over not moving, and a page with the flows."""
     page = tmp_path / "plan.html"
-    said = speak(capsys, "samples", "plan", nodes_file, "--planner", "greedy", "--report", page)
+    said = run_cli(capsys, "samples", "plan", nodes_file, "--planner", "greedy", "--report", page)
     assert "times as fast as not moving" in said.out
     text = page.read_text(encoding="utf-8")
     assert "Map of flows" in text
@@ -73,22 +73,22 @@ def test_too_much_data_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixtu
         '{"nodes": [{"name": "a", "samples": 9, "seconds_per_sample": 1, "storage": 7}],'
         ' "sample_bytes": 1}'
     )
-    said = speak(capsys, "samples", "plan", path)
+    said = run_cli(capsys, "samples", "plan", path)
     assert said.code == 3
     assert "2 samples too many" in said.err
 
 
 def test_an_unknown_regime_has_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As every unknown name."""
-    said = speak(capsys, "samples", "generate", "heavi")
+    said = run_cli(capsys, "samples", "generate", "heavi")
     assert said.code == 1
     assert "did you mean 'heavy'" in said.err
 
 
 def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
     """Of nodes and of plans."""
-    assert "nodes" in speak(capsys, "schema", "samples").data["properties"]
-    assert "plan" in speak(capsys, "schema", "samples-plan").data["properties"]
+    assert "nodes" in run_cli(capsys, "schema", "samples").data["properties"]
+    assert "plan" in run_cli(capsys, "schema", "samples-plan").data["properties"]
 
 
 def test_a_run_is_measured_beside_its_peers(
@@ -102,14 +102,16 @@ def test_a_run_is_measured_beside_its_peers(
         ' {"name": "b", "samples": 6, "seconds_per_sample": 0.1}],'
         ' "links": [{"from": "a", "to": "b", "bandwidth": 1e6}], "sample_bytes": 1000}'
     )
-    said = speak(capsys, "samples", "run", path, "--speed", 20, "--baseline", "none", "-f", "json")
+    said = run_cli(
+        capsys, "samples", "run", path, "--speed", 20, "--baseline", "none", "-f", "json"
+    )
     assert said.code == 0
     ours, still = said.data["runs"]
     assert ours["moved_samples"] == 27
     assert still["moved_samples"] == 0
     assert still["predicted_s"] == pytest.approx(6.0)
     assert said.data["emulated"]
-    wrong = speak(capsys, "samples", "run", path, "--baseline", "fedavgs")
+    wrong = run_cli(capsys, "samples", "run", path, "--baseline", "fedavgs")
     assert "did you mean 'fedavg'" in wrong.err
 
 
@@ -126,7 +128,7 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "two.json"
     path.write_text(TWO)
     asked = ("samples", "run", path, "--adapt", "--slow", "a:1:4", "--speed", 20)
-    said = speak(capsys, *asked, "--planner", "lp", "-f", "json")
+    said = run_cli(capsys, *asked, "--planner", "lp", "-f", "json")
     assert said.code == 0
     first, second, third = said.data["epochs"]
     assert (first["moved_samples"], third["moved_samples"]) == (0, 0)
@@ -158,7 +160,7 @@ def test_trouble_that_is_none_is_refused(
     """Before anything starts."""
     path = tmp_path / "two.json"
     path.write_text(TWO)
-    said = speak(capsys, "samples", "run", path, *asked)
+    said = run_cli(capsys, "samples", "run", path, *asked)
     assert said.code == 1
     assert told in said.err
 
@@ -169,11 +171,11 @@ def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path, page = tmp_path / "two.json", tmp_path / "run.html"
     path.write_text(TWO)
     asked = ("samples", "run", path, "--planner", "lp", "--epochs", 1, "--report", page)
-    said = speak(capsys, *asked, "--baseline", "none", "--speed", 1e5)
+    said = run_cli(capsys, *asked, "--baseline", "none", "--speed", 1e5)
     assert said.code == 0
     assert "this machine cannot compute as fast" in said.err
     assert "Predicted beside measured" in page.read_text(encoding="utf-8")
-    assert speak(capsys, *asked, "--adapt", "--speed", 50).code == 0
+    assert run_cli(capsys, *asked, "--adapt", "--speed", 50).code == 0
     assert "Samples of each node" in page.read_text(encoding="utf-8")
 
 
@@ -198,7 +200,7 @@ def test_what_has_ended_is_handed_over_before_an_error(
     path, kept, page = (tmp_path / name for name in ("two.json", "run.json", "run.html"))
     path.write_text(TWO)
     asked = ("samples", "run", path, "--adapt", "--time-limit", 4, "--seed", 9)
-    said = speak(capsys, *asked, "-o", kept, "--report", page)
+    said = run_cli(capsys, *asked, "-o", kept, "--report", page)
     assert said.code == 1
     assert "a sample was lost" in said.err
     assert "not planned again: no way" in said.err
@@ -214,21 +216,21 @@ def test_plans_come_back_from_any_file(
 ) -> None:
     """Nodes and plan, named by their ends; packed where they say so."""
     nodes, plan = tmp_path / f"nodes.{end}", tmp_path / f"plan.{end}"
-    assert speak(capsys, "samples", "generate", "mild", "--nodes", 4, "-o", nodes, "-q").code == 0
+    assert run_cli(capsys, "samples", "generate", "mild", "--nodes", 4, "-o", nodes, "-q").code == 0
     asked = ("samples", "plan", nodes, "--planner", "greedy", "-o", plan, "-f", "json")
-    made = speak(capsys, *asked).data
+    made = run_cli(capsys, *asked).data
     assert (
-        speak(capsys, "samples", "simulate", nodes, plan, "-f", "json").data["value"]
+        run_cli(capsys, "samples", "simulate", nodes, plan, "-f", "json").data["value"]
         == (made["value"])
     )
     assert (plan.read_bytes()[:2] == b"\x1f\x8b") == end.endswith("gz")
     page = tmp_path / "plan.html"
-    assert speak(capsys, "show", plan, "-o", page, "--no-open").code == 0
+    assert run_cli(capsys, "show", plan, "-o", page, "--no-open").code == 0
     assert "mild-4-0" in page.read_text(encoding="utf-8")
 
 
 def test_more_nodes_than_any_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With their number."""
-    said = speak(capsys, "samples", "generate", "mild", "--nodes", 300_000)
+    said = run_cli(capsys, "samples", "generate", "mild", "--nodes", 300_000)
     assert said.code == 1
     assert "300000 nodes are too many" in said.err

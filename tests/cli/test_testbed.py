@@ -15,7 +15,7 @@ from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
 from placewright.testbed.requirements import missing
 from placewright.testbed.teardown import end_all
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 from tests.testbed.test_testbed import traces
 
 FILE = """
@@ -40,20 +40,20 @@ def file(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """up, set, status, exec, down: each says what there is now."""
-    made = speak(capsys, "testbed", "up", file, "-f", "json").data["testbeds"][0]
+    made = run_cli(capsys, "testbed", "up", file, "-f", "json").data["testbeds"][0]
     assert made["alive"]
     assert made["owner_pids"] == []
     assert [device["cpu_share"] for device in made["devices"]] == [1.0, 0.5]
-    speak(capsys, "testbed", "set", file, "--device", "b", "--speed", "0.25", "--memory", "1GiB")
-    speak(capsys, "testbed", "set", file, "--link", "a:1:b", "--bandwidth", "8Mbps", "--one-way")
-    speak(capsys, "testbed", "set", file, "--link", "b:a:1", "--latency", "2ms", "--cut")
-    now = speak(capsys, "testbed", "status", file.stem, "-f", "json").data["testbeds"][0]
+    run_cli(capsys, "testbed", "set", file, "--device", "b", "--speed", "0.25", "--memory", "1GiB")
+    run_cli(capsys, "testbed", "set", file, "--link", "a:1:b", "--bandwidth", "8Mbps", "--one-way")
+    run_cli(capsys, "testbed", "set", file, "--link", "b:a:1", "--latency", "2ms", "--cut")
+    now = run_cli(capsys, "testbed", "status", file.stem, "-f", "json").data["testbeds"][0]
     assert (now["devices"][1]["cpu_share"], now["devices"][1]["memory_bytes"]) == (0.25, 2**30)
     assert [way["bandwidth"] for way in now["ways"]] == [1e6, 1e7]
     assert [way["latency_s"] for way in now["ways"]] == [2e-3, 2e-3]
     assert [way["cut"] for way in now["ways"]] == [True, True]
-    speak(capsys, "testbed", "set", file, "--device", "b", "--off")
-    powered = speak(capsys, "testbed", "set", file, "--device", "b", "--on", "-f", "json").data
+    run_cli(capsys, "testbed", "set", file, "--device", "b", "--off")
+    powered = run_cli(capsys, "testbed", "set", file, "--device", "b", "--on", "-f", "json").data
     assert not any(way["cut"] for way in powered["testbeds"][0]["ways"])
     words = "from placewright.cli.main import main; import sys; main(sys.argv[1:])"
     inside = subprocess.run(
@@ -63,8 +63,8 @@ def test_the_life_of_a_testbed(file: Path, capsys: pytest.CaptureFixture[str]) -
         check=True,
     )
     assert "10.78.0.2/32" in inside.stdout
-    assert file.stem in speak(capsys, "testbed", "down", file).out
-    assert speak(capsys, "testbed", "down", file, "-f", "json").data == {"down": []}
+    assert file.stem in run_cli(capsys, "testbed", "down", file).out
+    assert run_cli(capsys, "testbed", "down", file, "-f", "json").data == {"down": []}
 
 
 KILLED = """
@@ -82,22 +82,22 @@ def test_what_a_killed_up_left_goes_down(file: Path, capsys: pytest.CaptureFixtu
         killed = subprocess.run([sys.executable, "-c", KILLED, "testbed", "up", file], check=False)
         assert killed.returncode == -signal.SIGKILL
         assert any(id_of(file.stem) in trace for trace in traces())
-        assert speak(capsys, "testbed", "status", file).code == 1
-        down = speak(capsys, "testbed", "down", spec, "-f", "json").data
+        assert run_cli(capsys, "testbed", "status", file).code == 1
+        down = run_cli(capsys, "testbed", "down", spec, "-f", "json").data
         assert down == {"down": [file.stem]}
         assert not any(id_of(file.stem) in trace for trace in traces())
 
 
 def test_what_is_wrong_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Usage errors are 2, unknown names 1, with what to do next."""
-    assert "unknown testbed" in speak(capsys, "testbed", "set", file, "--device", "b").err
-    speak(capsys, "testbed", "up", file)
+    assert "unknown testbed" in run_cli(capsys, "testbed", "set", file, "--device", "b").err
+    run_cli(capsys, "testbed", "up", file)
     for words in ((), ("--device", "b"), ("--speed", "0.5"), ("--link", "a", "--cut")):
-        assert speak(capsys, "testbed", "set", file, *words).code == 2
-    unknown = speak(capsys, "testbed", "set", file, "--device", "c", "--speed", "0.5")
+        assert run_cli(capsys, "testbed", "set", file, *words).code == 2
+    unknown = run_cli(capsys, "testbed", "set", file, "--device", "c", "--speed", "0.5")
     assert unknown.code == 1
     assert "did you mean" in unknown.err or "known: a:1, b" in unknown.err
-    assert speak(capsys, "testbed", "set", file, "--device", "b", "--speed", "2").code == 1
+    assert run_cli(capsys, "testbed", "set", file, "--device", "b", "--speed", "2").code == 1
 
 
 def test_selftest_makes_and_removes_what_is_not_up(
@@ -105,7 +105,7 @@ def test_selftest_makes_and_removes_what_is_not_up(
 ) -> None:
     """Asked against got for each link and device; the exit code tells whether all are right."""
     monkeypatch.setattr("placewright.testbed.selftest._SPIN_S", 0.4)
-    said = speak(capsys, "testbed", "selftest", file, "-f", "json")
+    said = run_cli(capsys, "testbed", "selftest", file, "-f", "json")
     assert [(f["what"], f["where"], f["asked"]) for f in said.data] == [
         ("rate", "a:1 -> b", 1e7),
         ("delay", "a:1 -> b", 1e-3),
@@ -124,7 +124,7 @@ def test_without_root_the_verbs_say_so(
     """Before anything else, with the way without root."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for verb in ("up", "selftest", "down", "status"):
-        refused = speak(capsys, "testbed", verb, "edge-duo")
+        refused = run_cli(capsys, "testbed", verb, "edge-duo")
         assert refused.code == 1
         assert "it needs root" in refused.err
         assert "by waiting" in refused.err

@@ -13,7 +13,7 @@ from placewright.cli import sources
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.planning.wings import wings
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 def test_devices_writes_a_file_to_start_from(
@@ -21,32 +21,32 @@ def test_devices_writes_a_file_to_start_from(
 ) -> None:
     """A preset as a file is read back equal; JSON and YAML say the same."""
     kept = tmp_path / "mine.yaml"
-    said = speak(capsys, "devices", "--on", "mixed-8", "-o", kept, "-f", "json")
+    said = run_cli(capsys, "devices", "--on", "mixed-8", "-o", kept, "-f", "json")
     assert read_cluster(kept) == Cluster.preset("mixed-8")
     assert said.data == yaml.safe_load(kept.read_text(encoding="utf-8"))
-    assert speak(capsys, "devices", "--on", kept).out == f"{Cluster.preset('mixed-8')}\n"
+    assert run_cli(capsys, "devices", "--on", kept).out == f"{Cluster.preset('mixed-8')}\n"
 
 
 def test_devices_is_this_machine_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     """The first device is the processor."""
-    assert speak(capsys, "devices", "-f", "json").data["devices"][0]["kind"] == "cpu"
+    assert run_cli(capsys, "devices", "-f", "json").data["devices"][0]["kind"] == "cpu"
 
 
 def test_doctor_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
     """Versions, machine, environment, checks."""
-    data = speak(capsys, "doctor", "-f", "json").data
+    data = run_cli(capsys, "doctor", "-f", "json").data
     assert set(data) == {"versions", "machine", "environment", "checks"}
     assert data["versions"]["python"].count(".") == 2
-    assert "python" in speak(capsys, "doctor").out
+    assert "python" in run_cli(capsys, "doctor").out
 
 
 @pytest.mark.parametrize("kind", ["cluster", "graph", "problem", "plan"])
 def test_schema_of_every_file(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An object that forbids unknown keys and has a version."""
-    schema = speak(capsys, "schema", kind).data
+    schema = run_cli(capsys, "schema", kind).data
     assert schema["additionalProperties"] is False
     assert "schema_version" in schema["properties"]
-    assert speak(capsys, "schema").data[kind] == schema
+    assert run_cli(capsys, "schema").data[kind] == schema
 
 
 def test_show_makes_a_page_of_every_file(
@@ -59,28 +59,28 @@ def test_show_makes_a_page_of_every_file(
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda uri: opened.append(uri) or True)
     files = {name: tmp_path / f"{name}.json" for name in ("graph", "plan")}
-    speak(capsys, "capture", "tests.cli.models:tower", "-o", files["graph"])
-    speak(capsys, "operators", "plan", problem_file, "-o", files["plan"])
-    speak(capsys, "devices", "--on", "edge-duo", "-o", tmp_path / "cluster.yaml")
+    run_cli(capsys, "capture", "tests.cli.models:tower", "-o", files["graph"])
+    run_cli(capsys, "operators", "plan", problem_file, "-o", files["plan"])
+    run_cli(capsys, "devices", "--on", "edge-duo", "-o", tmp_path / "cluster.yaml")
     for file in (*files.values(), problem_file, tmp_path / "cluster.yaml"):
         page = tmp_path / f"{file.name}.html"
-        said = speak(capsys, "show", file, "-o", page, "--no-open")
+        said = run_cli(capsys, "show", file, "-o", page, "--no-open")
         assert (said.code, said.out) == (0, f"{page}\n")
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert opened == []
-    speak(capsys, "show", files["plan"], "-o", tmp_path / "again.html")
+    run_cli(capsys, "show", files["plan"], "-o", tmp_path / "again.html")
     assert len(opened) == 1
 
 
 def test_nodes_and_moves_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Wing 3's files have pages too, with who gives how much to whom."""
     nodes, plan, page = (tmp_path / name for name in ("n.yaml", "plan.json", "page.html"))
-    speak(capsys, "samples", "generate", "mild", "--nodes", "3", "-o", nodes)
-    speak(capsys, "samples", "plan", nodes, "-o", plan)
+    run_cli(capsys, "samples", "generate", "mild", "--nodes", "3", "-o", nodes)
+    run_cli(capsys, "samples", "plan", nodes, "-o", plan)
     for file, told in ((nodes, "sample"), (plan, "samples move, the most first")):
-        assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+        assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
         assert told in page.read_text(encoding="utf-8")
-    said = speak(capsys, "operators", "plan", plan)
+    said = run_cli(capsys, "operators", "plan", plan)
     assert (said.code, "is a plan of samples" in said.err) == (1, True)
 
 
@@ -91,7 +91,7 @@ def test_a_plan_that_says_little_is_shown(
     tried = [{"planner": n, "value": 1, "status": "FEASIBLE", "runtime_s": 0} for n in "ab"]
     file, page = tmp_path / "little.json", tmp_path / "page.html"
     file.write_text(json.dumps({"plan": {"placement": {"a": "x"}}, "candidates": tried}))
-    assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+    assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
 
 
 def test_show_tells_what_it_does_not_know(
@@ -116,7 +116,7 @@ def test_show_tells_what_it_does_not_know(
     ):
         file = tmp_path / "x.json"
         file.write_text(text)
-        said = speak(capsys, "show", file, "--no-open", "-o", tmp_path / "x.html")
+        said = run_cli(capsys, "show", file, "--no-open", "-o", tmp_path / "x.html")
         assert said.code == 1
         assert told in said.err
         assert "x.json" in said.err
@@ -130,7 +130,7 @@ def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "evil.json"
     file.write_text(json.dumps({"problem": evil, "planner": evil, "note": evil, "plan": plan}))
     page = tmp_path / "evil.html"
-    assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+    assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
     assert evil not in page.read_text(encoding="utf-8")
 
 
@@ -139,7 +139,7 @@ def test_a_problem_is_not_profiled_again(
 ) -> None:
     """Its costs are its own; options that would be ignored are refused."""
     for option in (("--method", "isolated"), ("--table", "kept.json")):
-        said = speak(capsys, "profile", problem_file, *option)
+        said = run_cli(capsys, "profile", problem_file, *option)
         assert (said.code, f"{option[0]} is for models and graphs" in said.err) == (1, True)
 
 
@@ -149,13 +149,13 @@ def test_a_kept_profile_is_measured_once(
     """The second profile takes its seconds from the table, to the last bit."""
     table = tmp_path / "table.json"
     ask = ("profile", "tests.cli.models:tower", "--on", "edge-duo", "--table", table, "-f", "json")
-    first = speak(capsys, *ask)
+    first = run_cli(capsys, *ask)
     assert (first.code, table.exists()) == (0, True)
-    assert speak(capsys, *ask).data == first.data
+    assert run_cli(capsys, *ask).data == first.data
     there = table.read_text(encoding="utf-8")
     table.write_text(there.replace('"machine": "', '"machine": "Another '), encoding="utf-8")
-    assert "was measured on another machine" in speak(capsys, *ask).err
-    computed = speak(capsys, *ask[:-4], "--method", "analytic", "-f", "json")
+    assert "was measured on another machine" in run_cli(capsys, *ask).err
+    computed = run_cli(capsys, *ask[:-4], "--method", "analytic", "-f", "json")
     assert computed.data["operators"] == first.data["operators"]
 
 
@@ -165,7 +165,7 @@ def test_a_profile_that_cannot_be_kept_is_refused_first(
     """Not once everything was captured and measured."""
     monkeypatch.setattr(sources, "load_graph", lambda *_, **__: pytest.fail("was captured"))
     table = tmp_path / "missing" / "t.json"
-    said = speak(capsys, "profile", "tests.cli.models:tower", "--table", table)
+    said = run_cli(capsys, "profile", "tests.cli.models:tower", "--table", table)
     assert (said.code, "t.json: cannot be written" in said.err) == (1, True)
 
 
@@ -182,9 +182,9 @@ def test_a_file_of_another_wing_is_told_apart(
     for name in files:
         for other, path in files.items():
             if other != name:
-                said = speak(capsys, name, "plan", path)
+                said = run_cli(capsys, name, "plan", path)
                 assert said.code == 1
                 assert f"is a problem of {other}, not a problem of {name}" in said.err
                 assert f"placewright {other} plan {path}" in said.err
-    said = speak(capsys, "layers", "simulate", files["layers"], files["samples"])
+    said = run_cli(capsys, "layers", "simulate", files["layers"], files["samples"])
     assert "is a problem of samples, not a plan of layers" in said.err

@@ -30,7 +30,7 @@ from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.onnx_parts import parts_of
 from placewright.runtime.model_files.onnx_sessions import OnnxSessions
 from tests.capturing.files.models import branching, save
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 THREE = Cluster((Device("a"), Device("b"), Device("c")))
 
@@ -157,18 +157,18 @@ def test_the_command_line_plans_runs_and_exports(
 ) -> None:
     """The command line plans runs and exports."""
     model, plan, duo = branching(tmp_path / "cnn.onnx"), tmp_path / "plan.json", "edge-duo"
-    made = speak(
+    made = run_cli(
         capsys, "operators", "plan", model, "--on", duo, "--planner", "round-robin", "-o", plan
     )
     assert made.code == 0
     run = ("operators", "run", model, plan, "--on", duo, "--steps", 2, "--check", "-f", "json")
-    ran = speak(capsys, *run).data
+    ran = run_cli(capsys, *run).data
     assert ran["check"]["passed"]
     assert ran["max_abs_error"] < 1e-5
     assert ran["measured_s"] > 0
     assert ran["baseline"]["name"].startswith("board-")
     folder = tmp_path / "placed"
-    written = speak(capsys, "operators", "export", model, plan, "--on", duo, "--folder", folder)
+    written = run_cli(capsys, "operators", "export", model, plan, "--on", duo, "--folder", folder)
     assert written.code == 0
     assert (folder / "manifest.json").is_file()
 
@@ -178,7 +178,7 @@ def test_options_of_pytorch_models_are_refused(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options of PyTorch models are refused."""
-    said = speak(capsys, "operators", "run", branching(tmp_path / "cnn.onnx"), option)
+    said = run_cli(capsys, "operators", "run", branching(tmp_path / "cnn.onnx"), option)
     assert said.code == 1
     assert f"{option} is for PyTorch models" in said.err
 

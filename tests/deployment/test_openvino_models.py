@@ -32,7 +32,7 @@ from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime.model_files import hetero
 from tests.capturing.files.models import branching
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 EXACT = Cluster((Device("AUTO", precision="f32", cores=2), Device("CPU", precision="f32")))
 
@@ -204,12 +204,14 @@ def test_the_command_line_runs_and_exports_ir(
     """The command line runs IR on HETERO:AUTO,CPU and exports it."""
     model, plan = tmp_path / "cnn.xml", tmp_path / "plan.json"
     ov.save_model(ov.Core().read_model(str(branching(tmp_path / "cnn.onnx"))), str(model))
-    made = speak(capsys, "operators", "plan", model, "--planner", "topological-split", "-o", plan)
+    made = run_cli(capsys, "operators", "plan", model, "--planner", "topological-split", "-o", plan)
     assert made.code == 0
-    ran = speak(capsys, "operators", "run", model, plan, "--steps", 2, "--check", "-f", "json").data
+    ran = run_cli(
+        capsys, "operators", "run", model, plan, "--steps", 2, "--check", "-f", "json"
+    ).data
     assert ran["check"]["passed"]
     assert "HETERO:AUTO,CPU" in ran["engine"]
-    written = speak(capsys, "operators", "export", model, plan, "--folder", tmp_path / "placed")
+    written = run_cli(capsys, "operators", "export", model, plan, "--folder", tmp_path / "placed")
     assert written.code == 0
     assert (tmp_path / "placed" / "model.xml").is_file()
 

@@ -33,7 +33,7 @@ from placewright.errors import (
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.planning.fixed_plan import judged_plan
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 DUO = Cluster((Device("a"), Device("b", speed=0.5)), name="duo")
 SOURCES = "tensorflow:tests.capturing.tensorflow.sources"
@@ -229,21 +229,21 @@ def test_the_command_line_takes_them_like_any_model(
     source, plan = folder / "branches.pb", folder / "plan.json"
     cluster = folder / "duo.yaml"
     cluster.write_text("devices: [{name: a}, {name: b}]\n", encoding="utf-8")
-    assert len(speak(capsys, "capture", source, "-f", "json").data["operators"]) == 7
+    assert len(run_cli(capsys, "capture", source, "-f", "json").data["operators"]) == 7
     options = ("--on", cluster, "-f", "json")
-    planned = speak(
+    planned = run_cli(
         capsys, "operators", "plan", source, "--planner", "round-robin", "-o", plan, *options
     )
     assert set(planned.data["plan"]["placement"].values()) == {"a", "b"}
-    ran = speak(capsys, "operators", "run", source, plan, "--check", "--steps", 3, *options).data
+    ran = run_cli(capsys, "operators", "run", source, plan, "--check", "--steps", 3, *options).data
     assert ran["max_abs_error"] == 0
     assert len(ran["unplaced"]["step_s"]) == ran["steps"] == 3
     assert "share" in ran["engine"]
     written = folder / "exported"
-    done = speak(capsys, "operators", "export", source, plan, "--folder", written, *options).data
+    done = run_cli(capsys, "operators", "export", source, plan, "--folder", written, *options).data
     assert done["files"] == [str(written)]
     assert (written / "saved_model.pb").is_file()
-    refused = speak(capsys, "operators", "run", source, "--adapt", "--on", cluster)
+    refused = run_cli(capsys, "operators", "run", source, "--adapt", "--on", cluster)
     assert refused.code == 1
     assert "--adapt is for PyTorch models" in refused.err
 

@@ -15,7 +15,7 @@ from placewright.layers.commands.run import disturbances
 from placewright.layers.commands.source import Source
 from placewright.layers.conformance import tiny
 from placewright.planning.solving import solve
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 def test_a_source_with_a_plan_is_explained_without_a_file(
@@ -26,7 +26,7 @@ def test_a_source_with_a_plan_is_explained_without_a_file(
     plan = solve(problem, "pipeline").plan
     for own in (None, plan):
         monkeypatch.setattr(commands, "find_source", lambda *_, own=own, **__: Source(problem, own))
-        said = speak(capsys, "layers", "explain", "strategy:file.json", "l1")
+        said = run_cli(capsys, "layers", "explain", "strategy:file.json", "l1")
         assert said.code == (1 if own is None else 0)
         assert ("name a plan file" in said.err) == (own is None)
     assert "l1" in said.out
@@ -37,7 +37,7 @@ def test_a_run_trains_on_after_its_measurement(
 ) -> None:
     """Losses, events and learned weights; the loss is that of one process."""
     weights = tmp_path / "learned.safetensors"
-    said = speak(
+    said = run_cli(
         capsys,
         *("layers", "run", "tests.cli.models:tiny_gpt", "--on", "edge-duo", "--planner", "data"),
         *("--steps", "1", "--train", "4", "--kill", "board-b:3", "--check", "-f", "json"),
@@ -86,7 +86,7 @@ def test_a_published_input_without_its_format_is_told_the_format(
     """A file of another format, given as a problem of ours."""
     path = tmp_path / "resnet.json"
     path.write_text('{"nodes": []}')
-    assert "piper:" in speak(capsys, "layers", "plan", path).err
+    assert "piper:" in run_cli(capsys, "layers", "plan", path).err
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_source_that_lacks_something_says_what(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is missing, and what to type next."""
-    said = speak(capsys, "layers", "plan", *arguments)
+    said = run_cli(capsys, "layers", "plan", *arguments)
     assert said.code == 1
     assert words in said.err
 
@@ -113,10 +113,10 @@ def test_a_model_is_planned_for_workers_that_are_not_there(
 ) -> None:
     """Its plan is simulated again, and trained by where workers are."""
     model, path = ("tests.cli.models:tiny_gpt", "--on", "edge-duo"), tmp_path / "plan.json"
-    said = speak(capsys, "layers", "plan", *model, "--planner", "data", "-o", path)
+    said = run_cli(capsys, "layers", "plan", *model, "--planner", "data", "-o", path)
     assert said.code == 0, said.err
     name, *on = model
-    assert speak(capsys, "layers", "simulate", name, path, *on).code == 0
-    said = speak(capsys, "layers", "run", name, path, *on, "--steps", "1")
+    assert run_cli(capsys, "layers", "simulate", name, path, *on).code == 0
+    said = run_cli(capsys, "layers", "run", name, path, *on, "--steps", "1")
     assert said.code == 0, said.err
     assert "plan.json" in said.out

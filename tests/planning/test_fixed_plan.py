@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewright.planning.fixed_plan import refuse_beside_plan
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 @pytest.mark.parametrize(("option", "said"), [("--planner", "heft"), ("--time-limit", 0)])
@@ -16,7 +16,7 @@ def test_a_run_does_not_plan_what_is_planned(
 ) -> None:
     """Names the option and the plan."""
     ask = ("operators", "run", "zoo:alexnet", "plan.json", "--on", "edge-duo", option, said)
-    told = speak(capsys, *ask)
+    told = run_cli(capsys, *ask)
     assert told.code == 1
     assert f"{option}: a plan that is given is not made again" in told.err
     assert "plan.json" in told.err

@@ -24,7 +24,7 @@ from placewright.planning.solving import solve
 from placewright.planning.wing import Document, Planning, Wing
 from placewright.planning.wings import registered
 from placewright.testing.conformance import PlannerConformance
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,14 @@ def test_its_verbs_read_and_write_its_files(
     problem, plan, page = (tmp_path / name for name in ("p.json", "plan.json", "page.html"))
     PackingFiles().write_problem(EIGHT, problem)
     with registered(WING):
-        made = speak(capsys, "packing", "plan", problem, "-o", plan, "-f", "json").data
-        again = speak(capsys, "packing", "simulate", problem, plan, "-f", "json").data
+        made = run_cli(capsys, "packing", "plan", problem, "-o", plan, "-f", "json").data
+        again = run_cli(capsys, "packing", "simulate", problem, plan, "-f", "json").data
         assert (again["value"], again["plan"]) == (made["value"], made["plan"])
-        assert "shuffled" in speak(capsys, "packing", "compare", problem).out
+        assert "shuffled" in run_cli(capsys, "packing", "compare", problem).out
         for file in (problem, plan):
-            assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
-        assert "plan" in speak(capsys, "schema", "packing-plan").data["properties"]
-        assert speak(capsys, "operators", "plan", plan).code == 1
+            assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
+        assert "plan" in run_cli(capsys, "schema", "packing-plan").data["properties"]
+        assert run_cli(capsys, "operators", "plan", plan).code == 1
 
 
 def test_it_is_found_by_its_entry_point(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from placewright.io.stored import write_data
 from placewright.requests.conformance import random_problem
 from placewright.requests.files import write_problem
-from tests.cli.speak import speak
+from tests.cli.run_cli import run_cli
 from tests.published import published
 from tests.requests.test_files import base
 
@@ -21,28 +21,28 @@ def test_plan_simulate_and_explain_a_file(tmp_path: Path, capsys: Captured) -> N
     """The saved plan is worth what it was; the page is drawn; a request is explained."""
     problem, plan, page = (tmp_path / name for name in ("p.json", "plan.json", "page.html"))
     write_problem(random_problem(5), problem)
-    made = speak(
+    made = run_cli(
         capsys, "requests", "plan", problem, "-o", plan, "--report", page, "-f", "json"
     ).data
-    again = speak(capsys, "requests", "simulate", problem, plan, "-f", "json").data
+    again = run_cli(capsys, "requests", "simulate", problem, plan, "-f", "json").data
     assert (again["value"], again["plan"]) == (made["value"], made["plan"])
     assert made["effective_accuracy"] == made["value"] <= made["upper_bound"] + 1e-9
     for title in ("Over load", "Price of machine time", "Servers", "Regret to the bound"):
         assert title in page.read_text()
-    told = speak(capsys, "requests", "explain", problem, plan, "3", "-f", "json").data
+    told = run_cli(capsys, "requests", "explain", problem, plan, "3", "-f", "json").data
     assert told["request"] == 3
     assert told["options"]
-    assert speak(capsys, "requests", "explain", problem, plan, "999").code == 1
-    assert "rolling" in speak(capsys, "requests", "compare", problem).out
+    assert run_cli(capsys, "requests", "explain", problem, plan, "999").code == 1
+    assert "rolling" in run_cli(capsys, "requests", "compare", problem).out
     for file in (problem, plan):
-        assert speak(capsys, "show", file, "-o", page, "--no-open").code == 0
+        assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
 
 
 def test_a_published_scenario_is_played_and_logged(tmp_path: Path, capsys: Captured) -> None:
     """The log alone gives the numbers that were printed."""
     source, log = f"serving:{published('serving/proteus_a.json')}", tmp_path / "log.jsonl"
     words = ["requests", "simulate", source, "--scenario", "twitter_4", "--planner", "edf-accurate"]
-    told = speak(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
+    told = run_cli(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     kept = [x for x in lines if x["server"] and x["end_s"] <= x["deadline_s"]]
     assert len(kept) / 40_545 == pytest.approx(told["success_rate"])
@@ -57,7 +57,7 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     entry["servers"][0]["latency"]["small"] = ["8ms"]
     file = write_data(entry | {"duration": 60}, tmp_path / "p.json")
     words = ["requests", "plan", file, "--target-success", "0.99", "-f", "json"]
-    told = speak(capsys, *words).data
+    told = run_cli(capsys, *words).data
     assert 40 < told["rate_per_s"] < 125
     assert told["success_rate"] >= 0.99
     assert told["add"][0]["server"] == "a"
@@ -74,7 +74,7 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
     entry["servers"].append({"name": "big", "latency": {"small": ["1ms"]}, "candidate": True})
     file = write_data(entry | {"duration": 20}, tmp_path / "p.json")
     words = ["requests", "plan", file, "--target-success", "0.9", "-f", "json"]
-    told = speak(capsys, *words).data
+    told = run_cli(capsys, *words).data
     assert [each["server"] for each in told["add"]] == ["big", "a"]
     assert [each["variant"] for each in told["add_named_variant"]] == ["tiny"]
     assert told["best_addition"] == "big"
@@ -82,11 +82,11 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
         assert each["rate_per_s"] > told["rate_per_s"]
         assert each["success_rate"] >= 0.9
         assert each["success_now"] >= told["success_now"]
-    short = speak(capsys, "requests", "simulate", file, "-f", "json").data
+    short = run_cli(capsys, "requests", "simulate", file, "-f", "json").data
     assert list(short["plan"]["summary"]["servers"]) == ["a"]
     entry["variants"][-1]["family"] = "other"
     file = write_data(entry, tmp_path / "p.json")
-    assert "tiny" in speak(capsys, *words).err
+    assert "tiny" in run_cli(capsys, *words).err
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
 def test_wrong_words_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
     """With a message and a next step, never a traceback."""
     file = write_data(base(), tmp_path / "p.json")
-    said = speak(capsys, "requests", *[w.format(file=file) for w in words])
+    said = run_cli(capsys, "requests", *[w.format(file=file) for w in words])
     assert said.code == 1
     assert "next:" in said.err
     assert "Traceback" not in said.err
@@ -113,4 +113,4 @@ def test_infeasible_targets_exit_with_3(tmp_path: Path, capsys: Captured) -> Non
     entry = base()
     entry["arrivals"][0]["deadline"] = "1ms"
     file = write_data(entry, tmp_path / "p.json")
-    assert speak(capsys, "requests", "plan", file, "--target-success", "0.9").code == 3
+    assert run_cli(capsys, "requests", "plan", file, "--target-success", "0.9").code == 3

@@ -136,12 +136,12 @@ def test_what_is_wrong_is_said_before_a_family_is_trained(
     given: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Training takes seconds."""
-    from tests.cli.speak import speak
+    from tests.cli.run_cli import run_cli
 
     monkeypatch.setattr(commands, "_families", lambda *_: pytest.fail("trained"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         written = given.format(port=taken.getsockname()[1])
-        spoken = speak(capsys, "requests", *written.split())
+        spoken = run_cli(capsys, "requests", *written.split())
     assert spoken.code == 1
     assert says in spoken.err
 
@@ -154,11 +154,11 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     from placewright.requests.files import write_problem
     from placewright.requests.plan import RequestPlan
     from placewright.requests.serving.commands import _policy
-    from tests.cli.speak import speak
+    from tests.cli.run_cli import run_cli
 
     problem, path = tmp_path / "p.json", tmp_path / "plan.json"
     write_problem(random_problem(5), problem)
-    made = speak(
+    made = run_cli(
         capsys, *f"requests plan {problem} -o {path} --planner edf-fastest -f json".split()
     )
     found = _policy("auto", path).plan
