@@ -9,9 +9,9 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from placewright import __version__
 from placewright.cli.console import Console, write
 from placewright.cli.options import OnOption
+from placewright.version import __version__
 
 PACKAGES = (
     "numpy",

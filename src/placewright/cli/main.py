@@ -26,6 +26,7 @@ from placewright.cli.command import console_command
 from placewright.cli.console import Console
 from placewright.cli.options import BatchOption, QuietOption
 from placewright.errors import InputError, PlacewrightError, RunError, Terminated
+from placewright.version import __version__
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
 OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
@@ -125,8 +126,6 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from placewright import __version__
-
         print(f"placewright {__version__}")
         raise typer.Exit
 

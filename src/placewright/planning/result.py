@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright import __version__
 from placewright.errors import UnsupportedError
 from placewright.io.stored import write_data, write_file
 from placewright.planning.candidates import Candidate, Status
 from placewright.planning.contract import Direction, Proposal
+from placewright.version import __version__
 
 if TYPE_CHECKING:
     from placewright.measurement.measurement import Measurement

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
-from placewright import __version__
 from placewright.report.svg import device_class, tag, text
+from placewright.version import __version__
 
 _MARK = (
     '<svg viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="2" width="11" height="4" rx="1.4" '

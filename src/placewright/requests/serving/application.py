@@ -170,7 +170,7 @@ class Application:
             raise Refusal(401, "send the header Authorization: Bearer TOKEN", code="unauthorized")
 
     def _metadata(self) -> Reply:
-        from placewright import __version__
+        from placewright.version import __version__
 
         return _json({"name": SERVER_NAME, "version": __version__, "extensions": EXTENSIONS})
 
