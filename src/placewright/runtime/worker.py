@@ -54,9 +54,9 @@ def worker_main(
         orders.send(("ok", None))
         while (order := orders.recv())[0] != "stop":
             orders.send(("ok", program.obey(*order)))
-    except (EOFError, BrokenPipeError):
-        pass
     except BaseException:
+        # Of an order, which may have connections of its own; where the caller is gone, nobody
+        # reads it.
         with suppress(OSError):
             orders.send(("error", traceback.format_exc()))
     finally:
