@@ -19,6 +19,8 @@ over t workers that split samples is at least 1/t sample.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from placewright.layers.plan import Strategy
@@ -87,14 +89,19 @@ def _work_s(p: LayerProblem) -> float:
 
 def _sample_s(p: LayerProblem) -> float:
     """A chain's last sample passes every layer; the smallest share of one is 1 / largest degree."""
-    used, most = np.unique(p.worker_kind), _largest_split(p)
-    both = p.forward_s[used] + p.backward_s[used]
-    smallest = both[:, :, :1] * np.minimum(1.0, 1.0 / most / p.sizes[0])
-    allowed = np.isfinite(p.parameters).T[None, :, None, :]
-    usable = np.where(np.isnan(both) | ~allowed, np.inf, both)
-    first = np.where(np.isnan(smallest) | ~allowed, np.inf, smallest)
-    least = np.concatenate([usable, first], axis=2).min(axis=(0, 1, 2))
-    return p.alone * float(least.sum()) if np.isfinite(least).all() and p.is_chain else 0.0
+    if not p.is_chain:
+        return 0.0
+    least, share, allowed = np.full(p.n, np.inf), 1.0 / _largest_split(p), np.isfinite(p.parameters)
+    for k, t in product(np.unique(p.worker_kind).tolist(), range(len(p.degrees))):
+        both = p.forward_s[k, t] + p.backward_s[k, t]
+        known = np.flatnonzero(~np.isnan(both).all(axis=1))
+        if len(known):
+            # Below the smallest size that was measured there, times fall at most in proportion.
+            smallest = both[known[0]] * min(1.0, share / float(p.sizes[known[0]]))
+            times = np.vstack([both, smallest])
+            usable = np.where(np.isnan(times) | ~allowed[:, t], np.inf, times)
+            least = np.minimum(least, usable.min(axis=0))
+    return p.alone * float(least.sum()) if np.isfinite(least).all() else 0.0
 
 
 def _largest_split(p: LayerProblem) -> int:

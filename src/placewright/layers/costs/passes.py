@@ -24,8 +24,9 @@ def pass_s(
 ) -> tuple[FloatArray, FloatArray]:
     """Shape (n,) each: forward and backward seconds of `samples` on a worker, by layer.
 
-    Straight lines between the measured sizes, whose last slope holds above the largest, and whose
-    first one below the smallest: never more than that takes, nor less than its time per sample.
+    Straight lines between the measured sizes. The last slope holds above the largest, but no time
+    is below that of the largest; the first one below the smallest: never more than that takes, nor
+    less than its time per sample.
     """
     t, sizes = p.degree_index(degree), p.sizes
     return _at(sizes, p.forward_s[kind, t], samples), _at(sizes, p.backward_s[kind, t], samples)
@@ -46,6 +47,8 @@ def _at(sizes: FloatArray, table: FloatArray, samples: float) -> FloatArray:
     line = table[k - 1] + part * (table[k] - table[k - 1])
     if samples < sizes[0]:
         line = np.clip(line, table[0] * (samples / sizes[0]), table[0])
+    elif samples > sizes[-1]:
+        line = np.maximum(line, table[-1])  # noise may have made the last interval fall
     return np.asarray(line, dtype=np.float64)
 
 
