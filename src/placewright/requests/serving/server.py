@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -141,6 +142,8 @@ def serve_requests(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, then finish the requests that are here.
 
+    While servers start, and where Ctrl-C comes twice, the signal does what it does elsewhere.
+
     Parameters
     ----------
     servers
@@ -157,13 +160,14 @@ def serve_requests(
     """
 
     async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
         async with serving(families, servers, options) as running:
+            # Not before: a signal has to end a start, which may take minutes.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, stop.set)
             on_ready(running)
             await stop.wait()
+            loop.remove_signal_handler(signal.SIGINT)
             event("draining", waiting=running.dispatcher.queue.count)
 
     _run(main())
@@ -177,12 +181,16 @@ def running_server(
 ) -> Iterator[Running]:
     """Serve from a thread for the length of a ``with`` block; errors as `serve_requests`."""
     started = threading.Event()
-    found: list[Any] = []
+    found: list[Running] = []
+    failed: list[BaseException] = []
     ends: list[Callable[[], object]] = []
 
     async def main() -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        ends.append(lambda: loop.call_soon_threadsafe(stop.set))
+        stop, loop, task = asyncio.Event(), asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        # While servers start nobody looks at `stop`: their start is broken off.
+        end = partial(loop.call_soon_threadsafe, lambda: stop.set() if found else task.cancel())
+        ends.append(end)
         async with serving(families, servers, options) as running:
             found.append(running)
             started.set()
@@ -191,23 +199,28 @@ def running_server(
     def work() -> None:
         try:
             _run(main())
+        except asyncio.CancelledError:
+            pass  # the caller was interrupted before it had started
         except BaseException as error:
-            found.append(error)
+            failed.append(error)
         finally:
             started.set()
 
     thread = threading.Thread(target=work, name="placewright-requests")
     thread.start()
-    started.wait()
     try:
-        if not isinstance(found[0], BaseException):
+        started.wait()
+        if found:
             yield found[0]
     finally:
+        while thread.is_alive() and not ends:  # its loop does not run yet
+            thread.join(0.01)
         if thread.is_alive():
-            ends[0]()
+            with suppress(RuntimeError):  # its loop has just ended
+                ends[0]()
         thread.join()
-        if isinstance(found[-1], BaseException):
-            raise found[-1]
+        if failed:
+            raise failed[0]
 
 
 @asynccontextmanager
