@@ -41,7 +41,7 @@ def saving(past: Any, steps: int) -> SnapshotSchedule:
     return made
 
 
-def told(made: SnapshotSchedule) -> list[tuple[int, Kind]]:
+def recorded_events(made: SnapshotSchedule) -> list[tuple[int, Kind]]:
     """What the run's history says of it."""
     return [(event.step, event.kind) for event in made.timeline.events]
 
@@ -55,7 +55,7 @@ def test_every_third_step_is_written_once() -> None:
     for _ in range(3):
         made.catch_up(RUNNING)
     assert made.save(RUNNING)
-    assert told(made) == [(3, Kind.SNAPSHOT)]
+    assert recorded_events(made) == [(3, Kind.SNAPSHOT)]
 
 
 def test_a_disk_that_does_not_take_it_is_told() -> None:
@@ -63,7 +63,7 @@ def test_a_disk_that_does_not_take_it_is_told() -> None:
     made = saving(Kept(FULL, FULL), 3)
     made.catch_up(RUNNING)
     made.catch_up(RUNNING)
-    assert told(made) == [(3, Kind.UNSAVED)]
+    assert recorded_events(made) == [(3, Kind.UNSAVED)]
     assert made.timeline.events[0].text == "here: No space left on device"
     assert not made.save(RUNNING)
     assert made.save(RUNNING)
@@ -77,4 +77,4 @@ def test_where_workers_are_lost_it_is_tried_twice(losses: int) -> None:
         with pytest.raises(WorkerError):
             made.catch_up(RUNNING)
     made.catch_up(RUNNING)
-    assert told(made) == [(3, Kind.SNAPSHOT if losses == 1 else Kind.UNSAVED)]
+    assert recorded_events(made) == [(3, Kind.SNAPSHOT if losses == 1 else Kind.UNSAVED)]

@@ -29,7 +29,7 @@ def test_the_error_is_the_one_that_differences_have(busy: float, least: float, m
     also where whole turns are slow together.
     """
     rng = np.random.default_rng(1)
-    found, said = [], []
+    found, errors = [], []
     for _ in range(400):
         times = StepTimes(2)
         for turn in range(8):
@@ -37,8 +37,8 @@ def test_the_error_is_the_one_that_differences_have(busy: float, least: float, m
             noise = rng.normal(0.0, 0.1, 12)
             times.add(turn % 2, np.exp(slow + noise).tolist())
         found.append(times.behind(0, 1))
-        said.append(times.error(0, 1))
-    assert least < np.mean(said) / np.std(found) < most
+        errors.append(times.error(0, 1))
+    assert least < np.mean(errors) / np.std(found) < most
 
 
 def test_a_plan_without_turns_is_behind_all() -> None:

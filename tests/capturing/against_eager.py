@@ -69,11 +69,11 @@ def eager_steps(source: ModelSource, optimizer: str) -> tuple[list[Tensor], nn.M
         if optimizer == "adam"
         else torch.optim.SGD(trained, lr=1e-3)
     )
-    losses, given = [], StepInputs(source)
+    losses, step_inputs = [], StepInputs(source)
     torch.manual_seed(SEED)
     for _ in range(STEPS):
         step.zero_grad()
-        loss = loss_fn(*given.call(model))
+        loss = loss_fn(*step_inputs.call(model))
         loss.backward()
         step.step()
         losses.append(loss.detach())
@@ -114,11 +114,11 @@ def inference_differences(source: ModelSource, graph: Graph | None = None) -> di
     """What differs between the outputs of the captured and the eager forward pass."""
     graph = graph or capture_source(source)
     state = initial_state(source, graph.program)
-    model, given = copy.deepcopy(source.model), StepInputs(source)
+    model, step_inputs = copy.deepcopy(source.model), StepInputs(source)
     set_mode(model, training=False)
     with one_thread(), torch.no_grad():
         torch.manual_seed(SEED)
-        eager = [[x.clone() for x in tensors_of(given.call(model)[0])] for _ in range(STEPS)]
+        eager = [[x.clone() for x in tensors_of(step_inputs.call(model)[0])] for _ in range(STEPS)]
         torch.manual_seed(SEED)
         ours = [{n: x.clone() for n, x in run(graph, state).items()} for _ in range(STEPS)]
     assert len(ours[0]) == len(eager[0])

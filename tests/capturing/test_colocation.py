@@ -32,8 +32,8 @@ def check_homes(graph: Graph) -> None:
     homes = {e.name: e.colocation for e in program.inputs if e.role in RESIDENT}
     assert all(homes.values())
     for call in program.instructions:
-        given = named(call.args) | named(tuple(call.kwargs.values())) | set(call.mutates)
-        for name in given & homes.keys():
+        referenced = named(call.args) | named(tuple(call.kwargs.values())) | set(call.mutates)
+        for name in referenced & homes.keys():
             assert group[call.name] == homes[name], (call.name, name)
 
 

@@ -19,14 +19,14 @@ def test_a_layer_says_how_large_its_workspace_is() -> None:
     steps, batch, read, hidden = 11, 3, 5, 7
     layer, x = nn.LSTM(read, hidden), torch.zeros(steps, batch, read)
     graph = capture(layer, x, training=True)
-    said = {tensor.name: tensor.bytes for tensor in graph.tensors}
+    tensor_bytes = {tensor.name: tensor.bytes for tensor in graph.tensors}
     states = [torch.zeros(batch, hidden)] * 2
     fixed = (False, [], 2, hidden, 1, True, False, False, True)
     made = resolve_target(RECURRENT)(x, *layer.parameters(), *states, *fixed)
-    assert said["mkldnn_rnn_layer.3"] == made[3].nbytes > 0
+    assert tensor_bytes["mkldnn_rnn_layer.3"] == made[3].nbytes > 0
     weights, gates = 16 * hidden * (read + hidden), 16 * steps * batch * hidden
-    assert said[f"{SCRATCH}mkldnn_rnn_layer"] == weights
-    assert said[f"{SCRATCH}mkldnn_rnn_layer_backward"] == 2 * weights + gates
+    assert tensor_bytes[f"{SCRATCH}mkldnn_rnn_layer"] == weights
+    assert tensor_bytes[f"{SCRATCH}mkldnn_rnn_layer_backward"] == 2 * weights + gates
 
 
 def test_the_judge_counts_it_while_the_kernel_runs() -> None:

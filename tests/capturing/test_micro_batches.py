@@ -100,7 +100,7 @@ def test_outputs_are_put_together_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "words"),
+    ("options", "error", "words"),
     [
         ({"micro_batches": 9}, InputError, "8 rows, 9 micro-batches"),
         ({"micro_batches": 0}, InputError, "micro_batches must be at least 1"),
@@ -108,11 +108,11 @@ def test_outputs_are_put_together_row_by_row() -> None:
     ],
 )
 def test_what_cannot_be_cut_is_refused(
-    asked: dict[str, Any], error: type[PlacewrightError], words: str
+    options: dict[str, Any], error: type[PlacewrightError], words: str
 ) -> None:
     """With the sizes."""
     with pytest.raises(error, match=words):
-        capture_source(source(**asked), training=True)
+        capture_source(source(**options), training=True)
 
 
 def test_an_output_without_rows_is_refused() -> None:

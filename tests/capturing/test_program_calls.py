@@ -25,8 +25,8 @@ def test_what_is_no_operation_is_refused(target: str) -> None:
 
 def test_constants_become_real_and_references_stay() -> None:
     """Inside lists too."""
-    given = (Ref("x"), (1, Const("dtype", "float16")), None, Const("device", "cpu"))
-    assert materialise(given) == [Ref("x"), [1, torch.float16], None, torch.device("cpu")]
+    arguments = (Ref("x"), (1, Const("dtype", "float16")), None, Const("device", "cpu"))
+    assert materialise(arguments) == [Ref("x"), [1, torch.float16], None, torch.device("cpu")]
     assert materialise(Const("memory_format", "channels_last")) is torch.channels_last
     assert materialise(Const("layout", "strided")) is torch.strided
 

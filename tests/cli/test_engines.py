@@ -19,8 +19,8 @@ def test_ranks_beyond_the_first_only_serve(
     served = []
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(torchrun_agent, "serve", lambda: served.append(True))
-    said = run_cli(capsys, *RUN, "torchrun")
-    assert (said.code, said.out, said.err, served) == (0, "", "", [True])
+    output = run_cli(capsys, *RUN, "torchrun")
+    assert (output.code, output.out, output.err, served) == (0, "", "", [True])
 
 
 def test_without_torchrun_the_command_to_start_it_is_told(
@@ -29,17 +29,17 @@ def test_without_torchrun_the_command_to_start_it_is_told(
     """At once: nothing is captured or profiled first."""
     for variable in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(variable, raising=False)
-    said = run_cli(capsys, *RUN, "torchrun")
-    assert (said.code, said.out) == (1, "")
-    assert "torchrun --master-port 29500 --nproc-per-node 2 -m placewright ... " in said.err
+    output = run_cli(capsys, *RUN, "torchrun")
+    assert (output.code, output.out) == (1, "")
+    assert "torchrun --master-port 29500 --nproc-per-node 2 -m placewright ... " in output.err
 
 
 def test_an_unknown_engine_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     """The four that there are, are named."""
-    said = run_cli(capsys, *RUN, "slurm")
-    assert said.code == 2
+    output = run_cli(capsys, *RUN, "slurm")
+    assert output.code == 2
     for name in ("local", "testbed", "torchrun", "ray"):
-        assert name in said.err
+        assert name in output.err
 
 
 @pytest.mark.parametrize("engine", ["testbed", "ray"])
@@ -47,10 +47,10 @@ def test_one_process_for_all_gpus_is_refused_where_each_has_its_own(
     engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is started or captured first; `apart` is what they do."""
-    said = run_cli(capsys, *RUN, engine, "--gpus", "together")
-    assert (said.code, said.out) == (1, "")
-    assert f"engine {engine}: one process for all GPUs" in said.err
-    assert "leave out --gpus together" in said.err
+    output = run_cli(capsys, *RUN, engine, "--gpus", "together")
+    assert (output.code, output.out) == (1, "")
+    assert f"engine {engine}: one process for all GPUs" in output.err
+    assert "leave out --gpus together" in output.err
 
 
 def test_an_unknown_number_of_processes_for_gpus_is_named() -> None:
@@ -62,6 +62,6 @@ def test_an_unknown_number_of_processes_for_gpus_is_named() -> None:
 
 def test_contiguous_plans_are_about_throughput(capsys: pytest.CaptureFixture[str]) -> None:
     """Asked for with latency, they would change nothing."""
-    said = run_cli(capsys, *RUN, "local", "--contiguous", "--objective", "latency")
-    assert (said.code, said.out) == (1, "")
-    assert "--contiguous is for throughput (got --objective latency)" in said.err
+    output = run_cli(capsys, *RUN, "local", "--contiguous", "--objective", "latency")
+    assert (output.code, output.out) == (1, "")
+    assert "--contiguous is for throughput (got --objective latency)" in output.err

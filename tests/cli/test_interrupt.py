@@ -47,10 +47,10 @@ def test_the_best_plan_so_far_is_given(
 ) -> None:
     """Status INTERRUPTED, a note on stderr, exit code 0."""
     wing_that_tries(monkeypatch, "only:dev1", "interrupter", "only:dev0")
-    said = run_cli(capsys, "operators", "plan", problem_file, "-f", "json")
-    assert said.code == 0
-    assert (said.data["status"], said.data["planner"]) == ("INTERRUPTED", "only:dev1")
-    assert "best plan so far" in said.err
+    output = run_cli(capsys, "operators", "plan", problem_file, "-f", "json")
+    assert output.code == 0
+    assert (output.data["status"], output.data["planner"]) == ("INTERRUPTED", "only:dev1")
+    assert "best plan so far" in output.err
 
 
 def test_without_any_plan_it_aborts(
@@ -58,10 +58,10 @@ def test_without_any_plan_it_aborts(
 ) -> None:
     """Nothing on stdout; stderr says what was asked for and who had ended."""
     wing_that_tries(monkeypatch, "interrupter", "only:dev0")
-    said = run_cli(capsys, "operators", "plan", problem_file)
-    assert (said.code, said.out) == (130, "")
-    assert said.err.startswith("interrupted: there is no plan of")
-    assert "no planner had ended" in said.err
+    output = run_cli(capsys, "operators", "plan", problem_file)
+    assert (output.code, output.out) == (130, "")
+    assert output.err.startswith("interrupted: there is no plan of")
+    assert "no planner had ended" in output.err
 
 
 def test_before_planning_it_aborts(
@@ -73,8 +73,8 @@ def test_before_planning_it_aborts(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sources, "find_cluster", stop)
-    said = run_cli(capsys, "devices")
-    assert (said.code, said.err.strip()) == (130, "interrupted")
+    output = run_cli(capsys, "devices")
+    assert (output.code, output.err.strip()) == (130, "interrupted")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -96,8 +96,8 @@ def test_sigterm_ends_like_an_error(
 
     monkeypatch.setattr(sources, "find_cluster", terminated)
     before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
-    said = run_cli(capsys, "devices")
-    assert (said.code, said.out, said.err.strip()) == (code, "", f"terminated: {number.name}")
+    output = run_cli(capsys, "devices")
+    assert (output.code, output.out, output.err.strip()) == (code, "", f"terminated: {number.name}")
     assert list(tmp_path.iterdir()) == []
     after = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)]
     assert after == before

@@ -55,18 +55,18 @@ def test_the_verbs_are_those_of_the_design() -> None:
 @pytest.mark.parametrize("verb", sorted(verbs()))
 def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--help`` has an example that starts with the verb itself."""
-    said = run_cli(capsys, *verb.split(), "--help")
-    assert said.code == 0
-    assert "Example" in said.out
-    assert f"placewright {verb}" in " ".join(said.out.split("Example", 1)[1].split())
+    output = run_cli(capsys, *verb.split(), "--help")
+    assert output.code == 0
+    assert "Example" in output.out
+    assert f"placewright {verb}" in " ".join(output.out.split("Example", 1)[1].split())
 
 
 @pytest.mark.parametrize("verb", sorted(set(verbs()) - {"quickstart", "testbed exec"}))
 def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Format, output, quiet and verbose, under one name everywhere."""
-    said = run_cli(capsys, *verb.split(), "--help")
+    output = run_cli(capsys, *verb.split(), "--help")
     for option in ("--format", "--output", "--quiet", "--verbose"):
-        assert option in said.out
+        assert option in output.out
 
 
 def test_documented_verbs_are_the_verbs() -> None:
@@ -93,28 +93,30 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Told on stderr, nothing on stdout."""
-    said = run_cli(capsys, *arguments)
-    assert said.code == 2
-    assert said.out == ""
-    assert said.err
+    output = run_cli(capsys, *arguments)
+    assert output.code == 2
+    assert output.out == ""
+    assert output.err
 
 
 def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """What, where, and what next."""
-    said = run_cli(capsys, "devices", "--on", "edge-dou")
-    assert said.code == 1
-    assert said.out == ""
-    assert said.err == (
+    output = run_cli(capsys, "devices", "--on", "edge-dou")
+    assert output.code == 1
+    assert output.out == ""
+    assert output.err == (
         "error: unknown cluster preset 'edge-dou'\n  next: did you mean 'edge-duo'?\n"
     )
 
 
 def test_a_file_that_cannot_be_written_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     """The operating system's errors name the file and have no traceback either."""
-    said = run_cli(capsys, "devices", "-o", "/no/such/folder/c.yaml")
-    told = "error: /no/such/folder/c.yaml: cannot be written: No such file or directory\n  next: "
-    assert said.code == 1
-    assert said.err.startswith(told + "name a file in a folder that exists")
+    output = run_cli(capsys, "devices", "-o", "/no/such/folder/c.yaml")
+    message = (
+        "error: /no/such/folder/c.yaml: cannot be written: No such file or directory\n  next: "
+    )
+    assert output.code == 1
+    assert output.err.startswith(message + "name a file in a folder that exists")
 
 
 @pytest.mark.parametrize("flag", [("-vv",), ("-v", "--verbose")])
@@ -157,12 +159,12 @@ def test_an_error_that_nobody_expected_is_no_traceback(
         raise EOFError("the pipe\nis gone")
 
     monkeypatch.setattr(sources, "find_cluster", broken)
-    said = run_cli(capsys, "devices")
-    assert said.code == 1
-    assert said.err.startswith("error: this should not happen: EOFError: the pipe\n  next: ")
-    with pytest.raises(PlacewrightError) as told:
+    output = run_cli(capsys, "devices")
+    assert output.code == 1
+    assert output.err.startswith("error: this should not happen: EOFError: the pipe\n  next: ")
+    with pytest.raises(PlacewrightError) as raised:
         main(["devices", "-vv"])
-    assert isinstance(told.value.__cause__, EOFError)
+    assert isinstance(raised.value.__cause__, EOFError)
 
 
 def test_a_full_disk_behind_stdout_is_told() -> None:
@@ -189,6 +191,6 @@ def test_a_full_disk_without_a_name_is_told(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sources, "find_cluster", full)
-    said = run_cli(capsys, "devices")
-    assert said.code == 1
-    assert "No space left on device\n  next: free space there" in said.err
+    output = run_cli(capsys, "devices")
+    assert output.code == 1
+    assert "No space left on device\n  next: free space there" in output.err

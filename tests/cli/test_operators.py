@@ -35,24 +35,24 @@ def test_plan_prints_the_promised_object(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every key of the design, and a schedule that adds up to the value."""
-    said = run_cli(capsys, "operators", "plan", problem_file, "-f", "json", "--seed", 3)
-    assert said.code == 0
-    assert said.data.keys() >= PROMISED
-    plan = said.data["plan"]
+    output = run_cli(capsys, "operators", "plan", problem_file, "-f", "json", "--seed", 3)
+    assert output.code == 0
+    assert output.data.keys() >= PROMISED
+    plan = output.data["plan"]
     assert set(plan["placement"]) == {"op0", "op1", "op2", "op3"}
     assert set(plan["placement"].values()) <= {"dev0", "dev1"}
-    assert max(s["end_s"] for s in plan["schedule"]) == said.data["value"]
+    assert max(s["end_s"] for s in plan["schedule"]) == output.data["value"]
     assert {tuple(sorted(s)) for s in plan["schedule"]} == {("device", "end_s", "op", "start_s")}
     for transfer in plan["transfers"]:
         assert set(transfer) == {"tensor", "source", "target", "start_s", "end_s"}
-    assert said.data["seed"] == 3
+    assert output.data["seed"] == 3
 
 
 def test_yaml_says_the_same_as_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two faces of one object."""
-    ask = ("operators", "plan", problem_file, "--planner", "heft", "-f")
-    first = run_cli(capsys, *ask, "json").data
-    second = yaml.safe_load(run_cli(capsys, *ask, "yaml").out)
+    command = ("operators", "plan", problem_file, "--planner", "heft", "-f")
+    first = run_cli(capsys, *command, "json").data
+    second = yaml.safe_load(run_cli(capsys, *command, "yaml").out)
     for volatile in ("runtime_s", "candidates"):
         first.pop(volatile)
         second.pop(volatile)
@@ -65,9 +65,9 @@ def test_the_table_is_data_and_the_rest_is_notes(
     """The table on stdout; which files were written on stderr, and not with -q."""
     files = [tmp_path / name for name in ("plan.json", "plan.html", "plan.json.gz")]
     flags = ("-o", files[0], "--report", files[1], "--trace", files[2])
-    said = run_cli(capsys, "operators", "plan", problem_file, *flags)
-    assert "lower bound" in said.out
-    assert said.err.splitlines() == [f"wrote {path}" for path in files]
+    output = run_cli(capsys, "operators", "plan", problem_file, *flags)
+    assert "lower bound" in output.out
+    assert output.err.splitlines() == [f"wrote {path}" for path in files]
     assert all(path.stat().st_size > 200 for path in files)
     assert run_cli(capsys, "operators", "plan", problem_file, "-q", *flags).err == ""
 
@@ -88,10 +88,10 @@ def test_infeasible_is_three_and_says_by_how_much(
     crowded_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To plan it, and to play a plan of it."""
-    said = run_cli(capsys, "operators", "plan", crowded_file)
-    assert said.code == 3
-    assert re.search(r"[34] bytes", said.err)
-    assert "next:" in said.err
+    output = run_cli(capsys, "operators", "plan", crowded_file)
+    assert output.code == 3
+    assert re.search(r"[34] bytes", output.err)
+    assert "next:" in output.err
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"plan": {"placement": {"op0": "dev1"}}}))
     assert run_cli(capsys, "operators", "simulate", crowded_file, plan).code == 3
@@ -101,8 +101,8 @@ def test_compare_shows_every_planner(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line each, the best first, the chosen one marked; only those that are named."""
-    said = run_cli(capsys, "operators", "compare", problem_file, "-f", "json")
-    names = {c["planner"] for c in said.data["candidates"]}
+    output = run_cli(capsys, "operators", "compare", problem_file, "-f", "json")
+    names = {c["planner"] for c in output.data["candidates"]}
     assert {"only:dev0", "only:dev1", "heft", "random"} <= names
     table = run_cli(capsys, "operators", "compare", problem_file).out.splitlines()
     where = next(k for k, line in enumerate(table) if line.startswith("device "))
@@ -120,12 +120,12 @@ def test_explain_names_place_and_alternatives(
     """As text and as data."""
     kept = tmp_path / "plan.json"
     run_cli(capsys, "operators", "plan", problem_file, "--planner", "only:dev0", "-o", kept)
-    ask = ("operators", "explain", problem_file, kept)
-    assert "on the critical path" in run_cli(capsys, *ask, "op1").out
-    data = run_cli(capsys, *ask, "op1", "-f", "json").data
+    command = ("operators", "explain", problem_file, kept)
+    assert "on the critical path" in run_cli(capsys, *command, "op1").out
+    data = run_cli(capsys, *command, "op1", "-f", "json").data
     assert data["device"] == "dev0"
     assert [a["device"] for a in data["alternatives"]] == ["dev1"]
-    wrong = run_cli(capsys, *ask, "op11")
+    wrong = run_cli(capsys, *command, "op11")
     assert wrong.code == 1
     assert "did you mean 'op1'" in wrong.err
 
@@ -134,11 +134,11 @@ def test_options_change_what_is_asked(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without them a problem keeps what it says."""
-    ask = ("operators", "plan", problem_file, "-f", "json")
-    plain = run_cli(capsys, *ask).data["objective"]
+    command = ("operators", "plan", problem_file, "-f", "json")
+    plain = run_cli(capsys, *command).data["objective"]
     assert "latency" in plain
-    assert "throughput" in run_cli(capsys, *ask, "--objective", "throughput").data["objective"]
-    serial = run_cli(capsys, *ask, "--overlap", "serial", "--planner", "only:dev0").data
+    assert "throughput" in run_cli(capsys, *command, "--objective", "throughput").data["objective"]
+    serial = run_cli(capsys, *command, "--overlap", "serial", "--planner", "only:dev0").data
     assert serial["value"] == 16.0
 
 
@@ -154,13 +154,13 @@ def test_queues_are_first_come_where_asked_for(
     }
     (tmp_path / "t.json").write_text(json.dumps(data))
     source, kept = f"dag:{tmp_path / 't.json'}", tmp_path / "plan.json"
-    asked = ("operators", "plan", source, "--queues", "first-come", "-f", "json", "-o", kept)
-    found = run_cli(capsys, *asked, "--time-limit", 60).data
+    command = ("operators", "plan", source, "--queues", "first-come", "-f", "json", "-o", kept)
+    found = run_cli(capsys, *command, "--time-limit", 60).data
     assert found["value"] == found["lower_bound"] == 4.0
-    asked = ("operators", "simulate", source, kept, "--queues", "first-come", "-f", "json")
-    assert run_cli(capsys, *asked).data["value"] == 4.0
-    asked = ("operators", "explain", source, kept, "w", "--queues", "first-come")
-    assert run_cli(capsys, *asked).code == 0
+    command = ("operators", "simulate", source, kept, "--queues", "first-come", "-f", "json")
+    assert run_cli(capsys, *command).data["value"] == 4.0
+    command = ("operators", "explain", source, kept, "w", "--queues", "first-come")
+    assert run_cli(capsys, *command).code == 0
     refused = run_cli(capsys, "operators", "plan", problem_file, "--queues", "first-come")
     assert refused.code == 1
     assert "--links free" in refused.err
@@ -180,10 +180,10 @@ def test_a_user_model_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFix
     graph, problem, plan = (tmp_path / f"{name}.json" for name in ("graph", "problem", "plan"))
     assert run_cli(capsys, "capture", model, "--training", "-o", graph).code == 0
     assert run_cli(capsys, "profile", graph, "--on", "edge-duo", "-o", problem).code == 0
-    said = run_cli(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
-    assert said.code == 0
+    output = run_cli(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
+    assert output.code == 0
     assert run_cli(capsys, "operators", "simulate", problem, plan).code == 0
-    assert set(said.data["plan"]["devices"]) == {"board-a", "board-b"}
+    assert set(output.data["plan"]["devices"]) == {"board-a", "board-b"}
 
 
 def test_micro_batches_are_planned_kept_and_run(
@@ -195,8 +195,8 @@ def test_micro_batches_are_planned_kept_and_run(
     quick = (*on, "--planner", "micro-batches", "-f", "json")
     assert run_cli(capsys, "capture", *cut, "-o", graph).code == 0
     kept = run_cli(capsys, "operators", "plan", graph, *quick).data
-    said = run_cli(capsys, "operators", "plan", *cut, *quick, "-o", plan).data
-    assert set(said["plan"]["placement"]) == set(kept["plan"]["placement"])
+    report = run_cli(capsys, "operators", "plan", *cut, *quick, "-o", plan).data
+    assert set(report["plan"]["placement"]) == set(kept["plan"]["placement"])
     ran = run_cli(
         capsys, "operators", "run", *cut, plan, *on, "--steps", 1, "--check", "-f", "json"
     )
@@ -205,23 +205,23 @@ def test_micro_batches_are_planned_kept_and_run(
         (("--micro-batches", 2), "--micro-batches is for training steps"),
         (("--training", "--micro-batches", 5), "4 rows, 5 micro-batches"),
     ):
-        told = run_cli(capsys, "operators", "plan", cut[0], *on, *refused)
-        assert (told.code, why in told.err) == (1, True)
-    told = run_cli(capsys, "operators", "plan", graph, *on, "--micro-batches", 2)
-    assert "--micro-batches is for models" in told.err
+        output = run_cli(capsys, "operators", "plan", cut[0], *on, *refused)
+        assert (output.code, why in output.err) == (1, True)
+    output = run_cli(capsys, "operators", "plan", graph, *on, "--micro-batches", 2)
+    assert "--micro-batches is for models" in output.err
 
 
 def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
     """``dag:`` files have free links unless told otherwise, and contention never helps one plan."""
     source = f"dag:{published('dag/layered_n100_ccr1.0_s0.json')}"
-    ask = ("operators", "plan", source, "--planner", "heft", "-f", "json")
-    free = run_cli(capsys, *ask).data["value"]
+    command = ("operators", "plan", source, "--planner", "heft", "-f", "json")
+    free = run_cli(capsys, *command).data["value"]
     assert free == pytest.approx(777.744, abs=1e-3)
-    assert run_cli(capsys, *ask, "--links", "contended").data["value"] > free
+    assert run_cli(capsys, *command, "--links", "contended").data["value"] > free
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("plan", "none.json"), "none.json: cannot be read: No such file"),
         (("plan", "resnet50"), "is neither a file nor a model"),
@@ -242,23 +242,23 @@ def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_wrong_source_is_told_kindly(
     arguments: tuple[str, ...],
-    told: str,
+    message: str,
     problem_file: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What, where and what is known instead; exit code 1, nothing on stdout."""
-    given = [str(problem_file) if a == "PROBLEM" else a for a in arguments]
-    said = run_cli(capsys, "operators", *given)
-    assert said.code == 1
-    assert told in said.err
-    assert said.out == ""
+    words = [str(problem_file) if a == "PROBLEM" else a for a in arguments]
+    output = run_cli(capsys, "operators", *words)
+    assert output.code == 1
+    assert message in output.err
+    assert output.out == ""
 
 
 @pytest.mark.slow
 def test_run_measures_plan_and_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real worker processes: the promised keys, equal to eager, and the page has both timelines."""
     page = tmp_path / "run.html"
-    said = run_cli(
+    output = run_cli(
         capsys,
         "operators",
         "run",
@@ -275,13 +275,13 @@ def test_run_measures_plan_and_baseline(tmp_path: Path, capsys: pytest.CaptureFi
         "--report",
         page,
     )
-    assert said.code == 0
+    assert output.code == 0
     for key in ("predicted_s", "measured_s", "steps", "baseline", "engine", "emulated"):
-        assert key in said.data
-    assert said.data["max_abs_error"] == 0.0
-    assert said.data["check"]["passed"]
-    assert said.data["check"]["tolerance"] == 0.0
-    assert said.data["baseline"]["name"] in ("board-a", "board-b")
+        assert key in output.data
+    assert output.data["max_abs_error"] == 0.0
+    assert output.data["check"]["passed"]
+    assert output.data["check"]["tolerance"] == 0.0
+    assert output.data["baseline"]["name"] in ("board-a", "board-b")
     assert "measured timeline" in page.read_text(encoding="utf-8")
 
 
@@ -291,18 +291,18 @@ def test_a_failed_check_is_an_error_and_nothing_is_lost(
 ) -> None:
     """Exit code 1, tensor, step, distance and tolerance named; results printed and kept."""
     page, kept = tmp_path / "run.html", tmp_path / "run.json"
-    said = run_cli(
+    output = run_cli(
         capsys,
         *("operators", "run", "tests.cli.models:drifting", "--on", "edge-duo", "--steps", 2),
         *("--check", "--planner", "random", "-f", "json", "-o", kept, "--report", page),
     )
-    assert said.code == 1
-    check = said.data["check"]
+    assert output.code == 1
+    check = output.data["check"]
     assert not check["passed"]
-    assert said.data["max_abs_error"] == check["max_abs_error"] > 0.0
+    assert output.data["max_abs_error"] == check["max_abs_error"] > 0.0
     assert (check["first"]["role"], check["first"]["tensor"]) == ("output", "output")
-    assert f"output 'output' after step {check['first']['step']}" in said.err
-    assert "tolerance 0" in said.err
+    assert f"output 'output' after step {check['first']['step']}" in output.err
+    assert "tolerance 0" in output.err
     assert json.loads(kept.read_text(encoding="utf-8"))["check"] == check
     assert "FAILED: output" in page.read_text(encoding="utf-8")
 
@@ -311,17 +311,18 @@ def test_a_model_without_weights_is_planned_and_runs_from_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the meta device; without files it says what is missing."""
-    model, ask = "tests.cli.models:shapes_only", ("--on", "edge-duo", "--planner", "heft")
-    planned = run_cli(capsys, "operators", "plan", model, *ask, "-f", "json")
+    model, options = "tests.cli.models:shapes_only", ("--on", "edge-duo", "--planner", "heft")
+    planned = run_cli(capsys, "operators", "plan", model, *options, "-f", "json")
     assert planned.code == 0
     assert planned.data["value"] > 0
-    refused = run_cli(capsys, "operators", "run", model, *ask)
+    refused = run_cli(capsys, "operators", "run", model, *options)
     assert refused.code == 1
     assert "has no weights" in refused.err
     weights = tmp_path / "w.safetensors"
     save_file(tower()[0].state_dict(), weights)
     ran = run_cli(
-        capsys, *("operators", "run", model, *ask, "--steps", 1, "--weights", weights, "-f", "json")
+        capsys,
+        *("operators", "run", model, *options, "--steps", 1, "--weights", weights, "-f", "json"),
     )
     assert ran.code == 0
     assert ran.data["steps"] == 1
@@ -331,20 +332,20 @@ def test_a_stream_is_run_and_compared_with_eager(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Predicted beside measured, also on the page; `--adapt` and training steps are refused."""
-    ask = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
-    stream = (*ask, "--objective", "throughput", "--time-limit", 1)
+    command = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
+    stream = (*command, "--objective", "throughput", "--time-limit", 1)
     trace, kept = tmp_path / "trace.json.gz", tmp_path / "run.json"
-    said = run_cli(
+    output = run_cli(
         capsys, *stream, "--steps", 4, "--check", "--trace", trace, "-o", kept, "-f", "json"
     )
-    assert said.code == 0
-    assert said.data["check"]["passed"]
-    assert said.data["max_abs_error"] == 0.0
-    assert said.data["throughput_per_s"] == pytest.approx(1.0 / said.data["measured_s"])
-    assert said.data["in_flight"] >= 1
+    assert output.code == 0
+    assert output.data["check"]["passed"]
+    assert output.data["max_abs_error"] == 0.0
+    assert output.data["throughput_per_s"] == pytest.approx(1.0 / output.data["measured_s"])
+    assert output.data["in_flight"] >= 1
     assert trace.stat().st_size > 200
-    assert json.loads(kept.read_text(encoding="utf-8")) == said.data
+    assert json.loads(kept.read_text(encoding="utf-8")) == output.data
     for refused, why in (("--adapt", "--adapt is for steps"), ("--training", "one training step")):
-        said = run_cli(capsys, *stream, "--steps", 1, refused)
-        assert said.code == 1
-        assert why in said.err
+        output = run_cli(capsys, *stream, "--steps", 1, refused)
+        assert output.code == 1
+        assert why in output.err

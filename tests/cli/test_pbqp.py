@@ -37,12 +37,12 @@ def test_json_has_the_promised_keys(tmp_path: Path, capsys: pytest.CaptureFixtur
     """And the file kept with -o is the same document."""
     out = tmp_path / "answer.json"
     source = f"iopddl:{file_of(tmp_path, 10)}"
-    said = run_cli(capsys, "pbqp", "solve", source, "-f", "json", "-o", out, "--seed", 4)
-    assert said.code == 0
-    assert said.data.keys() >= KEYS
-    assert (said.data["value"], said.data["choices"]) == (6, [0, 1])
-    assert (said.data["status"], said.data["gap"], said.data["seed"]) == ("OPTIMAL", 0.0, 4)
-    assert json.loads(out.read_text()) == said.data
+    output = run_cli(capsys, "pbqp", "solve", source, "-f", "json", "-o", out, "--seed", 4)
+    assert output.code == 0
+    assert output.data.keys() >= KEYS
+    assert (output.data["value"], output.data["choices"]) == (6, [0, 1])
+    assert (output.data["status"], output.data["gap"], output.data["seed"]) == ("OPTIMAL", 0.0, 4)
+    assert json.loads(out.read_text()) == output.data
 
 
 def test_yaml_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,19 +57,19 @@ def test_infeasible_says_when_and_by_how_much(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 3."""
-    said = run_cli(capsys, "pbqp", "solve", f"iopddl:{file_of(tmp_path, 1)}")
-    assert (said.code, said.out) == (3, "")
-    assert "moment 2" in said.err
-    assert "1 above the limit 1" in said.err
+    output = run_cli(capsys, "pbqp", "solve", f"iopddl:{file_of(tmp_path, 1)}")
+    assert (output.code, output.out) == (3, "")
+    assert "moment 2" in output.err
+    assert "1 above the limit 1" in output.err
 
 
 def test_unnamed_format_and_missing_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 1 with a way out; 2 where the usage is wrong."""
-    said = run_cli(capsys, "pbqp", "solve", "pair.json")
-    assert said.code == 1
-    assert "iopddl:pair.json" in said.err
+    output = run_cli(capsys, "pbqp", "solve", "pair.json")
+    assert output.code == 1
+    assert "iopddl:pair.json" in output.err
     assert run_cli(capsys, "pbqp", "solve", f"iopddl:{tmp_path}/none.json.gz").code == 1
     assert run_cli(capsys, "pbqp", "solve").code == 2
 
@@ -98,7 +98,7 @@ def test_interrupted_search_gives_its_best(
     path.write_text(json.dumps({"problem": problem}))
     monkeypatch.setattr(memory_search, "prove", stop)
     monkeypatch.setattr(memory_search, "anneal", stop)
-    said = run_cli(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
-    assert said.code == 0
-    assert said.data["status"] == "INTERRUPTED"
-    assert "best choice so far" in said.err
+    output = run_cli(capsys, "pbqp", "solve", f"iopddl:{path}", "-f", "json")
+    assert output.code == 0
+    assert output.data["status"] == "INTERRUPTED"
+    assert "best choice so far" in output.err

@@ -32,13 +32,13 @@ def test_copies_are_planned_and_simulated(
     """Both accelerators with everything: half of 8 s; the file keeps who copies whom."""
     pytest.importorskip("ortools")
     plan = tmp_path / "plan.json"
-    asked = ("--objective", "throughput", "--replication", "-f", "json")
-    said = run_cli(capsys, "operators", "plan", star_file, *asked, "-o", plan)
-    assert said.data["status"] == "OPTIMAL"
-    assert said.data["value"] == pytest.approx(4.0)
-    assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
-    again = run_cli(capsys, "operators", "simulate", star_file, plan, *asked)
-    assert again.data["value"] == said.data["value"]
+    options = ("--objective", "throughput", "--replication", "-f", "json")
+    output = run_cli(capsys, "operators", "plan", star_file, *options, "-o", plan)
+    assert output.data["status"] == "OPTIMAL"
+    assert output.data["value"] == pytest.approx(4.0)
+    assert output.data["plan"]["replica_of"] == {"dev1": "dev0"}
+    again = run_cli(capsys, "operators", "simulate", star_file, plan, *options)
+    assert again.data["value"] == output.data["value"]
 
 
 def test_copies_pay_for_what_they_learn(
@@ -46,28 +46,28 @@ def test_copies_pay_for_what_they_learn(
 ) -> None:
     """A slow link makes copies useless: 4 s and a transfer each is the best pipeline."""
     pytest.importorskip("ortools")
-    asked = ("--objective", "throughput", "--replication", "--sync-bandwidth", "4bps")
-    said = run_cli(capsys, "operators", "plan", star_file, *asked, "-f", "json")
-    assert said.data["value"] == pytest.approx(5.0)
-    assert not said.data["plan"]["replica_of"]
+    options = ("--objective", "throughput", "--replication", "--sync-bandwidth", "4bps")
+    output = run_cli(capsys, "operators", "plan", star_file, *options, "-f", "json")
+    assert output.data["value"] == pytest.approx(5.0)
+    assert not output.data["plan"]["replica_of"]
 
 
 def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tensor within a cluster costs a tenth; a pass has its own largest load."""
     pytest.importorskip("ortools")
-    asked = ("--objective", "throughput", "--clusters", "1", "-f", "json")
-    said = run_cli(capsys, "operators", "plan", star_file, *asked)
-    assert said.data["value"] == pytest.approx(4.1)
-    assert "clusters" in said.data["objective"]
-    said = run_cli(
+    options = ("--objective", "throughput", "--clusters", "1", "-f", "json")
+    output = run_cli(capsys, "operators", "plan", star_file, *options)
+    assert output.data["value"] == pytest.approx(4.1)
+    assert "clusters" in output.data["objective"]
+    output = run_cli(
         capsys, "operators", "plan", star_file, "--objective", "diffmaxima", "-f", "json"
     )
-    assert said.data["objective"] == "throughput, diffmaxima"
-    assert said.data["value"] == pytest.approx(7.0)
+    assert output.data["objective"] == "throughput, diffmaxima"
+    assert output.data["value"] == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "hint"),
+    ("options", "hint"),
     [
         (("--sync-bandwidth", "1Gbps"), "--replication"),
         (("--clusters", "3"), "fewer accelerators"),
@@ -77,21 +77,21 @@ def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_options_that_make_no_sense_say_why(
-    star_file: Path, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], hint: str
+    star_file: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], hint: str
 ) -> None:
     """Exit code 1 and what to do."""
-    said = run_cli(capsys, "operators", "plan", star_file, *asked)
-    assert said.code == 1
-    assert hint in said.err
+    output = run_cli(capsys, "operators", "plan", star_file, *options)
+    assert output.code == 1
+    assert hint in output.err
 
 
 def test_clusters_over_links_are_for_the_cluster_file(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Links say which are faster."""
-    said = run_cli(capsys, "operators", "plan", problem_file, "--clusters", "2")
-    assert said.code == 1
-    assert "cluster file" in said.err
+    output = run_cli(capsys, "operators", "plan", problem_file, "--clusters", "2")
+    assert output.code == 1
+    assert "cluster file" in output.err
 
 
 def test_copies_on_devices_that_differ(
@@ -107,18 +107,18 @@ def test_copies_on_devices_that_differ(
         name="unlike",
     )
     file, plan = write_problem(problem, tmp_path / "unlike.json"), tmp_path / "plan.json"
-    asked = ("--objective", "throughput", "--replication", "--by-speed", "-f", "json")
-    said = run_cli(capsys, "operators", "plan", file, *asked, "-o", plan)
-    assert (said.data["planner"], said.data["status"]) == ("whole-copies", "OPTIMAL")
-    assert said.data["value"] == pytest.approx(16 / 3)
-    assert said.data["plan"]["replica_of"] == {"dev1": "dev0"}
-    again = run_cli(capsys, "operators", "simulate", file, plan, *asked)
-    assert again.data["value"] == said.data["value"]
+    options = ("--objective", "throughput", "--replication", "--by-speed", "-f", "json")
+    output = run_cli(capsys, "operators", "plan", file, *options, "-o", plan)
+    assert (output.data["planner"], output.data["status"]) == ("whole-copies", "OPTIMAL")
+    assert output.data["value"] == pytest.approx(16 / 3)
+    assert output.data["plan"]["replica_of"] == {"dev1": "dev0"}
+    again = run_cli(capsys, "operators", "simulate", file, plan, *options)
+    assert again.data["value"] == output.data["value"]
     for refused, text in (
         ((file, "--by-speed"), "--by-speed is for copies\n  next: add --replication"),
-        ((star_file, *asked), "halves: --by-speed is for devices with links between them"),
-        ((file, *asked[2:], "--objective", "diffmaxima"), "--by-speed is for the largest load"),
+        ((star_file, *options), "halves: --by-speed is for devices with links between them"),
+        ((file, *options[2:], "--objective", "diffmaxima"), "--by-speed is for the largest load"),
     ):
-        said = run_cli(capsys, "operators", "plan", *refused)
-        assert said.code == 1
-        assert text in said.err
+        output = run_cli(capsys, "operators", "plan", *refused)
+        assert output.code == 1
+        assert text in output.err

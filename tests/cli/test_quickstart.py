@@ -31,18 +31,18 @@ def test_quickstart_runs_and_ends_with_a_table(
         Job("tests.cli.models:tiny_gpt", training=True, batches=text_batches),
     )
     monkeypatch.setattr(demonstration, "JOBS", jobs)
-    said = run_cli(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
-    assert said.code == 0, said.err
+    output = run_cli(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
+    assert output.code == 0, output.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
-        assert said.out.count(words) >= 2
-    *_, head, stream, training, shares, own = said.out.strip().splitlines()
+        assert output.out.count(words) >= 2
+    *_, head, stream, training, shares, own = output.out.strip().splitlines()
     assert head.split() == ["fastest", "board", "all", "boards", "gain", "differs", "from", "eager"]
     assert stream.startswith("tower, stream")
     assert "/s" in stream
     assert training.startswith("tower, training step")
     assert shares.startswith("tiny_gpt, training on shares of the batch")
     assert ", limit 1." in shares
-    assert ", after 2 steps " in said.out
+    assert ", after 2 steps " in output.out
     assert own.startswith("your own model, five lines")
     assert len(demonstration.five_lines().splitlines()) == 5
     assert {path.name for path in tmp_path.iterdir()} == {

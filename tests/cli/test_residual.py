@@ -30,18 +30,18 @@ def test_a_correction_stands_beside_the_judge(
 ) -> None:
     """The value stays the judge's, the saved plan is the same; twice as long is said beside it."""
     plan, again = tmp_path / "plan.json", tmp_path / "again.json"
-    ask = ("operators", "simulate", problem_file, plan)
+    command = ("operators", "simulate", problem_file, plan)
     quick = ("operators", "plan", problem_file, "--planner", "heft")
     planned = run_cli(capsys, *quick, "-o", plan, "-f", "json").data
-    found = run_cli(capsys, *ask, "--residual", runs_file, "-f", "json", "-o", again)
+    found = run_cli(capsys, *command, "--residual", runs_file, "-f", "json", "-o", again)
     assert found.code == 0
     assert found.data["value"] == planned["value"]
     assert found.data["corrected"]["value"] == pytest.approx(2 * planned["value"], rel=0.02)
     assert (found.data["corrected"]["runs"], found.data["corrected"]["models"]) == (4, 2)
-    text = run_cli(capsys, *ask, "--residual", runs_file).out
+    text = run_cli(capsys, *command, "--residual", runs_file).out
     assert "corrected by 4 measured runs of 2 models" in text
     assert text.startswith("predicted latency 16 s")
-    assert "corrected" not in run_cli(capsys, *ask, "-f", "json").data
+    assert "corrected" not in run_cli(capsys, *command, "-f", "json").data
     assert run_cli(capsys, "operators", "simulate", problem_file, again).code == 0
 
 
@@ -51,25 +51,30 @@ def test_wrong_files_are_named(
     """A problem is no file of measured runs; nothing is run before a file is known to be one."""
     plan = tmp_path / "plan.json"
     run_cli(capsys, "operators", "plan", problem_file, "--planner", "heft", "-o", plan)
-    said = run_cli(capsys, "operators", "simulate", problem_file, plan, "--residual", problem_file)
-    assert said.code == 1
-    assert "problem.json" in said.err
-    assert "next:" in said.err
+    output = run_cli(
+        capsys, "operators", "simulate", problem_file, plan, "--residual", problem_file
+    )
+    assert output.code == 1
+    assert "problem.json" in output.err
+    assert "next:" in output.err
     model = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo")
-    for ask in (("--record", problem_file), ("--record", plan, "--adapt")):
-        said = run_cli(capsys, *model, *ask)
-        assert (said.code, said.out) == (1, "")
-        assert "next:" in said.err
+    for options in (("--record", problem_file), ("--record", plan, "--adapt")):
+        output = run_cli(capsys, *model, *options)
+        assert (output.code, output.out) == (1, "")
+        assert "next:" in output.err
 
 
 @pytest.mark.slow
 def test_runs_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the same model: two runs, with what the command printed."""
     file = tmp_path / "runs.json"
-    ask = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--steps", 2)
-    said = run_cli(capsys, *ask, "--planner", "random", "--record", file, "-f", "json")
-    assert said.code == 0
+    command = ("operators", "run", "tests.cli.models:tower", "--on", "edge-duo", "--steps", 2)
+    output = run_cli(capsys, *command, "--planner", "random", "--record", file, "-f", "json")
+    assert output.code == 0
     (run,) = read_runs(file)
-    assert (run.predicted_s, run.measured_s) == (said.data["predicted_s"], said.data["measured_s"])
+    assert (run.predicted_s, run.measured_s) == (
+        output.data["predicted_s"],
+        output.data["measured_s"],
+    )
     assert run.devices == ("board-a", "board-b")
-    assert f"added to {file}, which has 1 measured runs now" in said.err
+    assert f"added to {file}, which has 1 measured runs now" in output.err

@@ -30,11 +30,11 @@ def test_a_plan_says_what_it_is_worth(
 ) -> None:
     """Value, bound, moves; and simulate agrees with it."""
     saved = tmp_path / "plan.json"
-    said = run_cli(
+    output = run_cli(
         capsys, "samples", "plan", nodes_file, "--planner", "lp", "-f", "json", "-o", saved
     )
-    assert said.code == 0
-    data = said.data
+    assert output.code == 0
+    data = output.data
     assert data["lower_bound"] <= data["value"] <= 1.02 * data["lower_bound"]
     assert data["plan"]["speed_up"] > 1.5
     assert {"from", "to", "samples"} <= data["plan"]["moves"][0].keys()
@@ -49,9 +49,11 @@ def test_a_plan_says_what_it_is_worth(
 
 def test_compare_shows_every_planner(nodes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""
-    said = run_cli(capsys, "samples", "compare", nodes_file, "--time-limit", 2)
-    assert said.code == 0
-    assert all(name in said.out for name in ("none", "proportional", "greedy", "nic", "lp", "ilp"))
+    output = run_cli(capsys, "samples", "compare", nodes_file, "--time-limit", 2)
+    assert output.code == 0
+    assert all(
+        name in output.out for name in ("none", "proportional", "greedy", "nic", "lp", "ilp")
+    )
 
 
 def test_the_table_says_who_gains_what(
@@ -59,8 +61,8 @@ def test_the_table_says_who_gains_what(
 ) -> None:
     """Speed-up over not moving, and a page with the flows."""
     page = tmp_path / "plan.html"
-    said = run_cli(capsys, "samples", "plan", nodes_file, "--planner", "greedy", "--report", page)
-    assert "times as fast as not moving" in said.out
+    output = run_cli(capsys, "samples", "plan", nodes_file, "--planner", "greedy", "--report", page)
+    assert "times as fast as not moving" in output.out
     text = page.read_text(encoding="utf-8")
     assert "Map of flows" in text
     assert "http" not in text.replace("http://www.w3.org", "")
@@ -73,16 +75,16 @@ def test_too_much_data_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixtu
         '{"nodes": [{"name": "a", "samples": 9, "seconds_per_sample": 1, "storage": 7}],'
         ' "sample_bytes": 1}'
     )
-    said = run_cli(capsys, "samples", "plan", path)
-    assert said.code == 3
-    assert "2 samples too many" in said.err
+    output = run_cli(capsys, "samples", "plan", path)
+    assert output.code == 3
+    assert "2 samples too many" in output.err
 
 
 def test_an_unknown_regime_has_a_near_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As every unknown name."""
-    said = run_cli(capsys, "samples", "generate", "heavi")
-    assert said.code == 1
-    assert "did you mean 'heavy'" in said.err
+    output = run_cli(capsys, "samples", "generate", "heavi")
+    assert output.code == 1
+    assert "did you mean 'heavy'" in output.err
 
 
 def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,15 +104,15 @@ def test_a_run_is_measured_beside_its_peers(
         ' {"name": "b", "samples": 6, "seconds_per_sample": 0.1}],'
         ' "links": [{"from": "a", "to": "b", "bandwidth": 1e6}], "sample_bytes": 1000}'
     )
-    said = run_cli(
+    output = run_cli(
         capsys, "samples", "run", path, "--speed", 20, "--baseline", "none", "-f", "json"
     )
-    assert said.code == 0
-    ours, still = said.data["runs"]
+    assert output.code == 0
+    ours, still = output.data["runs"]
     assert ours["moved_samples"] == 27
     assert still["moved_samples"] == 0
     assert still["predicted_s"] == pytest.approx(6.0)
-    assert said.data["emulated"]
+    assert output.data["emulated"]
     wrong = run_cli(capsys, "samples", "run", path, "--baseline", "fedavgs")
     assert "did you mean 'fedavg'" in wrong.err
 
@@ -127,18 +129,18 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     pytest.importorskip("torch")
     path = tmp_path / "two.json"
     path.write_text(TWO)
-    asked = ("samples", "run", path, "--adapt", "--slow", "a:1:4", "--speed", 20)
-    said = run_cli(capsys, *asked, "--planner", "lp", "-f", "json")
-    assert said.code == 0
-    first, second, third = said.data["epochs"]
+    command = ("samples", "run", path, "--adapt", "--slow", "a:1:4", "--speed", 20)
+    output = run_cli(capsys, *command, "--planner", "lp", "-f", "json")
+    assert output.code == 0
+    first, second, third = output.data["epochs"]
     assert (first["moved_samples"], third["moved_samples"]) == (0, 0)
     assert second["planned"]
     assert second["moved_samples"] > 15
-    assert said.data["measured_s"] >= sum(e["measured_s"] for e in said.data["epochs"])
+    assert output.data["measured_s"] >= sum(e["measured_s"] for e in output.data["epochs"])
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("options", "message"),
     [
         (("--kill", "a:1"), "go with --adapt"),
         (("--adapt", "--kill", "aa:1"), "did you mean 'a'"),
@@ -155,14 +157,14 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_trouble_that_is_none_is_refused(
-    asked: tuple[str, ...], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything starts."""
     path = tmp_path / "two.json"
     path.write_text(TWO)
-    said = run_cli(capsys, "samples", "run", path, *asked)
-    assert said.code == 1
-    assert told in said.err
+    output = run_cli(capsys, "samples", "run", path, *options)
+    assert output.code == 1
+    assert message in output.err
 
 
 def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,12 +172,12 @@ def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     pytest.importorskip("torch")
     path, page = tmp_path / "two.json", tmp_path / "run.html"
     path.write_text(TWO)
-    asked = ("samples", "run", path, "--planner", "lp", "--epochs", 1, "--report", page)
-    said = run_cli(capsys, *asked, "--baseline", "none", "--speed", 1e5)
-    assert said.code == 0
-    assert "this machine cannot compute as fast" in said.err
+    command = ("samples", "run", path, "--planner", "lp", "--epochs", 1, "--report", page)
+    output = run_cli(capsys, *command, "--baseline", "none", "--speed", 1e5)
+    assert output.code == 0
+    assert "this machine cannot compute as fast" in output.err
     assert "Predicted beside measured" in page.read_text(encoding="utf-8")
-    assert run_cli(capsys, *asked, "--adapt", "--speed", 50).code == 0
+    assert run_cli(capsys, *command, "--adapt", "--speed", 50).code == 0
     assert "Samples of each node" in page.read_text(encoding="utf-8")
 
 
@@ -184,13 +186,13 @@ def test_what_has_ended_is_handed_over_before_an_error(
 ) -> None:
     """An adaptive run that fails in its second epoch; planning had the seed and the time asked."""
     pytest.importorskip("torch")
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
 
     class Failing:
         def __init__(
             self, problem: Any, shards: Any, digests: Any, recipe: Recipe, *_: Any, **x: Any
         ):
-            given.update(x, seed=recipe.seed)
+            settings.update(x, seed=recipe.seed)
 
         def steps(self) -> Iterator[Step]:
             yield Step(Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way")
@@ -199,15 +201,15 @@ def test_what_has_ended_is_handed_over_before_an_error(
     monkeypatch.setattr("placewright.samples.adaptive.replanning.Adaptive", Failing)
     path, kept, page = (tmp_path / name for name in ("two.json", "run.json", "run.html"))
     path.write_text(TWO)
-    asked = ("samples", "run", path, "--adapt", "--time-limit", 4, "--seed", 9)
-    said = run_cli(capsys, *asked, "-o", kept, "--report", page)
-    assert said.code == 1
-    assert "a sample was lost" in said.err
-    assert "not planned again: no way" in said.err
-    assert "7 samples" in said.out or "no plan" in said.out
+    command = ("samples", "run", path, "--adapt", "--time-limit", 4, "--seed", 9)
+    output = run_cli(capsys, *command, "-o", kept, "--report", page)
+    assert output.code == 1
+    assert "a sample was lost" in output.err
+    assert "not planned again: no way" in output.err
+    assert "7 samples" in output.out or "no plan" in output.out
     assert json.loads(kept.read_text())["epochs"][0]["unplanned"] == "no way"
     assert "Samples of each node" in page.read_text(encoding="utf-8")
-    assert (given["planning_s"], given["seed"]) == (4.0, 9)
+    assert (settings["planning_s"], settings["seed"]) == (4.0, 9)
 
 
 @pytest.mark.parametrize("end", ["yaml", "json.gz", "yml.gz"])
@@ -217,8 +219,8 @@ def test_plans_come_back_from_any_file(
     """Nodes and plan, named by their ends; packed where they say so."""
     nodes, plan = tmp_path / f"nodes.{end}", tmp_path / f"plan.{end}"
     assert run_cli(capsys, "samples", "generate", "mild", "--nodes", 4, "-o", nodes, "-q").code == 0
-    asked = ("samples", "plan", nodes, "--planner", "greedy", "-o", plan, "-f", "json")
-    made = run_cli(capsys, *asked).data
+    command = ("samples", "plan", nodes, "--planner", "greedy", "-o", plan, "-f", "json")
+    made = run_cli(capsys, *command).data
     assert (
         run_cli(capsys, "samples", "simulate", nodes, plan, "-f", "json").data["value"]
         == (made["value"])
@@ -231,6 +233,6 @@ def test_plans_come_back_from_any_file(
 
 def test_more_nodes_than_any_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With their number."""
-    said = run_cli(capsys, "samples", "generate", "mild", "--nodes", 300_000)
-    assert said.code == 1
-    assert "300000 nodes are too many" in said.err
+    output = run_cli(capsys, "samples", "generate", "mild", "--nodes", 300_000)
+    assert output.code == 1
+    assert "300000 nodes are too many" in output.err

@@ -105,8 +105,8 @@ def test_selftest_makes_and_removes_what_is_not_up(
 ) -> None:
     """Asked against got for each link and device; the exit code tells whether all are right."""
     monkeypatch.setattr("placewright.testbed.selftest._SPIN_S", 0.4)
-    said = run_cli(capsys, "testbed", "selftest", file, "-f", "json")
-    assert [(f["what"], f["where"], f["asked"]) for f in said.data] == [
+    output = run_cli(capsys, "testbed", "selftest", file, "-f", "json")
+    assert [(f["what"], f["where"], f["asked"]) for f in output.data] == [
         ("rate", "a:1 -> b", 1e7),
         ("delay", "a:1 -> b", 1e-3),
         ("rate", "b -> a:1", 1e7),
@@ -114,7 +114,7 @@ def test_selftest_makes_and_removes_what_is_not_up(
         ("cpu", "a:1", 1.0),
         ("cpu", "b", 0.5),
     ]
-    assert said.code == (0 if all(f["ok"] for f in said.data) else 1)
+    assert output.code == (0 if all(f["ok"] for f in output.data) else 1)
     assert not any(bed.cluster.name == file.stem for bed in Testbed.all())
 
 

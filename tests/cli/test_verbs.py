@@ -21,9 +21,9 @@ def test_devices_writes_a_file_to_start_from(
 ) -> None:
     """A preset as a file is read back equal; JSON and YAML say the same."""
     kept = tmp_path / "mine.yaml"
-    said = run_cli(capsys, "devices", "--on", "mixed-8", "-o", kept, "-f", "json")
+    output = run_cli(capsys, "devices", "--on", "mixed-8", "-o", kept, "-f", "json")
     assert read_cluster(kept) == Cluster.preset("mixed-8")
-    assert said.data == yaml.safe_load(kept.read_text(encoding="utf-8"))
+    assert output.data == yaml.safe_load(kept.read_text(encoding="utf-8"))
     assert run_cli(capsys, "devices", "--on", kept).out == f"{Cluster.preset('mixed-8')}\n"
 
 
@@ -64,8 +64,8 @@ def test_show_makes_a_page_of_every_file(
     run_cli(capsys, "devices", "--on", "edge-duo", "-o", tmp_path / "cluster.yaml")
     for file in (*files.values(), problem_file, tmp_path / "cluster.yaml"):
         page = tmp_path / f"{file.name}.html"
-        said = run_cli(capsys, "show", file, "-o", page, "--no-open")
-        assert (said.code, said.out) == (0, f"{page}\n")
+        output = run_cli(capsys, "show", file, "-o", page, "--no-open")
+        assert (output.code, output.out) == (0, f"{page}\n")
         assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert opened == []
     run_cli(capsys, "show", files["plan"], "-o", tmp_path / "again.html")
@@ -77,11 +77,11 @@ def test_nodes_and_moves_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     nodes, plan, page = (tmp_path / name for name in ("n.yaml", "plan.json", "page.html"))
     run_cli(capsys, "samples", "generate", "mild", "--nodes", "3", "-o", nodes)
     run_cli(capsys, "samples", "plan", nodes, "-o", plan)
-    for file, told in ((nodes, "sample"), (plan, "samples move, the most first")):
+    for file, message in ((nodes, "sample"), (plan, "samples move, the most first")):
         assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
-        assert told in page.read_text(encoding="utf-8")
-    said = run_cli(capsys, "operators", "plan", plan)
-    assert (said.code, "is a plan of samples" in said.err) == (1, True)
+        assert message in page.read_text(encoding="utf-8")
+    output = run_cli(capsys, "operators", "plan", plan)
+    assert (output.code, "is a plan of samples" in output.err) == (1, True)
 
 
 def test_a_plan_that_says_little_is_shown(
@@ -98,7 +98,7 @@ def test_show_tells_what_it_does_not_know(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A list and a stranger's JSON are no documents of ours; a hurt plan names its field."""
-    for text, told in (
+    for text, message in (
         ("[1]", "its top is a list"),
         ('{"a": 1}', "its keys: a"),
         ('{"plan": {"placement": 3}}', "plan.placement"),
@@ -116,10 +116,10 @@ def test_show_tells_what_it_does_not_know(
     ):
         file = tmp_path / "x.json"
         file.write_text(text)
-        said = run_cli(capsys, "show", file, "--no-open", "-o", tmp_path / "x.html")
-        assert said.code == 1
-        assert told in said.err
-        assert "x.json" in said.err
+        output = run_cli(capsys, "show", file, "--no-open", "-o", tmp_path / "x.html")
+        assert output.code == 1
+        assert message in output.err
+        assert "x.json" in output.err
 
 
 def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +139,8 @@ def test_a_problem_is_not_profiled_again(
 ) -> None:
     """Its costs are its own; options that would be ignored are refused."""
     for option in (("--method", "isolated"), ("--table", "kept.json")):
-        said = run_cli(capsys, "profile", problem_file, *option)
-        assert (said.code, f"{option[0]} is for models and graphs" in said.err) == (1, True)
+        output = run_cli(capsys, "profile", problem_file, *option)
+        assert (output.code, f"{option[0]} is for models and graphs" in output.err) == (1, True)
 
 
 def test_a_kept_profile_is_measured_once(
@@ -148,14 +148,23 @@ def test_a_kept_profile_is_measured_once(
 ) -> None:
     """The second profile takes its seconds from the table, to the last bit."""
     table = tmp_path / "table.json"
-    ask = ("profile", "tests.cli.models:tower", "--on", "edge-duo", "--table", table, "-f", "json")
-    first = run_cli(capsys, *ask)
+    command = (
+        "profile",
+        "tests.cli.models:tower",
+        "--on",
+        "edge-duo",
+        "--table",
+        table,
+        "-f",
+        "json",
+    )
+    first = run_cli(capsys, *command)
     assert (first.code, table.exists()) == (0, True)
-    assert run_cli(capsys, *ask).data == first.data
+    assert run_cli(capsys, *command).data == first.data
     there = table.read_text(encoding="utf-8")
     table.write_text(there.replace('"machine": "', '"machine": "Another '), encoding="utf-8")
-    assert "was measured on another machine" in run_cli(capsys, *ask).err
-    computed = run_cli(capsys, *ask[:-4], "--method", "analytic", "-f", "json")
+    assert "was measured on another machine" in run_cli(capsys, *command).err
+    computed = run_cli(capsys, *command[:-4], "--method", "analytic", "-f", "json")
     assert computed.data["operators"] == first.data["operators"]
 
 
@@ -165,8 +174,8 @@ def test_a_profile_that_cannot_be_kept_is_refused_first(
     """Not once everything was captured and measured."""
     monkeypatch.setattr(sources, "load_graph", lambda *_, **__: pytest.fail("was captured"))
     table = tmp_path / "missing" / "t.json"
-    said = run_cli(capsys, "profile", "tests.cli.models:tower", "--table", table)
-    assert (said.code, "t.json: cannot be written" in said.err) == (1, True)
+    output = run_cli(capsys, "profile", "tests.cli.models:tower", "--table", table)
+    assert (output.code, "t.json: cannot be written" in output.err) == (1, True)
 
 
 def test_a_file_of_another_wing_is_told_apart(
@@ -182,9 +191,9 @@ def test_a_file_of_another_wing_is_told_apart(
     for name in files:
         for other, path in files.items():
             if other != name:
-                said = run_cli(capsys, name, "plan", path)
-                assert said.code == 1
-                assert f"is a problem of {other}, not a problem of {name}" in said.err
-                assert f"placewright {other} plan {path}" in said.err
-    said = run_cli(capsys, "layers", "simulate", files["layers"], files["samples"])
-    assert "is a problem of samples, not a plan of layers" in said.err
+                output = run_cli(capsys, name, "plan", path)
+                assert output.code == 1
+                assert f"is a problem of {other}, not a problem of {name}" in output.err
+                assert f"placewright {other} plan {path}" in output.err
+    output = run_cli(capsys, "layers", "simulate", files["layers"], files["samples"])
+    assert "is a problem of samples, not a plan of layers" in output.err

@@ -112,7 +112,7 @@ def test_one_way_links_and_shared_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("devices:\n  - {name: a, memry: 2GiB}", "c.yaml, line 2: devices[0].memry: unknown key"),
         ("devices:\n  - {name: a, memry: 2GiB}", "did you mean 'memory'?"),
@@ -147,11 +147,11 @@ def test_one_way_links_and_shared_channels() -> None:
         ("devices: !!python/object/apply:os.system [ls]", "is not valid YAML"),
     ],
 )
-def test_a_wrong_file_is_told_by_file_and_field(text: str, told: str) -> None:
+def test_a_wrong_file_is_told_by_file_and_field(text: str, message: str) -> None:
     """What is wrong, where, by how much, and what next."""
     with pytest.raises(InputError) as caught:
         Cluster.from_text(text, where="c.yaml", name="c")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("c.yaml")
 
 

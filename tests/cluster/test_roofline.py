@@ -65,7 +65,7 @@ def test_no_overhead_is_not_an_unknown_one(kind: str) -> None:
 def test_speed_scales_what_is_assumed_and_not_what_is_given() -> None:
     """What a device says of itself holds at any speed; half the speed doubles all the rest."""
     operators = [Operator("a", "aten.mm.default", flops=2e9, bytes_accessed=1e6)]
-    given = [analytic_seconds(operators, replace(DEVICE, speed=speed)) for speed in (1.0, 0.5)]
+    computed = [analytic_seconds(operators, replace(DEVICE, speed=speed)) for speed in (1.0, 0.5)]
     assumed = [analytic_seconds(operators, Device("d", speed=speed)) for speed in (1.0, 0.5)]
-    assert given[0] == given[1]
+    assert computed[0] == computed[1]
     assert assumed[1] == pytest.approx(2 * assumed[0])

@@ -83,8 +83,8 @@ X = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
 
 def placed(model: nn.Module, example: Any = X, **settings: Any) -> PlacedModel:
     """On three devices of this machine, planned at once."""
-    asked = {"planner": "round-robin", "method": "analytic"} | settings
-    return placewright.place(model, example, TRIO, **asked)
+    options = {"planner": "round-robin", "method": "analytic"} | settings
+    return placewright.place(model, example, TRIO, **options)
 
 
 @pytest.fixture(scope="module")
@@ -315,8 +315,8 @@ def test_caches_and_output_classes_of_transformers_go_in_and_out() -> None:
         n_embd=16, n_layer=2, n_head=2, vocab_size=9, n_positions=16, bos_token_id=0, eos_token_id=0
     )
     model, ids = transformers.GPT2LMHeadModel(config), torch.tensor([[1, 2, 3]])
-    asked = {"planner": "round-robin", "method": "analytic"}
-    with placewright.place(model, {"input_ids": ids}, TRIO, **asked) as up:
+    options = {"planner": "round-robin", "method": "analytic"}
+    with placewright.place(model, {"input_ids": ids}, TRIO, **options) as up:
         first, wanted = up(input_ids=ids), expected(model, ids)
         then = up(input_ids=ids[:, :1], past_key_values=first.past_key_values)
     assert type(first) is type(wanted)

@@ -30,8 +30,8 @@ def on_meta() -> Net:
 
 def placed(model: nn.Module, inputs: Any = X, **settings: Any) -> PlacedModel:
     """Planned at once."""
-    asked = {"planner": "round-robin", "method": "analytic"} | settings
-    return placewright.place(model, inputs, TRIO, **asked)
+    options = {"planner": "round-robin", "method": "analytic"} | settings
+    return placewright.place(model, inputs, TRIO, **options)
 
 
 @pytest.fixture

@@ -178,9 +178,9 @@ def test_options_of_pytorch_models_are_refused(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Options of PyTorch models are refused."""
-    said = run_cli(capsys, "operators", "run", branching(tmp_path / "cnn.onnx"), option)
-    assert said.code == 1
-    assert f"{option} is for PyTorch models" in said.err
+    output = run_cli(capsys, "operators", "run", branching(tmp_path / "cnn.onnx"), option)
+    assert output.code == 1
+    assert f"{option} is for PyTorch models" in output.err
 
 
 def test_a_plan_of_another_model_is_refused(file: ModelFile, tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def batch(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 def placed(**settings: Any) -> PlacedModel:
     """The training step on three devices of this machine, planned at once."""
     x, y = batch()
-    asked: dict[str, Any] = {"training": True, "loss_fn": LOSS, "targets": y} | settings
-    return placewright.place(net(), x, TRIO, method="analytic", planner="round-robin", **asked)
+    options: dict[str, Any] = {"training": True, "loss_fn": LOSS, "targets": y} | settings
+    return placewright.place(net(), x, TRIO, method="analytic", planner="round-robin", **options)
 
 
 @pytest.fixture

@@ -128,11 +128,11 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
 ) -> None:
     """The split is predicted to take 5.6 s, one device 6 s: executed it is the other way round."""
     known, workers = slowed(1.4), FakeWorkers(engine)
-    monkeypatch.setattr(planning, "measured_interference", lambda *given, **options: known)
+    monkeypatch.setattr(planning, "measured_interference", lambda *any_workers, **options: known)
     monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
-    given: Any = workers
+    any_workers: Any = workers
     with caplog.at_level(logging.INFO, logger="placewright"):
-        placed = deploy(LOAD, given, time_limit_s=5.0, trials=trials, monitor=Listener())
+        placed = deploy(LOAD, any_workers, time_limit_s=5.0, trials=trials, monitor=Listener())
     assert len(set(placed.plan.placement.tolist())) == devices
     assert ("only:dev0 5" in caplog.text) == (devices == 1)
     singles = [c.value for c in results_of(known, "auto")[0].candidates if c.planner == "only:dev0"]
@@ -148,19 +148,19 @@ def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run() -> None:
 
     known = slowed(1.4)
     results = results_of(known, "auto")
-    given: Any = Pressed()
-    assert tried(LOAD, known, results, given, Listener()).result is results[0]
+    workers: Any = Pressed()
+    assert tried(LOAD, known, results, workers, Listener()).result is results[0]
     second = replace(results[1], status=Status.INTERRUPTED)
-    given = FakeWorkers()
-    assert tried(LOAD, known, (results[0], second), given, Listener()).result is results[0]
+    workers = FakeWorkers()
+    assert tried(LOAD, known, (results[0], second), workers, Listener()).result is results[0]
 
 
 def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
     """Those that are left cannot be used: the session has lost one."""
     known, workers = slowed(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
-    results, given = results_of(known, "auto"), workers
-    handed: Any = given
-    assert tried(LOAD, known, results, handed, Listener()).result is results[0]
+    results = results_of(known, "auto")
+    any_workers: Any = workers
+    assert tried(LOAD, known, results, any_workers, Listener()).result is results[0]
     assert workers.discarded == 1
 
 
@@ -193,9 +193,9 @@ def test_a_stream_that_is_taken_is_judged_by_what_it_took(
 def test_workers_are_closed_where_planning_fails() -> None:
     """Nobody is left to close them."""
     workers = FakeWorkers("local")
-    given: Any = workers
+    any_workers: Any = workers
     with pytest.raises(Exception, match="nobody"):
-        deploy(LOAD, given, planner="nobody", monitor=Listener())
+        deploy(LOAD, any_workers, planner="nobody", monitor=Listener())
     assert workers.closed == 1
 
 

@@ -60,10 +60,10 @@ def test_a_saved_plan_with_copies_is_judged_as_one(tmp_path: Path) -> None:
 
 def test_auto_copies_a_stage_where_not_every_device_can_have_the_model() -> None:
     """Two boards share the long first half, the third one has the rest; none holds all of it."""
-    asked = tiny(
+    problem = tiny(
         [[2.0, 2.0, 9.0], [9.0, 9.0, 1.0]], [(0, 0.1, [1])], latency_s=0.0, objective="throughput"
     ).replace(resident_bytes=np.array([5.0, 5.0]), memory_bytes=np.full(3, 9.0))
-    known = InterferenceProfile.alike(asked)
+    known = InterferenceProfile.alike(problem)
     found = planned(known, "auto", time_limit_s=2.0, seed=0, monitor=Listener(), copies=True)[0]
     assert found.planner == "copied-stages"
     assert copied_devices(found.plan) == [0, 1]
@@ -82,8 +82,8 @@ def test_plans_of_every_kind_that_may_be_the_fastest_are_kept() -> None:
 
 def test_results_of_several_kinds_come_best_first() -> None:
     """The split, copies on both devices and one device alone are within a quarter of each other."""
-    asked = tiny([[1.0, 3.2], [1.0, 1.2]], [(0, 0.1, [1])], latency_s=0.0, objective="throughput")
-    known = InterferenceProfile.alike(asked)
+    problem = tiny([[1.0, 3.2], [1.0, 1.2]], [(0, 0.1, [1])], latency_s=0.0, objective="throughput")
+    known = InterferenceProfile.alike(problem)
     found = planned(known, "auto", time_limit_s=2.0, seed=0, monitor=Listener(), copies=True)
     periods = [predicted(result.problem, result.plan).period_s for result in found]
     assert periods[0] == min(periods) == pytest.approx(1.2)

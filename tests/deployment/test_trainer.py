@@ -81,7 +81,7 @@ def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("settings", "text"),
     [
         ({"engine": None}, r"engine: unknown engine 'None'.*known: local, testbed"),
         ({"steps": "ten"}, r"trainer\(steps=...\): steps must be a number .*\(got 'ten'\)"),
@@ -93,12 +93,12 @@ def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path
         ({"loop": {"snapshots": 5}}, r"unknown setting 'snapshots'.*did you mean 'snapshot_every'"),
     ],
 )
-def test_a_bad_setting_is_named_before_any_step(given: dict[str, Any], text: str) -> None:
+def test_a_bad_setting_is_named_before_any_step(settings: dict[str, Any], text: str) -> None:
     """What, where, by how much, what next: no worker is started for it."""
     model, (x, y) = net(), batches()[0]
     how = {"loss_fn": LOSS, "targets": y, "method": "analytic", "planner": "only:b"}
     with pytest.raises(InputError, match=f"(?s){text}"):
-        placewright.Trainer(model, x, TRIO, **how | given)
+        placewright.Trainer(model, x, TRIO, **how | settings)
 
 
 def test_an_optimizer_that_workers_cannot_run_is_named() -> None:

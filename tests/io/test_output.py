@@ -14,6 +14,6 @@ def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
     """A folder, and a file in no folder; a device takes what is written."""
     for good in (None, tmp_path / "new.json", Path("/dev/null")):
         assert output_file(good) == good
-    for bad, told in ((tmp_path, "is a folder"), (tmp_path / "no" / "a", "No such file")):
-        with pytest.raises(InputError, match=told):
+    for bad, message in ((tmp_path, "is a folder"), (tmp_path / "no" / "a", "No such file")):
+        with pytest.raises(InputError, match=message):
             output_file(bad)

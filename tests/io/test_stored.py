@@ -28,7 +28,7 @@ def test_data_are_read_back_equal(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("a.json.gz", b"{}", "cannot be read as gzip"),
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-9], "cannot be read as gzip"),
@@ -37,12 +37,12 @@ def test_data_are_read_back_equal(tmp_path: Path, end: str) -> None:
     ],
 )
 def test_what_is_not_what_its_name_says_is_refused(
-    tmp_path: Path, name: str, content: bytes, told: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     """With the file's name."""
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_data(path)
     assert name in str(caught.value)
 
@@ -51,9 +51,9 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     """On a full disk what was there stays, nothing lies beside it, and the error says what next."""
     with full_disk(tmp_path) as folder:
         kept = write_file(folder / "kept.json", "small")
-        with pytest.raises(InputError, match=r"No space left on device .*9999999 bytes") as told:
+        with pytest.raises(InputError, match=r"No space left on device .*9999999 bytes") as raised:
             write_file(kept, b"x" * 9_999_999)
-        assert "free space there" in str(told.value)
+        assert "free space there" in str(raised.value)
         assert kept.read_text() == "small"
         assert [path.name for path in folder.iterdir()] == ["kept.json"]
 
@@ -98,8 +98,8 @@ def full_disk(where: Path) -> Iterator[Path]:
     """A file system of a megabyte; root mounts it."""
     folder = where / "disk"
     folder.mkdir()
-    asked = ["mount", "-t", "tmpfs", "-o", "size=1m", "placewright-test", str(folder)]
-    if os.geteuid() or subprocess.run(asked, capture_output=True, check=False).returncode:
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "placewright-test", str(folder)]
+    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("a file system can be mounted by root only")
     try:
         yield folder

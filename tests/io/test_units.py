@@ -38,7 +38,7 @@ def test_reads_what_people_write(text: object, quantity: object, value: float) -
 
 
 @pytest.mark.parametrize(
-    ("text", "quantity", "told"),
+    ("text", "quantity", "message"),
     [
         ("10Gib", BYTES, "did you mean 'GiB'"),
         ("1Gbit", BANDWIDTH, "did you mean 'Gbit/s'"),
@@ -51,11 +51,13 @@ def test_reads_what_people_write(text: object, quantity: object, value: float) -
         ("1e1000000GiB", BYTES, "out of range"),
     ],
 )
-def test_says_what_is_wrong_and_how_to_write_it(text: object, quantity: object, told: str) -> None:
+def test_says_what_is_wrong_and_how_to_write_it(
+    text: object, quantity: object, message: str
+) -> None:
     """A wrong quantity is refused with the place and the nearest unit."""
     with pytest.raises(InputError) as caught:
         parse(text, quantity, where="c.yaml: memory")  # type: ignore[arg-type]
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("c.yaml: memory: ")
 
 

@@ -26,10 +26,10 @@ def test_a_source_with_a_plan_is_explained_without_a_file(
     plan = solve(problem, "pipeline").plan
     for own in (None, plan):
         monkeypatch.setattr(commands, "find_source", lambda *_, own=own, **__: Source(problem, own))
-        said = run_cli(capsys, "layers", "explain", "strategy:file.json", "l1")
-        assert said.code == (1 if own is None else 0)
-        assert ("name a plan file" in said.err) == (own is None)
-    assert "l1" in said.out
+        output = run_cli(capsys, "layers", "explain", "strategy:file.json", "l1")
+        assert output.code == (1 if own is None else 0)
+        assert ("name a plan file" in output.err) == (own is None)
+    assert "l1" in output.out
 
 
 def test_a_run_trains_on_after_its_measurement(
@@ -37,14 +37,14 @@ def test_a_run_trains_on_after_its_measurement(
 ) -> None:
     """Losses, events and learned weights; the loss is that of one process."""
     weights = tmp_path / "learned.safetensors"
-    said = run_cli(
+    output = run_cli(
         capsys,
         *("layers", "run", "tests.cli.models:tiny_gpt", "--on", "edge-duo", "--planner", "data"),
         *("--steps", "1", "--train", "4", "--kill", "board-b:3", "--check", "-f", "json"),
         *("--weights", weights),
     )
-    assert said.code == 0, said.err
-    data = json.loads(said.out)
+    assert output.code == 0, output.err
+    data = json.loads(output.out)
     trained = data["training"]
     assert len(trained["losses"]) == 4
     assert trained["max_rel_error"] < 1e-4
@@ -103,9 +103,9 @@ def test_a_source_that_lacks_something_says_what(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is missing, and what to type next."""
-    said = run_cli(capsys, "layers", "plan", *arguments)
-    assert said.code == 1
-    assert words in said.err
+    output = run_cli(capsys, "layers", "plan", *arguments)
+    assert output.code == 1
+    assert words in output.err
 
 
 def test_a_model_is_planned_for_workers_that_are_not_there(
@@ -113,10 +113,10 @@ def test_a_model_is_planned_for_workers_that_are_not_there(
 ) -> None:
     """Its plan is simulated again, and trained by where workers are."""
     model, path = ("tests.cli.models:tiny_gpt", "--on", "edge-duo"), tmp_path / "plan.json"
-    said = run_cli(capsys, "layers", "plan", *model, "--planner", "data", "-o", path)
-    assert said.code == 0, said.err
+    output = run_cli(capsys, "layers", "plan", *model, "--planner", "data", "-o", path)
+    assert output.code == 0, output.err
     name, *on = model
     assert run_cli(capsys, "layers", "simulate", name, path, *on).code == 0
-    said = run_cli(capsys, "layers", "run", name, path, *on, "--steps", "1")
-    assert said.code == 0, said.err
-    assert "plan.json" in said.out
+    output = run_cli(capsys, "layers", "run", name, path, *on, "--steps", "1")
+    assert output.code == 0, output.err
+    assert "plan.json" in output.out

@@ -21,9 +21,9 @@ from placewright.numerics.arrays import (
 @pytest.mark.parametrize("freeze", [frozen_bool, frozen_float, frozen_int])
 def test_frozen_is_a_copy_that_refuses_writes(freeze: object) -> None:
     """What is frozen neither changes nor shares memory with what it was made of."""
-    given = np.ones((2, 3))
-    frozen = freeze(given)  # type: ignore[operator]
-    given[:] = 0
+    array = np.ones((2, 3))
+    frozen = freeze(array)  # type: ignore[operator]
+    array[:] = 0
     assert frozen.all()
     with pytest.raises(ValueError, match="read-only"):
         frozen[0, 0] = 0

@@ -87,10 +87,10 @@ def test_the_published_bounds_are_reached() -> None:
     """Work and critical path of the dag files, which stand in them."""
     for name in DAGS:
         path = published(f"dag/{name}")
-        told = json.loads(path.read_text())["lower_bounds"]
+        published_bounds = json.loads(path.read_text())["lower_bounds"]
         found = bounds(read_dag(path))
-        assert found["load"] == pytest.approx(told["work"], rel=1e-9)
-        assert found["ceft"] == pytest.approx(told["critical_path"], rel=1e-9)
+        assert found["load"] == pytest.approx(published_bounds["work"], rel=1e-9)
+        assert found["ceft"] == pytest.approx(published_bounds["critical_path"], rel=1e-9)
 
 
 def solved(work: np.ndarray, resident: np.ndarray, memory: np.ndarray) -> float:

@@ -105,10 +105,10 @@ def test_a_wrong_run_names_tensor_step_distance_and_tolerance(
     with pytest.raises(CheckError, match=r"'norm.weight' after step 2.*by 0.5, tolerance 0"):
         check.demand()
     assert "FAILED: parameter 'norm.weight' after step 2 differs by 0.5" in str(check)
-    said = check.as_json()
-    assert not said["passed"]
-    assert said["first"]["tensor"] == "norm.weight"
-    assert said["beyond"] == 2
+    report = check.as_json()
+    assert not report["passed"]
+    assert report["first"]["tensor"] == "norm.weight"
+    assert report["beyond"] == 2
 
 
 def test_what_the_program_lacks_must_not_have_changed() -> None:

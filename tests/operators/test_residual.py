@@ -142,8 +142,8 @@ def test_models_held_out_are_those_asked_for() -> None:
         c for c, run in zip(held_out(runs), runs, strict=True) if run.model == model
     )
     others = fit([run for run in runs if run.model != model])
-    asked = [run for run in runs if run.model == model]
-    again = [others.corrected_run(run.features, run.predicted_s, run.devices) for run in asked]
+    scored = [run for run in runs if run.model == model]
+    again = [others.corrected_run(run.features, run.predicted_s, run.devices) for run in scored]
     assert [c.seconds for c in found] == pytest.approx([c.seconds for c in again])
     assert [c.low_s for c in found] == pytest.approx([c.low_s for c in again])
 

@@ -48,14 +48,14 @@ def test_a_measurement_says_what_was_predicted_measured_and_emulated() -> None:
     single = best_single(problem)
     with running(graph, DUO, state) as runner:
         measured = runner.measure(result, beside=single, steps=3, check=source)
-    said = as_json(measured)
-    assert said["steps"] == 3
-    assert said["max_abs_error"] == 0.0
-    assert "b at 0.5x" in said["emulated"]
-    assert said["baseline"]["name"] == "a"
-    assert len(said["baseline"]["step_s"]) == 3
-    assert said["speed_up"]["rounds"] == 3
-    assert said["speed_up"]["low"] < said["speed_up"]["ratio"] < said["speed_up"]["high"]
+    report = as_json(measured)
+    assert report["steps"] == 3
+    assert report["max_abs_error"] == 0.0
+    assert "b at 0.5x" in report["emulated"]
+    assert report["baseline"]["name"] == "a"
+    assert len(report["baseline"]["step_s"]) == 3
+    assert report["speed_up"]["rounds"] == 3
+    assert report["speed_up"]["low"] < report["speed_up"]["ratio"] < report["speed_up"]["high"]
     assert measured.trace is not None
     transfers = len(result.judgement.transfers)
     assert len(measured.trace.start_s) == problem.n + transfers

@@ -10,16 +10,16 @@ from placewright.planning.fixed_plan import refuse_beside_plan
 from tests.cli.run_cli import run_cli
 
 
-@pytest.mark.parametrize(("option", "said"), [("--planner", "heft"), ("--time-limit", 0)])
+@pytest.mark.parametrize(("option", "value"), [("--planner", "heft"), ("--time-limit", 0)])
 def test_a_run_does_not_plan_what_is_planned(
-    option: str, said: object, capsys: pytest.CaptureFixture[str]
+    option: str, value: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Names the option and the plan."""
-    ask = ("operators", "run", "zoo:alexnet", "plan.json", "--on", "edge-duo", option, said)
-    told = run_cli(capsys, *ask)
-    assert told.code == 1
-    assert f"{option}: a plan that is given is not made again" in told.err
-    assert "plan.json" in told.err
+    command = ("operators", "run", "zoo:alexnet", "plan.json", "--on", "edge-duo", option, value)
+    output = run_cli(capsys, *command)
+    assert output.code == 1
+    assert f"{option}: a plan that is given is not made again" in output.err
+    assert "plan.json" in output.err
 
 
 def test_either_alone_is_fine() -> None:

@@ -137,13 +137,13 @@ def test_hostile_text(text: str, words: str) -> None:
     """Nothing is evaluated, nothing crashes: one error that says what is wrong."""
     with pytest.raises(InputError) as raised:
         auto_of(text) or choose(KNOWN, text)
-    said = str(raised.value)
-    assert any(part in said for part in words.strip("(?:)").split("|")), said
-    assert len(said) < 10_500
+    message = str(raised.value)
+    assert any(part in message for part in words.strip("(?:)").split("|")), message
+    assert len(message) < 10_500
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("parameters", "words"),
     [
         (Search(effort=-1.0), r"'search': effort must be a number >= 0 \(got -1.0\)"),
         (Search(effort=float("nan")), "effort must be a number >= 0"),
@@ -155,10 +155,10 @@ def test_hostile_text(text: str, words: str) -> None:
         (5, r"is no planner \(got int\)"),
     ],
 )
-def test_objects_are_checked_too(given: Any, words: str) -> None:
+def test_objects_are_checked_too(parameters: Any, words: str) -> None:
     """By the same ranges, and what is no planner at all is refused."""
     with pytest.raises(InputError, match=words):
-        auto_of(given) or choose(KNOWN, given)
+        auto_of(parameters) or choose(KNOWN, parameters)
     assert (
         choose(KNOWN, Knobs(array=np.ones(1), slope=-0.5))[0]
         == "knobs(slope=-0.5, array=array([1.]))"
@@ -179,8 +179,8 @@ def test_an_unknown_parameter_offers_the_nearest_and_lists_all() -> None:
 def test_mappings_and_files(tmp_path: Path) -> None:
     """YAML, JSON; under the key ``planner`` or at the top; a text or a mapping."""
     wanted = Knobs(effort=2e7, heats=(1.0,))
-    given = {"name": "knobs", "effort": 2e7, "heats": [1]}
-    assert choose(KNOWN, given)[1] == wanted
+    mapping = {"name": "knobs", "effort": 2e7, "heats": [1]}
+    assert choose(KNOWN, mapping)[1] == wanted
     for name, text in {
         "a.yaml": "planner: {name: knobs, effort: 2.0e+7, heats: [1]}",
         "b.yaml": "{name: knobs, effort: 2.0e+7, heats: [1]}",

@@ -28,17 +28,17 @@ def test_a_time_limit_is_a_number_of_seconds(limit_s: float) -> None:
 
 def test_without_a_time_limit_every_planner_has_its_turn() -> None:
     """All the time in the world is more than any share that is kept for bounds."""
-    said = solve(TWO, time_limit_s=math.inf)
-    assert said.status is Status.OPTIMAL
-    assert not [c.planner for c in said.candidates if c.note == "time limit reached"]
+    result = solve(TWO, time_limit_s=math.inf)
+    assert result.status is Status.OPTIMAL
+    assert not [c.planner for c in result.candidates if c.note == "time limit reached"]
 
 
 def test_a_missing_package_costs_its_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all planners the others answer; one that was named must be had."""
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    said = compare(TWO)
-    assert "pip install" in next(c.note for c in said.candidates if c.planner == "metis")
-    assert math.isfinite(said.value)
+    result = compare(TWO)
+    assert "pip install" in next(c.note for c in result.candidates if c.planner == "metis")
+    assert math.isfinite(result.value)
     with pytest.raises(MissingDependencyError):
         compare(TWO, ["heft", "metis"])
 
@@ -48,8 +48,8 @@ def test_what_was_proved_holds_for_its_own_problem(tmp_path: Path) -> None:
     plan = solve(TWO, "exact").save(tmp_path / "plan.json")
     assert judged_plan(TWO, plan).status is Status.OPTIMAL
     fast = TWO.replace(compute_s=TWO.compute_s / 10)
-    said = judged_plan(fast, plan)
-    assert said.lower_bound <= solve(fast, "exact").value <= said.value
+    result = judged_plan(fast, plan)
+    assert result.lower_bound <= solve(fast, "exact").value <= result.value
 
 
 def test_how_its_planner_ended_is_not_said_of_a_plan_from_a_file(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_auto_plans_no_longer_than_its_steps_could_save(monkeypatch: pytest.Monk
     """With no steps to come the first plan is taken, with endless ones the best."""
     monkeypatch.setattr(portfolio, "QUICK_S", 0.0)
     split = tiny([[2.0, 5.0], [9.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="split")
-    said = solve(split, "auto(steps=0)")
-    later = [c for c in said.candidates if c.note == "took longer than it could save already"]
+    result = solve(split, "auto(steps=0)")
+    later = [c for c in result.candidates if c.note == "took longer than it could save already"]
     assert len(later) > 10
-    assert solve(split, "auto").value < said.value == 13.0
+    assert solve(split, "auto").value < result.value == 13.0
     with pytest.raises(InputError, match="steps"):
         solve(TWO, "auto(steps=-1)")

@@ -72,11 +72,11 @@ def test_broken_entry_points_cost_themselves() -> None:
     """Each with a warning that names it; the good one is there."""
     with pytest.warns(RuntimeWarning, match="is left out") as caught:
         assert list(wings()) == [*registry.OWN, "prizes"]
-    said = [str(w.message) for w in caught]
-    assert len(said) == 3
-    assert "ModuleNotFoundError" in said[0]
-    assert "a str is no" in said[1]
-    assert "'samples' already" in said[2]
+    messages = [str(w.message) for w in caught]
+    assert len(messages) == 3
+    assert "ModuleNotFoundError" in messages[0]
+    assert "a str is no" in messages[1]
+    assert "'samples' already" in messages[2]
     assert solve(PRIZES, "take-1").value == 8.0
 
 

@@ -35,10 +35,10 @@ def test_processes_at_work_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "cores", "told"), [(0.2, 4, False), (0.5, 4, True), (2.5, 1, False), (3.1, 1, True)]
+    ("busy", "cores", "warned"), [(0.2, 4, False), (0.5, 4, True), (2.5, 1, False), (3.1, 1, True)]
 )
 def test_only_what_takes_the_cores_away_is_told(
-    monkeypatch: pytest.MonkeyPatch, busy: float, cores: int, told: bool
+    monkeypatch: pytest.MonkeyPatch, busy: float, cores: int, warned: bool
 ) -> None:
     """Of four CPUs those that the measurement needs must be free, give or take a shell."""
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
@@ -46,7 +46,7 @@ def test_only_what_takes_the_cores_away_is_told(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_background_load("step", cores)
-    assert [w.category for w in caught] == [BusyMachineWarning] * told
+    assert [w.category for w in caught] == [BusyMachineWarning] * warned
 
 
 def test_a_system_that_does_not_tell_is_taken_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:

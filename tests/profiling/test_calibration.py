@@ -18,12 +18,12 @@ class Paced:
     """Steps that take a given time on each device; only durations are made up."""
 
     def __init__(self, step_s: dict[int, float]) -> None:
-        self.step_s, self.device, self.asked = step_s, -1, list[int]()
+        self.step_s, self.device, self.loaded = step_s, -1, list[int]()
 
     def load(self, placement: list[int], order: list[int]) -> None:
         """One device has everything."""
         (self.device,) = set(placement)
-        self.asked.append(self.device)
+        self.loaded.append(self.device)
 
     def run(self, steps: int) -> list[Any]:
         """Records with their durations."""
@@ -41,7 +41,7 @@ def test_factors_are_measured_over_profiled_seconds() -> None:
     workers = Paced({0: 0.33, 1: 0.9})
     found = calibrated(problem(), cast("Session", workers))
     assert problem().compute_s[:, 2].sum() > LONGEST_S
-    assert workers.asked == [0, 1, 1, 0]
+    assert workers.loaded == [0, 1, 1, 0]
     assert found.measured == found.problem.device_names[:2]
     assert np.allclose(found.factors, [1.1, 1.5, 1.3])
     assert np.allclose(found.problem.compute_s, problem().compute_s * found.factors)
@@ -53,7 +53,7 @@ def test_a_disturbed_turn_does_not_count() -> None:
     run = workers.run
 
     def disturbed(steps: int) -> list[Any]:
-        workers.step_s[0] = 0.6 if workers.asked == [0] else 0.3
+        workers.step_s[0] = 0.6 if workers.loaded == [0] else 0.3
         return run(steps)
 
     workers.run = disturbed  # type: ignore[method-assign]
@@ -65,7 +65,7 @@ def test_devices_without_room_are_not_asked() -> None:
     short = problem(memory_bytes=np.array([np.inf, 4.0, np.inf]))
     workers = Paced({0: 0.6})
     found = calibrated(short, cast("Session", workers))
-    assert set(workers.asked) == {0}
+    assert set(workers.loaded) == {0}
     assert np.allclose(found.factors, 2.0)
 
 

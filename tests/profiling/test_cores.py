@@ -34,9 +34,9 @@ def test_never_more_threads_than_cores() -> None:
 
 def test_it_is_told_which_and_what_next() -> None:
     """One warning for those that are computed, one for those that are measured all the same."""
-    with pytest.warns(TooFewCoresWarning) as told:
+    with pytest.warns(TooFewCoresWarning) as warned:
         warn_of_cores("net", [KNOWN, UNKNOWN, Device("a")])
-    computed, measured = (str(w.message) for w in told)
+    computed, measured = (str(w.message) for w in warned)
     assert "computed from peak_flops, not measured, for server (16): this machine has 2" in computed
     assert "a machine with 16 cores" in computed
     assert "measured with too few cores for desk (3)" in measured

@@ -25,7 +25,7 @@ CLUSTER = Cluster((Device("c"), Device("g", kind="gpu", memory_bytes=1e4), Devic
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine with one GPU, on which a step takes a second an operator, or two one by one."""
-    asked = []
+    calls = []
 
     on_cpu, alone_on_cpu = in_place.in_place_seconds, isolated.isolated_seconds
 
@@ -34,19 +34,19 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ) -> FloatArray:
         if gpu is None:
             return on_cpu(graph, state, cores=cores)
-        asked.append(f"in place on {gpu}")
+        calls.append(f"in place on {gpu}")
         return np.ones(len(graph.operators))
 
     def one_by_one(graph: Graph, *, torch_device: str = "cpu", cores: int = 1) -> FloatArray:
         if torch_device == "cpu":
             return alone_on_cpu(graph, cores=cores)
-        asked.append(f"isolated on {torch_device}")
+        calls.append(f"isolated on {torch_device}")
         return np.full(len(graph.operators), 2.0)
 
     monkeypatch.setattr(in_place, "in_place_seconds", whole_step)
     monkeypatch.setattr(isolated, "isolated_seconds", one_by_one)
     monkeypatch.setattr(build, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
-    return asked
+    return calls
 
 
 def test_only_the_gpu_that_is_here_is_measured_and_only_once(one_gpu: list[str]) -> None:

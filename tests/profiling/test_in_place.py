@@ -21,7 +21,7 @@ class Workers:
 
     steps: list[bool]
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         Workers.steps = []
 
     def __enter__(self) -> Workers:
@@ -30,7 +30,7 @@ class Workers:
     def __exit__(self, *raised: object) -> None:
         pass
 
-    def load(self, *given: Any) -> None:
+    def load(self, *arguments: Any) -> None:
         """Nothing to do."""
 
     def run(self, steps: int, *, watched: bool = False) -> list[StepRecord]:

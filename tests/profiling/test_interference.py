@@ -52,14 +52,14 @@ def plan(*placement: int) -> OperatorPlan:
     return OperatorPlan(np.array(placement))
 
 
-def asked(session: Slowed, several: OperatorPlan) -> InterferenceProfile:
+def measured(session: Slowed, several: OperatorPlan) -> InterferenceProfile:
     """With the first device as the single one."""
     return interference(PROBLEM, session, several, plan(0, 0, 0))  # type: ignore[arg-type]
 
 
 def test_a_plan_of_several_says_what_company_costs() -> None:
     """Its own devices their own factor, one that it hardly uses the median, none below one."""
-    found = asked(Slowed(1.0, (1.5, 0.8, 9.0)), plan(0, 1, 2))
+    found = measured(Slowed(1.0, (1.5, 0.8, 9.0)), plan(0, 1, 2))
     assert found.factors.tolist() == pytest.approx([1.5, 1.0, 1.15])
     assert np.allclose(found.together.compute_s, PROBLEM.compute_s * found.factors)
     assert found.of(plan(0, 0, 0)) is found.alone
@@ -92,13 +92,13 @@ def test_a_burst_in_every_step_counts() -> None:
         return records
 
     session.run = run  # type: ignore[method-assign]
-    found = asked(session, plan(0, 1, 2))
+    found = measured(session, plan(0, 1, 2))
     assert np.allclose(found.alone.compute_s[:, 0].sum(), 3.01)
 
 
 def test_a_machine_that_has_become_slower_is_no_company() -> None:
     """What slows one device alone as well is in both problems, and in no factor."""
-    found = asked(Slowed(1.2, (1.2, 1.2, 1.2)), plan(0, 1, 2))
+    found = measured(Slowed(1.2, (1.2, 1.2, 1.2)), plan(0, 1, 2))
     assert found.factors.tolist() == pytest.approx([1.0, 1.0, 1.0])
     assert np.allclose(found.alone.compute_s, 1.2 * PROBLEM.compute_s)
 
@@ -114,14 +114,14 @@ def test_a_machine_that_is_busy_for_a_turn_is_no_company() -> None:
         return once(steps, watched=watched)
 
     session.run = run  # type: ignore[method-assign]
-    assert asked(session, plan(0, 1, 2)).factors.tolist() == pytest.approx([1.5, 1.5, 1.5])
+    assert measured(session, plan(0, 1, 2)).factors.tolist() == pytest.approx([1.5, 1.5, 1.5])
     assert seen == [[0, 1, 2]] * 2 + [[0, 0, 0]] * 4 + [[0, 1, 2]] * 2
 
 
 def test_one_device_keeps_no_company() -> None:
     """Nothing is carried out, and nothing changes."""
     session = Slowed(2.0, (2.0, 2.0, 2.0))
-    assert asked(session, plan(1, 1, 1)).together is PROBLEM
+    assert measured(session, plan(1, 1, 1)).together is PROBLEM
     assert session.steps == 0
 
 

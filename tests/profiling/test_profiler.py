@@ -23,7 +23,7 @@ KNOWN = Device("known", cores=16, peak_flops=1e12)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def measured_cores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A machine of two cores, on which an operator takes a second a core; the first refuses."""
     found: list[int] = []
 
@@ -43,7 +43,7 @@ def costs(*devices: Device, table: ProfileTable | None = None) -> tuple[Graph, F
     return graph, problem.compute_s.T
 
 
-def test_the_formula_is_scaled_once_and_is_each_devices_own(asked: list[int]) -> None:
+def test_the_formula_is_scaled_once_and_is_each_devices_own(measured_cores: list[int]) -> None:
     """What refuses to be measured costs what the formula says of that very device."""
     slow = Device("slow", speed=0.1, speed_by_kind={"relu": 0.5})
     table = ProfileTable()
@@ -52,43 +52,45 @@ def test_the_formula_is_scaled_once_and_is_each_devices_own(asked: list[int]) ->
         for device, seconds, times in zip((slow, Device("fast")), found, (10, 1), strict=True):
             assert seconds[0] == analytic_seconds(graph.operators, device)[0]
             assert seconds[1:] == pytest.approx([times] * 3)
-    assert asked == [1]
+    assert measured_cores == [1]
 
 
-def test_what_was_not_measured_survives_a_file(asked: list[int], tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_not_measured_survives_a_file(measured_cores: list[int], tmp_path) -> None:  # type: ignore[no-untyped-def]
     """A kept profile leaves out what it does not know, and is read back so."""
     table = ProfileTable()
     _, first = costs(Device("a"), table=table)
     kept = ProfileTable.read(table.write(tmp_path / "profile.json"))
     _, again = costs(Device("a"), table=kept)
     assert np.array_equal(first, again)
-    assert asked == [1]
+    assert measured_cores == [1]
 
 
-def test_cpus_with_more_cores_are_computed_or_measured_with_those_here(asked: list[int]) -> None:
+def test_cpus_with_more_cores_are_computed_or_measured_with_those_here(
+    measured_cores: list[int],
+) -> None:
     """By the formula where the peak is known, else with two threads; both are told."""
-    with pytest.warns(TooFewCoresWarning) as told:
+    with pytest.warns(TooFewCoresWarning) as warned:
         graph, found = costs(LARGE, KNOWN)
-    assert asked == [2]
+    assert measured_cores == [2]
     assert found[0, 1:].tolist() == [2.0] * 3
     assert np.array_equal(found[1], analytic_seconds(graph.operators, KNOWN))
-    computed, measured = (str(w.message) for w in told if w.category is TooFewCoresWarning)
+    computed, measured = (str(w.message) for w in warned if w.category is TooFewCoresWarning)
     assert "for known (16)" in computed
     assert "for large (16)" in measured
 
 
-def test_a_profile_from_a_larger_machine_is_believed(asked: list[int]) -> None:
+def test_a_profile_from_a_larger_machine_is_believed(measured_cores: list[int]) -> None:
     """Sixteen cores that were measured elsewhere are neither computed nor warned of."""
     graph, _ = diamond()
     table = ProfileTable()
     table.add(profile_key(graph, "isolated", 16), graph, np.full(4, 0.25))
     _, found = costs(LARGE, KNOWN, table=table)
     assert found.tolist() == [[0.25] * 4] * 2
-    assert asked == []
+    assert measured_cores == []
 
 
 def test_links_between_measured_cpus_deliver_as_the_executor_does(
-    asked: list[int], message_cost: MessageCost
+    measured_cores: list[int], message_cost: MessageCost
 ) -> None:
     """Given ones take a message's cost more, once; others are memory, as measured; kept."""
     graph, _ = diamond()
@@ -122,7 +124,7 @@ def test_links_stay_as_given_where_no_message_is_measured() -> None:
 
 
 def test_workers_that_do_not_start_leave_links_as_given_and_are_told(
-    asked: list[int], monkeypatch: pytest.MonkeyPatch
+    measured_cores: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A profile is made nevertheless, and nothing is kept that was not measured."""
 

@@ -36,11 +36,11 @@ def test_shares_are_of_all_bytes() -> None:
 )
 def test_they_are_named_where_it_matters(kind: str, moved: float, named: bool) -> None:
     """PyTorch's from 0.1 % of the bytes on, anybody else's always."""
-    asked = graph(Operator("odd", kind, 0, moved, uncounted=True))
-    with warnings.catch_warnings(record=True) as told:
+    captured = graph(Operator("odd", kind, 0, moved, uncounted=True))
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        profile(asked, GPUS)
-    found = [str(w.message) for w in told if w.category is UncountedWarning]
+        profile(captured, GPUS)
+    found = [str(w.message) for w in caught if w.category is UncountedWarning]
     assert len(found) == named
     assert all(kind in text and "On g " in text for text in found)
 

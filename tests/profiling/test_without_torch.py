@@ -65,7 +65,7 @@ def test_a_captured_graph_is_planned_in_a_process_without_pytorch(tmp_path: Path
     )
     graph = write_graph(GRAPH, tmp_path / "graph.json")
     cluster = write_cluster(CLUSTER, tmp_path / "cluster.yaml")
-    ask = ["operators", "plan", graph, "--on", cluster, "--planner", "round-robin"]
-    said = subprocess.run([sys.executable, "-c", code, *ask], capture_output=True, text=True)
-    assert said.returncode == 0, said.stderr
-    assert "warning: costs of diamond are computed from FLOPs and bytes" in said.stderr
+    command = ["operators", "plan", graph, "--on", cluster, "--planner", "round-robin"]
+    process = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "warning: costs of diamond are computed from FLOPs and bytes" in process.stderr

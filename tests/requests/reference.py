@@ -28,7 +28,7 @@ class _World:
         self.queue, self.servers = Queue(problem.service.families), Servers.of(problem.service)
         self.answers = Answers.none(len(problem.stream))
         self.noise, self.batches = noise_factors(problem), 0
-        self.wake_s, self.asked = math.inf, False
+        self.wake_s, self.decision_scheduled = math.inf, False
 
     def arrive(self) -> Any:
         s = self.problem.stream
@@ -42,7 +42,7 @@ class _World:
             due_s = s.arrival_s[k] + s.deadline_s[k]
             rest = [column[k] for column in columns]
             self.queue.add(k, int(s.family[k]), s.arrival_s[k], due_s, *rest)
-            self.ask()
+            self.schedule_decision()
 
     def until(self, time_s: float) -> Any:
         """SimPy adds delays to its clock; an event at the very time keeps every digit."""
@@ -53,17 +53,17 @@ class _World:
         heap.sort()
         return event
 
-    def ask(self) -> None:
+    def schedule_decision(self) -> None:
         """Decide after everything else that happens now."""
-        if not self.asked:
-            self.asked = True
+        if not self.decision_scheduled:
+            self.decision_scheduled = True
             self.clock.process(self.decide())
 
     def decide(self) -> Any:
         now_s = self.clock.now
         while len(self.clock._queue) and self.clock.peek() <= now_s:
             yield self.clock.timeout(0)
-        self.asked = False
+        self.decision_scheduled = False
         if self.wake_s <= now_s:
             self.wake_s = math.inf
         if not self.queue.count or not (self.policy.eager or len(self.servers.idle())):
@@ -80,7 +80,7 @@ class _World:
     def wake(self, time_s: float) -> Any:
         yield self.until(time_s)
         if self.wake_s == time_s:  # no later decision has put another time in its place
-            self.ask()
+            self.schedule_decision()
 
     def serve(self, server: int, variant: int, slots: Any) -> Any:
         service, a, now_s = self.problem.service, self.answers, self.clock.now
@@ -97,4 +97,4 @@ class _World:
         self.batches += 1
         yield self.until(end_s)
         self.servers.busy[server], self.servers.free_s[server] = False, np.float64(self.clock.now)
-        self.ask()
+        self.schedule_decision()

@@ -29,9 +29,9 @@ def test_plan_simulate_and_explain_a_file(tmp_path: Path, capsys: Captured) -> N
     assert made["effective_accuracy"] == made["value"] <= made["upper_bound"] + 1e-9
     for title in ("Over load", "Price of machine time", "Servers", "Regret to the bound"):
         assert title in page.read_text()
-    told = run_cli(capsys, "requests", "explain", problem, plan, "3", "-f", "json").data
-    assert told["request"] == 3
-    assert told["options"]
+    report = run_cli(capsys, "requests", "explain", problem, plan, "3", "-f", "json").data
+    assert report["request"] == 3
+    assert report["options"]
     assert run_cli(capsys, "requests", "explain", problem, plan, "999").code == 1
     assert "rolling" in run_cli(capsys, "requests", "compare", problem).out
     for file in (problem, plan):
@@ -42,12 +42,12 @@ def test_a_published_scenario_is_played_and_logged(tmp_path: Path, capsys: Captu
     """The log alone gives the numbers that were printed."""
     source, log = f"serving:{published('serving/proteus_a.json')}", tmp_path / "log.jsonl"
     words = ["requests", "simulate", source, "--scenario", "twitter_4", "--planner", "edf-accurate"]
-    told = run_cli(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
+    report = run_cli(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     kept = [x for x in lines if x["server"] and x["end_s"] <= x["deadline_s"]]
-    assert len(kept) / 40_545 == pytest.approx(told["success_rate"])
-    assert sum(x["accuracy"] for x in kept) / 40_545 == pytest.approx(told["effective_accuracy"])
-    assert told["success_rate"] == pytest.approx(0.909977, abs=1e-6)
+    assert len(kept) / 40_545 == pytest.approx(report["success_rate"])
+    assert sum(x["accuracy"] for x in kept) / 40_545 == pytest.approx(report["effective_accuracy"])
+    assert report["success_rate"] == pytest.approx(0.909977, abs=1e-6)
     assert sum(x["server"] is None for x in lines) == 3650
 
 
@@ -57,13 +57,13 @@ def test_capacity_names_a_rate_and_a_server(tmp_path: Path, capsys: Captured) ->
     entry["servers"][0]["latency"]["small"] = ["8ms"]
     file = write_data(entry | {"duration": 60}, tmp_path / "p.json")
     words = ["requests", "plan", file, "--target-success", "0.99", "-f", "json"]
-    told = run_cli(capsys, *words).data
-    assert 40 < told["rate_per_s"] < 125
-    assert told["success_rate"] >= 0.99
-    assert told["add"][0]["server"] == "a"
-    assert told["add"][0]["more_per_s"] > 0
-    assert [each["as_accurate_as"] for each in told["add_variant"]] == ["small"]
-    assert told["add_variant"][0]["more_per_s"] > 0
+    report = run_cli(capsys, *words).data
+    assert 40 < report["rate_per_s"] < 125
+    assert report["success_rate"] >= 0.99
+    assert report["add"][0]["server"] == "a"
+    assert report["add"][0]["more_per_s"] > 0
+    assert [each["as_accurate_as"] for each in report["add_variant"]] == ["small"]
+    assert report["add_variant"][0]["more_per_s"] > 0
 
 
 def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
@@ -74,14 +74,14 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
     entry["servers"].append({"name": "big", "latency": {"small": ["1ms"]}, "candidate": True})
     file = write_data(entry | {"duration": 20}, tmp_path / "p.json")
     words = ["requests", "plan", file, "--target-success", "0.9", "-f", "json"]
-    told = run_cli(capsys, *words).data
-    assert [each["server"] for each in told["add"]] == ["big", "a"]
-    assert [each["variant"] for each in told["add_named_variant"]] == ["tiny"]
-    assert told["best_addition"] == "big"
-    for each in (*told["add"], *told["add_named_variant"]):
-        assert each["rate_per_s"] > told["rate_per_s"]
+    report = run_cli(capsys, *words).data
+    assert [each["server"] for each in report["add"]] == ["big", "a"]
+    assert [each["variant"] for each in report["add_named_variant"]] == ["tiny"]
+    assert report["best_addition"] == "big"
+    for each in (*report["add"], *report["add_named_variant"]):
+        assert each["rate_per_s"] > report["rate_per_s"]
         assert each["success_rate"] >= 0.9
-        assert each["success_now"] >= told["success_now"]
+        assert each["success_now"] >= report["success_now"]
     short = run_cli(capsys, "requests", "simulate", file, "-f", "json").data
     assert list(short["plan"]["summary"]["servers"]) == ["a"]
     entry["variants"][-1]["family"] = "other"
@@ -102,10 +102,10 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
 def test_wrong_words_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
     """With a message and a next step, never a traceback."""
     file = write_data(base(), tmp_path / "p.json")
-    said = run_cli(capsys, "requests", *[w.format(file=file) for w in words])
-    assert said.code == 1
-    assert "next:" in said.err
-    assert "Traceback" not in said.err
+    output = run_cli(capsys, "requests", *[w.format(file=file) for w in words])
+    assert output.code == 1
+    assert "next:" in output.err
+    assert "Traceback" not in output.err
 
 
 def test_infeasible_targets_exit_with_3(tmp_path: Path, capsys: Captured) -> None:

@@ -13,7 +13,7 @@ from placewright.requests.service import service_of
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("fields", "says"),
     [
         ({"accuracy": [0.7, 1.2]}, "variant 'large'.*accuracy"),
         ({"latency_s": np.zeros((2, 2, 5))}, "server 'fast', variant 'small', batch 1.*above 0"),
@@ -27,10 +27,10 @@ from placewright.requests.service import service_of
         ({"memory_bytes": np.full(2, 9.0), "server_memory_bytes": np.ones(2)}, "does not fit"),
     ],
 )
-def test_a_wrong_service_is_refused(given: dict[str, Any], says: str) -> None:
+def test_a_wrong_service_is_refused(fields: dict[str, Any], says: str) -> None:
     """Every field, by name."""
     with pytest.raises(InputError, match=says):
-        two_servers().replace(**given)
+        two_servers().replace(**fields)
 
 
 def test_planned_times_are_longer_by_a_quantile_and_the_round_trip() -> None:

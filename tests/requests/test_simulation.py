@@ -43,12 +43,12 @@ def test_every_log_is_a_schedule() -> None:
             if planner.unsupported_reason(problem) is not None:
                 continue
             a = judge(problem, planner(problem, Context(seed))).answers
-            given = a.server >= 0
-            assert (a.start_s[given] >= problem.stream.arrival_s[given]).all(), name
-            assert not (given & np.isfinite(a.refused_s)).any(), name
-            assert (np.bincount(a.number[given])[a.number[given]] == a.batch[given]).all(), name
-            families = problem.service.family[a.variant[given]]
-            assert (families == problem.stream.family[given]).all(), name
+            served = a.server >= 0
+            assert (a.start_s[served] >= problem.stream.arrival_s[served]).all(), name
+            assert not (served & np.isfinite(a.refused_s)).any(), name
+            assert (np.bincount(a.number[served])[a.number[served]] == a.batch[served]).all(), name
+            families = problem.service.family[a.variant[served]]
+            assert (families == problem.stream.family[served]).all(), name
             for server in range(problem.service.servers):
                 _, first = np.unique(a.number[a.server == server], return_index=True)
                 start_s, end_s = (x[a.server == server][first] for x in (a.start_s, a.end_s))

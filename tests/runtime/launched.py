@@ -29,7 +29,7 @@ DUO = Cluster(
 def lead(other: Path) -> dict[str, object]:
     """What rank 0 saw."""
     graph, state = diamond()
-    said: dict[str, object] = {}
+    report: dict[str, object] = {}
     with Torchrun(DUO) as engine:
         with Session(graph, DUO, state, engine) as session:
             equal = []
@@ -37,13 +37,13 @@ def lead(other: Path) -> dict[str, object]:
                 session.load(placement, range(4))
                 session.run(2)
                 equal.append(torch.equal(session.outputs()["output"], answer(state)))
-            said["equal"] = all(equal)
+            report["equal"] = all(equal)
             session.load([0, 1, 1, 1], range(4))
             (record,) = session.run(1, watched=True)
             ((_, _, sent_s, arrived_s),) = record.logs[0].transfers
-            said["transfer_s"] = arrived_s - sent_s
-            said["emulated"] = session.emulated
-            said["nodes"] = [host.name for host in session.group.hosts]
+            report["transfer_s"] = arrived_s - sent_s
+            report["emulated"] = session.emulated
+            report["nodes"] = [host.name for host in session.group.hosts]
         try:
             with Session(graph, DUO, state, engine) as session:
                 session.load([0, 1, 1, 1], range(4))
@@ -51,13 +51,13 @@ def lead(other: Path) -> dict[str, object]:
                 session.run(1)
         except WorkerError as error:
             mine = os.environ["PLACEWRIGHT_NODE"]
-            (said["victim"],) = [d.name for d in DUO.devices if d.node != mine]
-            said["death"] = str(error)
+            (report["victim"],) = [d.name for d in DUO.devices if d.node != mine]
+            report["death"] = str(error)
         with Session(graph, DUO, state, engine) as session:
             session.load([0, 1, 1, 1], range(4))
             session.run(1)
-            said["again"] = torch.equal(session.outputs()["output"], answer(state))
-    return said
+            report["again"] = torch.equal(session.outputs()["output"], answer(state))
+    return report
 
 
 def worker_of(agent: int) -> int:

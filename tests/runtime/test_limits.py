@@ -12,8 +12,8 @@ from placewright.runtime import limits
 def test_the_environment_makes_all_limits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its factor; what is no positive number is as if nothing had been said."""
     assert limits.order_s(40e6) == limits.ORDER_S + 2.0
-    for said, factor in (("4", 4.0), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("much", 1.0)):
-        monkeypatch.setenv(limits.VARIABLE, said)
+    for text, factor in (("4", 4.0), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("much", 1.0)):
+        monkeypatch.setenv(limits.VARIABLE, text)
         assert limits.patience(3.0) == 3.0 * factor
 
 

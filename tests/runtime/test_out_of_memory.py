@@ -41,7 +41,7 @@ def test_other_errors_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "asked"),
+    ("error", "wanted_bytes"),
     [
         (
             RuntimeError("can't allocate memory: you tried to allocate 12 bytes"),
@@ -53,7 +53,7 @@ def test_other_errors_stay_as_they_are() -> None:
     ],
 )
 def test_what_an_allocation_asked_for_is_read_from_its_error(
-    error: BaseException, asked: int | None
+    error: BaseException, wanted_bytes: int | None
 ) -> None:
     """On the CPU and on GPUs."""
-    assert asked_bytes(error) == asked
+    assert asked_bytes(error) == wanted_bytes

@@ -61,7 +61,7 @@ def test_the_meeting_point_is_waited_for_no_longer_than_that(
     """Torch's own limit, for a first worker that is not there, is half an hour."""
     limits = []
 
-    def meet(*asked: object, timeout: timedelta) -> Iterator[tuple[dist.Store, int, int]]:
+    def meet(*arguments: object, timeout: timedelta) -> Iterator[tuple[dist.Store, int, int]]:
         limits.append(timeout)
         yield dist.HashStore(), 1, 2
 

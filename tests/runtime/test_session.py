@@ -42,11 +42,11 @@ def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.Monke
     """Three times what the step makes, or they hand it back; told once, until that changes."""
     graph, state = diamond()
     small = replace(DUO.devices[1], memory_bytes=1e9)
-    told: list[object] = []
+    calls: list[object] = []
     order = Session.order
 
     def noted(self: Session, name: str, arguments: Any, **limits: Any) -> list[Any]:
-        told.extend([arguments] if name == "keep_freed" else [])
+        calls.extend([arguments] if name == "keep_freed" else [])
         return order(self, name, arguments, **limits)
 
     monkeypatch.setattr(Session, "order", noted)
@@ -55,7 +55,7 @@ def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.Monke
             session.load([0, 1, 1, 0], range(4), peak_bytes=peak_bytes)
             session.run(1)
             assert torch.equal(session.outputs()["output"], answer(state))
-    assert told == [[(True,), (False,)], [(True,), (True,)]]
+    assert calls == [[(True,), (False,)], [(True,), (True,)]]
 
 
 def test_a_shaped_link_takes_its_time() -> None:
@@ -141,7 +141,7 @@ def test_a_temporary_folder_that_takes_no_state_is_named_and_left_empty(
 def test_after_an_order_that_was_broken_off_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answers would be taken for those of the next one."""
 
-    def interrupted(*asked: Any, **more: Any) -> Any:
+    def interrupted(*positional: Any, **named: Any) -> Any:
         raise KeyboardInterrupt
 
     graph, state = diamond()

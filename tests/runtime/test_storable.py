@@ -11,7 +11,7 @@ from placewright.runtime.step.devices import storable
 def test_shared_and_turned_tensors_are_read_back_equal() -> None:
     """The same tensor twice, overlapping and turned views, parameters, empty ones and numbers."""
     words = torch.arange(12.0).reshape(3, 4)
-    given = {
+    tensors = {
         "input": words[:, :-1],
         "target": words[:, 1:],
         "again": words,
@@ -20,12 +20,12 @@ def test_shared_and_turned_tensors_are_read_back_equal() -> None:
         "none": torch.empty(0, 3),
         "one": torch.tensor(2.0),
     }
-    found = load(save(storable(given)))
-    assert found.keys() == given.keys()
-    assert all(torch.equal(found[name], given[name]) for name in given)
+    found = load(save(storable(tensors)))
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
 
 
 def test_nothing_is_copied_that_need_not_be() -> None:
     """Tensors that lie in memory of their own."""
-    given = {"a": torch.ones(3), "b": torch.ones(4)}
-    assert all(storable(given)[n].data_ptr() == given[n].data_ptr() for n in given)
+    tensors = {"a": torch.ones(3), "b": torch.ones(4)}
+    assert all(storable(tensors)[n].data_ptr() == tensors[n].data_ptr() for n in tensors)

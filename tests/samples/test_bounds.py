@@ -90,20 +90,22 @@ def test_no_relaxation_is_solved_without_the_limit(
     planner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor again once the time is up: what is proved by then is the bound."""
-    asked: list[tuple[int, float]] = []
+    calls: list[tuple[int, float]] = []
 
-    def told(program: Program, moves: Moves, deadline_s: float, *given: Any, **said: Any) -> Any:
-        asked.append((len(moves), deadline_s - time.perf_counter()))
-        return generate_columns(program, moves, deadline_s, *given, **said)
+    def noted(
+        program: Program, moves: Moves, deadline_s: float, *arguments: Any, **options: Any
+    ) -> Any:
+        calls.append((len(moves), deadline_s - time.perf_counter()))
+        return generate_columns(program, moves, deadline_s, *arguments, **options)
 
-    monkeypatch.setattr(columns, "generate_columns", told)
+    monkeypatch.setattr(columns, "generate_columns", noted)
     result = solve(generate("moderate", 9, 1), planner, time_limit_s=7)
-    assert len(asked) == 1
-    assert asked[0][1] <= 7
+    assert len(calls) == 1
+    assert calls[0][1] <= 7
     assert result.bound_names["lp"] > 0.9 * result.value
     cut = generate("moderate", 80, 1)
     begun = relaxation(cut, time.perf_counter() + 0.02)
     known = BoundContext(1e9, 0.0, time.perf_counter(), auto=planner == "auto")
     assert refined_bounds(cut, known) == {"lp": begun.lower_bound_s}
-    assert len(asked) == 2
+    assert len(calls) == 2
     assert refined_bounds(generate("mild", 9, 2), replace(known, auto=True)) == {}

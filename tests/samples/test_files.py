@@ -40,7 +40,7 @@ def test_a_file_says_what_it_means(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "right", "told"),
+    ("wrong", "right", "message"),
     [
         ("samples: 300", "samples: -3", "whole numbers"),
         ("samples: 300", "samples: 2.5", "whole numbers"),
@@ -60,10 +60,10 @@ def test_a_file_says_what_it_means(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, wrong: str, right: str, told: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, wrong: str, right: str, message: str) -> None:
     """The field, the node, the nearest name."""
     assert wrong in GOOD
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_problem(_kept(tmp_path, GOOD.replace(wrong, right)))
     assert "nodes.yaml" in str(caught.value)
 

@@ -110,7 +110,7 @@ def test_samples_that_circle_without_a_source_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "moves", "told"),
+    ("fields", "moves", "message"),
     [
         ({}, [(1, 0, 1)], "n1 sends 1 samples more"),
         ({"keep": np.array([[8], [0], [0]])}, [(0, 1, 3)], "n0 sends 1 samples more"),
@@ -118,11 +118,11 @@ def test_samples_that_circle_without_a_source_are_refused() -> None:
     ],
 )
 def test_broken_limits_are_named(
-    said: dict[str, object], moves: list[tuple[int, int, int]], told: str
+    fields: dict[str, object], moves: list[tuple[int, int, int]], message: str
 ) -> None:
     """Who, and by how many."""
-    judged = judge(tiny([10, 0, 0], **said), plan(*moves))
-    assert told in judged.violation
+    judged = judge(tiny([10, 0, 0], **fields), plan(*moves))
+    assert message in judged.violation
 
 
 def test_a_missed_mix_is_named() -> None:

@@ -43,12 +43,12 @@ def made_up(problem: object, recipe: Recipe, workers: object, sizes: np.ndarray)
 
 def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of nodes whose shares are balanced by the file; the exchange is what is left."""
-    asked = []
+    requested = []
 
     def steps(
         problem: object, recipe: Recipe, workers: object, sizes: np.ndarray
     ) -> list[StepTimes]:
-        asked.append(sizes)
+        requested.append(sizes)
         return made_up(problem, recipe, workers, sizes)
 
     monkeypatch.setattr(measuring, "take_steps", steps)
@@ -57,7 +57,7 @@ def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(found.seconds_per_sample, EACH_S, rtol=1e-9)
     np.testing.assert_allclose(found.step_s, STEP_S, atol=1e-9)
     assert found.exchange_s == pytest.approx(0.2)
-    (sizes,) = asked
+    (sizes,) = requested
     assert sizes.shape == (3, len(SCALES) * (WARM_UP + REPEATS))
     assert sizes[:, :3].tolist() == [[5, 10, 30], [20, 40, 120], [10, 20, 60]]
 

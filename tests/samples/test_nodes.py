@@ -40,12 +40,12 @@ def test_speeds_and_links_are_those_of_the_problem() -> None:
     assert sum(d.speed for d in cluster_of(many, 2).devices) <= 2 - SPARE_CORES
 
 
-@pytest.mark.parametrize(("size", "told"), [(10.0, "sample_bytes"), (5_000.0, "not joined")])
-def test_what_cannot_be_made_real_is_refused(size: float, told: str) -> None:
+@pytest.mark.parametrize(("size", "message"), [(10.0, "sample_bytes"), (5_000.0, "not joined")])
+def test_what_cannot_be_made_real_is_refused(size: float, message: str) -> None:
     """Files smaller than an image; nodes that cannot exchange gradients."""
     pair = np.full((3, 3), 0.05)
     pair[0, 2] = pair[2, 0] = np.inf
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         cluster_of(tiny([3, 3, 3], send_s=pair, sample_bytes=size), 2)
 
 

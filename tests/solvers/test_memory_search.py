@@ -226,15 +226,15 @@ def test_prices_are_finite_where_reductions_end_in_a_forbidden_pair() -> None:
     """The first prices are then measured by the bound."""
     problem = MemoryPbqp(colouring(4, 4), np.arange(16), np.zeros(4), np.ones(4), 25)
     spans = spans_of(problem.usage, problem.pbqp.start, problem.live_from, problem.live_until)
-    core, asked = core_of(draft(problem.pbqp.arrays, spans), problem.limit), []
+    core, prices = core_of(draft(problem.pbqp.arrays, spans), problem.limit), []
 
     def solve(price: np.ndarray) -> Priced:
-        asked.append(price)
+        prices.append(price)
         return Priced(price, np.zeros(4, np.int64), core.loads.room + 1, math.inf, 6.0)
 
     level(core, Prices.of(core), solve, lambda found: None, lambda: True)
-    assert len(asked) > 2
-    assert all(np.isfinite(price).all() for price in asked)
+    assert len(prices) > 2
+    assert all(np.isfinite(price).all() for price in prices)
 
 
 def test_prices_far_apart_keep_the_bound_true() -> None:

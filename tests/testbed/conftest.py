@@ -42,7 +42,7 @@ def up() -> Iterator[Callable[[Cluster], Testbed]]:
     if reason := missing():
         pytest.skip(f"no testbed here: {reason}")
     with ExitStack() as stack:
-        yield lambda asked: stack.enter_context(Testbed.up(asked))
+        yield lambda wanted: stack.enter_context(Testbed.up(wanted))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def start(handle: NodeHandle, code: str, *arguments: object) -> subprocess.Popen
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str]) -> str:
     """What it printed; it must have ended well."""
     out, words = process.communicate(timeout=60)
     assert process.returncode == 0, words
@@ -30,4 +30,4 @@ def said(process: subprocess.Popen[str]) -> str:
 
 def run(handle: NodeHandle, code: str, *arguments: object) -> str:
     """Both."""
-    return said(start(handle, code, *arguments))
+    return output_of(start(handle, code, *arguments))

@@ -52,10 +52,10 @@ def test_every_way_is_there_once() -> None:
     st.lists(st.tuples(st.integers(1, 4), st.floats(0.05, 1.0)), min_size=1, max_size=8),
     st.integers(4, 9),
 )
-def test_devices_are_spread_over_the_cpus(asked: list[tuple[int, float]], cpus: int) -> None:
+def test_devices_are_spread_over_the_cpus(wanted: list[tuple[int, float]], cpus: int) -> None:
     """As many CPUs as cores, and no CPU gets a second device while another has none."""
     devices = tuple(
-        Device(str(k), cores=cores, speed=speed) for k, (cores, speed) in enumerate(asked)
+        Device(str(k), cores=cores, speed=speed) for k, (cores, speed) in enumerate(wanted)
     )
     plan = blueprint(Cluster(devices), range(cpus))
     slots, load = plan.slots, dict.fromkeys(range(cpus), 0.0)
@@ -91,11 +91,11 @@ def test_a_cluster_that_asks_for_too_much_is_emulated_slower_in_proportion() -> 
     for link, found_link in zip(four.links, slower.links, strict=True):
         assert found_link.bandwidth == pytest.approx(link.bandwidth / factor)
         assert found_link.latency_s == pytest.approx(link.latency_s * factor)
-    asked = dict.fromkeys((0, 1), 0.0)
+    speeds = dict.fromkeys((0, 1), 0.0)
     for slot, device in zip(blueprint(slower, (0, 1)).slots, slower.devices, strict=True):
         for cpu in slot.cpus:
-            asked[cpu] += device.speed
-    assert max(asked.values()) <= FULL + 1e-9
+            speeds[cpu] += device.speed
+    assert max(speeds.values()) <= FULL + 1e-9
     two = Cluster.preset("edge-duo")
     assert fitted(two, (0, 1)) == (two, 1.0)
     assert fitted(four, range(8)) == (four, 1.0)

@@ -35,7 +35,7 @@ class Life(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Nothing is up yet; a name of our own."""
-        self.asked = cluster()
+        self.cluster = cluster()
         self.bed: Testbed | None = None
         self.whole = False
 
@@ -43,7 +43,7 @@ class Life(RuleBasedStateMachine):
     def up(self) -> None:
         """Makes it, finds it or revives it."""
         first = self.bed is None
-        found = Testbed.up(self.asked)
+        found = Testbed.up(self.cluster)
         assert found.held == first
         assert found.alive
         if first:
@@ -82,7 +82,7 @@ class Life(RuleBasedStateMachine):
     def look(self) -> None:
         """What is asked is what is shown, broken or not."""
         assert self.bed
-        seen = status(Testbed.find(self.asked.name))
+        seen = status(Testbed.find(self.cluster.name))
         assert seen.alive == self.whole
         assert {(way.bandwidth, way.cut) for way in seen.ways} == {(self.rate, self.cut)}
         assert seen.devices[1].cpu_share == self.speed
@@ -92,7 +92,7 @@ class Life(RuleBasedStateMachine):
         """Whatever is there goes."""
         if self.bed is None:
             with pytest.raises(UnknownNameError):
-                Testbed.find(self.asked.name)
+                Testbed.find(self.cluster.name)
             return
         self.bed.down()
         assert own_traces(self.bed) == set()

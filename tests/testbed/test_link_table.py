@@ -21,13 +21,13 @@ def test_two_readers_see_one_table(
     writer = LinkTable.create(path, count)
     reader = LinkTable(path)
     writer.emulator_pid = 4_000_000
-    asked = {
+    written = {
         (field, i, j): data.draw(st.floats(0, 1e12))
         for field in FIELDS
         for i in range(count)
         for j in range(count)
     }
-    for (field, i, j), value in asked.items():
+    for (field, i, j), value in written.items():
         writer.set(field, i, j, value)
-    assert {key: reader.get(*key) for key in asked} == asked
+    assert {key: reader.get(*key) for key in written} == written
     assert (reader.count, reader.emulator_pid) == (count, 4_000_000)

@@ -22,8 +22,8 @@ def test_off_is_relative_except_for_delays() -> None:
 def test_everything_is_measured_once(duo: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every link and quota once; what has been changed is measured anew."""
     monkeypatch.setattr(selftests, "_SPIN_S", 0.4)
-    asked = {(f.what, f.where): f.asked for f in selftest(duo)}
-    assert asked == {
+    requested = {(f.what, f.where): f.asked for f in selftest(duo)}
+    assert requested == {
         ("rate", "left -> right"): 5e6,
         ("delay", "left -> right"): 5e-3,
         ("rate", "right -> left"): 5e6,

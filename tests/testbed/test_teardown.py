@@ -36,9 +36,9 @@ sys.stdin.readline()
 
 
 @contextmanager
-def another_run(asked: Cluster) -> Iterator[subprocess.Popen[str]]:
+def another_run(wanted: Cluster) -> Iterator[subprocess.Popen[str]]:
     """A process with the testbed up; it leaves at its first line and ends at the second."""
-    words = [sys.executable, "-c", RUN, DUO, asked.name]
+    words = [sys.executable, "-c", RUN, DUO, wanted.name]
     with subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) as run:
         try:
             assert answer(run) == "up\n"
@@ -56,9 +56,9 @@ def answer(run: subprocess.Popen[str], line: str = "") -> str:
     return run.stdout.readline()
 
 
-def gone(asked: Cluster) -> bool:
+def gone(wanted: Cluster) -> bool:
     """Whether nothing of it is left within 20 seconds."""
-    made, deadline = id_of(asked.name), time.monotonic() + 20
+    made, deadline = id_of(wanted.name), time.monotonic() + 20
     while (left := any(made in trace for trace in traces())) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not left
@@ -66,17 +66,17 @@ def gone(asked: Cluster) -> bool:
 
 def test_it_ends_with_the_process_that_made_it(up: Up) -> None:
     """Killed without a word: the emulator notices and takes everything down."""
-    asked = cluster()
-    with another_run(asked) as run:
-        assert Testbed.find(asked.name).alive
+    wanted = cluster()
+    with another_run(wanted) as run:
+        assert Testbed.find(wanted.name).alive
         run.kill()
-        assert gone(asked)
+        assert gone(wanted)
 
 
 def test_a_run_on_anothers_testbed_outlives_it(up: Up) -> None:
     """Its processes too; who is the last to leave takes it down, whoever made it."""
-    asked = cluster()
-    with another_run(asked) as first, Testbed.up(asked) as bed:
+    wanted = cluster()
+    with another_run(wanted) as first, Testbed.up(wanted) as bed:
         assert f"with the last of processes {first.pid}, {os.getpid()}" in testbed_table(
             status(bed)
         )
@@ -86,7 +86,7 @@ def test_a_run_on_anothers_testbed_outlives_it(up: Up) -> None:
         assert answer(first, "leave\n") == "left\n"
         assert bed.alive
         assert sleeper.poll() is None
-        assert [p.pid for p in Testbed.find(asked.name).record.owners] == [os.getpid()]
+        assert [p.pid for p in Testbed.find(wanted.name).record.owners] == [os.getpid()]
         bed.__exit__(None, None, None)
         assert own_traces(bed) == set()
         sleeper.communicate(timeout=10)
@@ -103,15 +103,15 @@ def test_the_last_run_may_be_killed(duo: Testbed) -> None:
 
 def test_what_is_to_stay_stays(up: Up) -> None:
     """A run made it, and somebody asked to keep it: its end, killed or not, is not the end."""
-    asked = cluster()
-    with another_run(asked) as first:
-        bed = Testbed.up(asked, keep=True)
+    wanted = cluster()
+    with another_run(wanted) as first:
+        bed = Testbed.up(wanted, keep=True)
         try:
-            with Testbed.up(asked):
+            with Testbed.up(wanted):
                 first.kill()
             sweep()
             assert conversation_s(bed, "left", "right") > 0
-            assert (bed.alive, Testbed.find(asked.name).record.owners) == (True, ())
+            assert (bed.alive, Testbed.find(wanted.name).record.owners) == (True, ())
         finally:
             bed.down()
 

@@ -50,7 +50,7 @@ def conversation_s(bed: Testbed, source: str, target: str) -> float:
     assert server.stdout is not None
     server.stdout.readline()
     took_s = float(inside.run(bed.handle(source), ASK, bed.address(target)))
-    inside.said(server)
+    inside.output_of(server)
     return took_s
 
 
@@ -158,7 +158,7 @@ def test_a_node_without_power_is_silent(duo: Testbed) -> None:
     duo.power_off("right")
     lost.communicate(timeout=10)
     assert lost.returncode == -signal.SIGKILL
-    assert inside.said(peer) == "silence"
+    assert inside.output_of(peer) == "silence"
     duo.power_on("right")
     assert conversation_s(duo, "left", "right") > 0
 
@@ -217,15 +217,15 @@ def test_down_ends_the_processes_inside(duo: Testbed) -> None:
 
 def test_what_was_broken_off_is_made_anew(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a namespace is made, and again while it is removed: none of it is taken over."""
-    asked = cluster()
+    wanted = cluster()
     with monkeypatch.context() as patch:
         patch.setattr(namespaces, "address", interrupted)
         patch.setattr("placewright.testbed.testbed.remove", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            Testbed.up(asked)
+            Testbed.up(wanted)
     with pytest.raises(UnknownNameError, match="unknown testbed"):
-        Testbed.find(asked.name)
-    bed = up(asked)
+        Testbed.find(wanted.name)
+    bed = up(wanted)
     assert bed.held
     assert conversation_s(bed, "left", "right") > 0
 

@@ -22,16 +22,16 @@ def save(
     path: Path,
     nodes: list[Any],
     weights: list[Any],
-    given: dict[str, list[Any]],
-    made: dict[str, list[Any]],
+    inputs: dict[str, list[Any]],
+    outputs: dict[str, list[Any]],
     **options: Any,
 ) -> Path:
     """Write a model of float tensors."""
     graph = helper.make_graph(
         nodes,
         path.stem,
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in given.items()],
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in made.items()],
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in outputs.items()],
         weights,
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]

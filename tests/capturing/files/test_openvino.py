@@ -77,13 +77,13 @@ def test_dynamic_shapes_are_fixed_or_refused(tmp_path: Path) -> None:
 def test_control_flow_is_refused_by_name() -> None:
     """Control flow is refused by name."""
     x = ops.parameter([2], np.float32, name="x")
-    given = [ops.parameter([2], np.float32) for _ in range(2)]
-    made = [ops.result(ops.relu(each)) for each in given]
+    inputs = [ops.parameter([2], np.float32) for _ in range(2)]
+    made = [ops.result(ops.relu(each)) for each in inputs]
     choice = ops.if_op(ops.constant(np.array(True)))
     choice.set_friendly_name("choice")
-    choice.set_then_body(ov.Model([made[0]], [given[0]], "then"))
-    choice.set_else_body(ov.Model([made[1]], [given[1]], "else"))
-    choice.set_input(x.output(0), *given)
+    choice.set_then_body(ov.Model([made[0]], [inputs[0]], "then"))
+    choice.set_else_body(ov.Model([made[1]], [inputs[1]], "else"))
+    choice.set_input(x.output(0), *inputs)
     choice.set_output(*made)
     model = ov.Model([ops.result(choice.output(0))], [x], "m")
     with pytest.raises(UnsupportedError, match=r"m: 'choice': control flow .* If"):

@@ -59,11 +59,11 @@ def test_norms_of_bfloat16_with_float32_parameters_are_what_the_kernels_make(
     norm: nn.Module, shape: tuple[int, ...], turned: bool
 ) -> None:
     """Forward and backward, of a row-major input and of one that is not."""
-    given = torch.randn(shape, dtype=HALF)
-    given = given.transpose(1, 2).contiguous().transpose(1, 2) if turned else given
+    x = torch.randn(shape, dtype=HALF)
+    x = x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x
     model = nn.Sequential(Scaled(), copy.deepcopy(norm))
     for training in (False, True):
-        source = ModelSource(model, given, name="norm")
+        source = ModelSource(model, x, name="norm")
         graph = capture_source(source, training=training)
         assert mismatched_specs(graph, initial_state(source, graph.program)) == []
 

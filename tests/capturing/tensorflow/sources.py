@@ -18,8 +18,8 @@ def perceptron(batch: int = 4) -> tuple[Any, ...]:
     hidden = tf.keras.layers.Dense(5, activation="relu", name="hidden")(inputs)
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(3, name="last")(hidden))
     rng = np.random.default_rng(0)
-    given, wanted = rng.normal(size=(2, batch, 6)).astype(np.float32)
-    return model, given, tf.keras.losses.MeanSquaredError(), wanted[:, :3]
+    x, wanted = rng.normal(size=(2, batch, 6)).astype(np.float32)
+    return model, x, tf.keras.losses.MeanSquaredError(), wanted[:, :3]
 
 
 def files() -> tuple[Any, Any]:
@@ -57,8 +57,8 @@ def attention(batch: int = 2) -> tuple[Any, ...]:
     found = tf.keras.layers.MultiHeadAttention(2, 2)(inputs, inputs)
     model = tf.keras.Model(inputs, tf.keras.layers.Dropout(0.5)(found + inputs))
     model.compile(optimizer="sgd", loss="mse")
-    given = np.random.default_rng(0).normal(size=(batch, 5, 4)).astype(np.float32)
-    return model, given, tf.keras.losses.MeanSquaredError(), given + 1
+    x = np.random.default_rng(0).normal(size=(batch, 5, 4)).astype(np.float32)
+    return model, x, tf.keras.losses.MeanSquaredError(), x + 1
 
 
 def _write(path: Path, graph_def: Any) -> None:

@@ -13,10 +13,10 @@ def test_products_are_counted_as_loops_do() -> None:
     """Two operations for every term that a product adds up."""
     assert flops("MatMul", [(3, 4), (4, 5)], [(3, 5)], {}) == (2 * 3 * 4 * 5, 0)
     assert flops("MatMul", [(4, 3), (4, 5)], [(3, 5)], {"transpose_a": True})[0] == 2 * 3 * 4 * 5
-    given = [(2, 3, 4), (2, 4, 5)]
-    assert flops("BatchMatMulV2", given, [(2, 3, 5)], {})[0] == 2 * 2 * 3 * 4 * 5
-    assert flops("Einsum", given, [(2, 3, 5)], {"equation": "bij,bjk->bik"})[0] == 2 * 120
-    assert flops("Einsum", given, [(2, 3, 5)], {"equation": "...ij,...jk->...ik"})[0] == 2 * 120
+    shapes = [(2, 3, 4), (2, 4, 5)]
+    assert flops("BatchMatMulV2", shapes, [(2, 3, 5)], {})[0] == 2 * 2 * 3 * 4 * 5
+    assert flops("Einsum", shapes, [(2, 3, 5)], {"equation": "bij,bjk->bik"})[0] == 2 * 120
+    assert flops("Einsum", shapes, [(2, 3, 5)], {"equation": "...ij,...jk->...ik"})[0] == 2 * 120
 
 
 @pytest.mark.parametrize("size", [(5, 3), (4, 2)])

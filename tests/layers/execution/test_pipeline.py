@@ -27,7 +27,7 @@ class Message:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, Message]]:
+def posted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, Message]]:
     """Messages as they are asked for: kind, peer, tag."""
     found: list[tuple[str, int, int, Message]] = []
 
@@ -59,32 +59,32 @@ def operation(peer: int) -> SimpleNamespace:
     return SimpleNamespace(tensor=torch.zeros(1), peer=peer)
 
 
-def test_everything_is_asked_for_when_the_step_begins(asked) -> None:
+def test_everything_is_asked_for_when_the_step_begins(posted) -> None:
     """Before the first pass: gloo sends nothing that its receiver has not asked for."""
     middle = stage(1)
 
     assert middle.get_fwd_recv_ops(0) == []
-    assert [(kind, peer) for kind, peer, _, _ in asked] == [("receive", 0), ("receive", 2)] * 3
+    assert [(kind, peer) for kind, peer, _, _ in posted] == [("receive", 0), ("receive", 2)] * 3
     middle.get_bwd_recv_ops(0)
     middle.get_fwd_recv_ops(1)
-    assert len(asked) == 6
+    assert len(posted) == 6
 
     middle._await(ACTIVATION, 1)
-    assert [message.waits for *_, message in asked] == [0, 0, 1, 0, 0, 0]
+    assert [message.waits for *_, message in posted] == [0, 0, 1, 0, 0, 0]
 
 
-def test_sender_and_receiver_agree_on_tags(asked) -> None:
+def test_sender_and_receiver_agree_on_tags(posted) -> None:
     """And no two messages of a step have the same."""
     first, second = stage(1), stage(2)
     second.get_fwd_recv_ops(0)
-    received = {tag for _, peer, tag, _ in asked if peer == 1}
-    asked.clear()
+    received = {tag for _, peer, tag, _ in posted if peer == 1}
+    posted.clear()
     for m in range(3):
         first._sent([operation(2)], ACTIVATION, m)
         second._sent([operation(1)], GRADIENT, m)
-    sent = [(peer, tag) for _, peer, tag, _ in asked]
+    sent = [(peer, tag) for _, peer, tag, _ in posted]
 
     assert {tag for peer, tag in sent if peer == 2} == received
     assert len({tag for _, tag in sent}) == 6
     first.end_step()
-    assert [message.waits for _, peer, _, message in asked if peer == 2] == [1, 1, 1]
+    assert [message.waits for _, peer, _, message in posted if peer == 2] == [1, 1, 1]

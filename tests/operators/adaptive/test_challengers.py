@@ -24,10 +24,10 @@ from tests.operators.adaptive.test_run import equal_to_eager
 
 def test_challengers_are_judged_nearly_as_good_and_differ() -> None:
     """All are within `CLOSE` of the best, no placement comes twice, the best come first."""
-    _, given = job()
-    plan = solve(given.problem, "round-robin").plan
-    others = challengers(InterferenceProfile.alike(given.problem), plan, float("inf"))
-    values = [judge(given.problem, other).value for other in others]
+    _, training_job = job()
+    plan = solve(training_job.problem, "round-robin").plan
+    others = challengers(InterferenceProfile.alike(training_job.problem), plan, float("inf"))
+    values = [judge(training_job.problem, other).value for other in others]
     assert values == sorted(values)
     assert 1 <= len(others) < MOST
     assert values[-1] <= (1 + CLOSE) * values[0]
@@ -42,22 +42,23 @@ def test_no_planner_learns_for_a_challenger(monkeypatch: pytest.MonkeyPatch) -> 
 
     for planner in LEARNED:
         monkeypatch.setattr(type(planner), "__call__", ran)
-    _, given = job()
-    plan = solve(given.problem, "round-robin").plan
-    assert challengers(InterferenceProfile.alike(given.problem), plan, float("inf"))
+    _, training_job = job()
+    plan = solve(training_job.problem, "round-robin").plan
+    assert challengers(InterferenceProfile.alike(training_job.problem), plan, float("inf"))
 
 
 def test_those_known_have_a_place() -> None:
     """Eight equal devices, links too slow to split: a known plan comes before as good ones."""
     names = "abcdefgh"
     links = tuple(Link(a, b, 1e3, 1e-2) for a in names for b in names if a != b)
-    _, given = job(Cluster(tuple(Device(n, node=n) for n in names), links, name="equal"))
-    plan, known = (solve(given.problem, f"only:{name}").plan for name in "ah")
+    _, training_job = job(Cluster(tuple(Device(n, node=n) for n in names), links, name="equal"))
+    plan, known = (solve(training_job.problem, f"only:{name}").plan for name in "ah")
     assert (
-        len(challengers(InterferenceProfile.alike(given.problem), plan, float("inf"))) == MOST - 1
+        len(challengers(InterferenceProfile.alike(training_job.problem), plan, float("inf")))
+        == MOST - 1
     )
     others = challengers(
-        InterferenceProfile.alike(given.problem), plan, float("inf"), at_hand=[known]
+        InterferenceProfile.alike(training_job.problem), plan, float("inf"), at_hand=[known]
     )
     assert len(others) == MOST - 1
     assert known.placement.tolist() in [other.placement.tolist() for other in others]
@@ -65,17 +66,21 @@ def test_those_known_have_a_place() -> None:
 
 def test_a_short_run_tries_nothing_and_an_endless_one_everything() -> None:
     """What a tryout may cost grows with the steps that are left."""
-    _, given = job()
-    plan = solve(given.problem, "only:a").plan
-    plans = [plan, solve(given.problem, "only:b").plan, solve(given.problem, "only:c").plan]
+    _, training_job = job()
+    plan = solve(training_job.problem, "only:a").plan
+    plans = [
+        plan,
+        solve(training_job.problem, "only:b").plan,
+        solve(training_job.problem, "only:c").plan,
+    ]
     tried = [
-        len(affordable(InterferenceProfile.alike(given.problem), plans, steps))
+        len(affordable(InterferenceProfile.alike(training_job.problem), plans, steps))
         for steps in (0.0, 40.0, 1e5, float("inf"))
     ]
     assert tried == sorted(tried)
     assert tried[:2] == [1, 1]
     assert tried[-1] == 3
-    assert challengers(InterferenceProfile.alike(given.problem), plan, 50) == ()
+    assert challengers(InterferenceProfile.alike(training_job.problem), plan, 50) == ()
 
 
 def test_each_kind_of_plan_is_judged_at_its_own_pace() -> None:
@@ -94,14 +99,16 @@ def test_each_kind_of_plan_is_judged_at_its_own_pace() -> None:
 
 def test_a_run_tries_its_challengers_and_trains_as_if_it_had_not(tmp_path: Path) -> None:
     """Migrations from plan to plan, one verdict, and eager's parameters bit for bit."""
-    source, given = job()
-    plans = [solve(given.problem, f"only:{name}").plan for name in ("a", "b")]
+    source, training_job = job()
+    plans = [solve(training_job.problem, f"only:{name}").plan for name in ("a", "b")]
     policy = Policy(sample_every=1000, tolerance=100.0)
-    with AdaptiveRun(given, tmp_path, plan=plans[0], challengers=plans[1:], policy=policy) as run:
+    with AdaptiveRun(
+        training_job, tmp_path, plan=plans[0], challengers=plans[1:], policy=policy
+    ) as run:
         run.step()
         while run.adaptation is None or run.adaptation.trials is not None:
             run.step()
         assert run.timeline.count(Kind.TRY) == 1
         assert run.timeline.plans >= 2
         assert run.plan is run.adaptation.plan
-        equal_to_eager(run, source, given, run.done)
+        equal_to_eager(run, source, training_job, run.done)

@@ -30,29 +30,31 @@ class Opened:
 
 def test_a_snapshot_takes_what_steps_change() -> None:
     """Parameters and buffers, in bytes; not the batch."""
-    _, given = job()
-    assert isinstance(given.graph.program, Program)
-    changed = [given.state[item.name] for item in given.graph.program.inputs if item.mutated]
-    assert given.state_bytes == sum(t.numel() * t.element_size() for t in changed) > 0
+    _, training_job = job()
+    assert isinstance(training_job.graph.program, Program)
+    changed = [
+        training_job.state[item.name] for item in training_job.graph.program.inputs if item.mutated
+    ]
+    assert training_job.state_bytes == sum(t.numel() * t.element_size() for t in changed) > 0
 
 
 def test_a_session_is_on_those_who_are_named_with_what_has_changed() -> None:
     """Their links, the state as it was but for what is given; up when it is returned."""
-    _, given = job()
-    name = next(iter(given.state))
-    new = given.state[name] + 1
-    made: Any = replace(given, open=Opened).session(("c", "a"), {name: new})
+    _, training_job = job()
+    name = next(iter(training_job.state))
+    new = training_job.state[name] + 1
+    made: Any = replace(training_job, open=Opened).session(("c", "a"), {name: new})
     assert made.up
     assert made.cluster.device_names == ("a", "c")
     assert {link.source for link in made.cluster.links} == {"a", "c"}
-    assert made.state.keys() == given.state.keys()
+    assert made.state.keys() == training_job.state.keys()
     assert made.state[name] is new
-    assert given.state[name] is not new
+    assert training_job.state[name] is not new
 
 
 def test_workers_that_do_not_come_up_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start has a limit like every order; here it is none at all."""
-    _, given = job()
+    _, training_job = job()
     monkeypatch.setattr(LocalGroup, "start_limit_s", 0.0)
     with pytest.raises(WorkerError, match=r"'a', 'b'.*no answer in time"):
-        given.session(("a", "b"), {})
+        training_job.session(("a", "b"), {})

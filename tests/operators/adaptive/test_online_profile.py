@@ -88,10 +88,10 @@ def test_what_was_seen_outlives_the_workers() -> None:
 
 def test_survivors_keep_their_costs_and_links() -> None:
     """Without the middle one the problem is the profile of the smaller cluster."""
-    given = job()[1]
-    cluster, problem = cluster_of(TRIO, {"a", "c"}), problem_of(given.problem, {"a", "c"})
+    training_job = job()[1]
+    cluster, problem = cluster_of(TRIO, {"a", "c"}), problem_of(training_job.problem, {"a", "c"})
     assert problem.device_names == cluster.device_names == ("a", "c")
-    assert np.array_equal(problem.compute_s, given.problem.compute_s[:, [0, 2]])
+    assert np.array_equal(problem.compute_s, training_job.problem.compute_s[:, [0, 2]])
     latency, per_byte, *_ = cluster.link_arrays()
     assert np.array_equal(problem.latency_s, latency)
     assert np.array_equal(problem.seconds_per_byte, per_byte)

@@ -22,11 +22,11 @@ class Probes:
 
     def __init__(self) -> None:
         self.seconds = [1.0, 1.0, 1.0]
-        self.asked: list[object] = []
+        self.calls: list[object] = []
 
     def probe_speeds(self) -> list[float]:
         """As they are set."""
-        self.asked.append("speeds")
+        self.calls.append("speeds")
         return self.seconds
 
     def probe_links(
@@ -35,7 +35,7 @@ class Probes:
         """All of `LINE`."""
         pairs = [(i, j) for i in range(3) for j in range(3) if i != j]
         pairs = pairs if among is None else list(among)
-        self.asked.append(pairs)
+        self.calls.append(pairs)
         return [(*pair, *LINE) for pair in pairs]
 
 
@@ -49,7 +49,7 @@ def recovery_probe(probes: Any, share: float = 1e9) -> RecoveryProbe:
     """Over the three devices of the small job."""
     found = RecoveryProbe(probes, OnlineProfile(job()[1].problem), share)
     found.baseline()
-    probes.asked.clear()
+    probes.calls.clear()
     return found
 
 
@@ -65,10 +65,10 @@ def test_where_nothing_has_become_slow_nothing_is_probed(probes: Probes) -> None
     assert look.recovered(on(look, 0)) == []
     probes.seconds = [3.0, 1.2, 1.0]
     look.all_round(on(look, 0))
-    probes.asked.clear()
+    probes.calls.clear()
     look.online.observed.factors["b"] = [3.0]  # as steps say, which is no reason to probe
     assert look.recovered(on(look, 0)) == []
-    assert probes.asked == []
+    assert probes.calls == []
 
 
 def test_a_device_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
@@ -76,16 +76,16 @@ def test_a_device_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None
     look = recovery_probe(probes)
     probes.seconds = [1.0, 1.0, 8.0]
     look.all_round(on(look, 0, 1))
-    probes.asked.clear()
+    probes.calls.clear()
     probes.seconds = [1.0, 1.0, 7.0]
     assert look.recovered(on(look, 0, 1)) == []
-    assert probes.asked == ["speeds"]
+    assert probes.calls == ["speeds"]
     assert look.online.factors()[2] == 8.0
     probes.seconds = [1.0, 5.0, 1.0]
     assert look.recovered(on(look, 0, 1)) == ["c is 8.0 times faster than when it was left"]
     assert np.array_equal(look.online.factors(), [1.0, 1.0, 1.0])
     assert look.recovered(on(look, 0, 1)) == []
-    assert len(probes.asked) == 2
+    assert len(probes.calls) == 2
 
 
 def test_a_link_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
@@ -95,7 +95,7 @@ def test_a_link_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
     for pair in ((0, 1), (1, 0), (2, 0)):
         look.online.add_link(*pair, *slow)
     assert look.recovered(on(look, 0, 1)) == ["c -> a is 1276.1 times faster than when it was left"]
-    assert probes.asked == [[(2, 0)]]
+    assert probes.calls == [[(2, 0)]]
     problem = look.online.problem()
     assert (problem.latency_s[2, 0], problem.seconds_per_byte[2, 0]) == LINE
     assert (problem.latency_s[0, 1], problem.seconds_per_byte[0, 1]) == slow
@@ -106,12 +106,12 @@ def test_looks_take_no_more_than_their_share(probes: Probes) -> None:
     look = recovery_probe(probes, share=1e-9)
     probes.seconds = [1.0, 1.0, 8.0]
     look.all_round(on(look, 0, 1))
-    probes.asked.clear()
+    probes.calls.clear()
     look.recovered(on(look, 0, 1))
-    assert probes.asked == []
+    assert probes.calls == []
     look.share = 1e9
     look.recovered(on(look, 0, 1))
-    assert probes.asked == ["speeds"]
+    assert probes.calls == ["speeds"]
 
 
 def test_the_first_baseline_of_a_device_stays(probes: Probes) -> None:
@@ -120,6 +120,6 @@ def test_the_first_baseline_of_a_device_stays(probes: Probes) -> None:
     probes.seconds = [1.0, 4.0, 1.0]
     again = RecoveryProbe(look.session, OnlineProfile(look.online.base, look.online.observed), 1e9)
     again.baseline()
-    assert probes.asked == []
+    assert probes.calls == []
     again.all_round(on(look, 0))
     assert np.array_equal(again.online.factors(), [1.0, 4.0, 1.0])

@@ -38,12 +38,12 @@ from placewright.runtime.session import Session
 from tests.operators.adaptive.jobs import TRIO, job
 
 
-def equal_to_eager(run: AdaptiveRun, source: ModelSource, given: Job, steps: int) -> None:
+def equal_to_eager(run: AdaptiveRun, source: ModelSource, training_job: Job, steps: int) -> None:
     """Every parameter and buffer equals plain PyTorch's after as many steps."""
-    assert isinstance(given.graph.program, Program)
+    assert isinstance(training_job.graph.program, Program)
     expected = run_eager(source, training=True, steps=steps)
     state = run.state()
-    for item in given.graph.program.inputs:
+    for item in training_job.graph.program.inputs:
         if item.role in ("parameter", "buffer") and item.name in state:
             assert torch.equal(state[item.name], expected.state[item.key]), item.key
 
@@ -56,23 +56,23 @@ def kill(run: AdaptiveRun, rank: int) -> None:
 
 def test_a_run_without_events_is_eager_training(tmp_path: Path) -> None:
     """Seven steps equal eager bit for bit, dropout included, and the timeline has them all."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=3) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=3) as run:
         for _ in range(7):
             run.step()
-        equal_to_eager(run, source, given, 7)
+        equal_to_eager(run, source, training_job, 7)
     assert len(run.timeline.step_s) == 7
     assert run.timeline.count(Kind.SNAPSHOT) == 2
 
 
 def test_a_run_is_held_against_eager_when_it_is_over(tmp_path: Path) -> None:
     """Every loss and the last state, also of a continued run; a wrong loss is found in its step."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=3) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=3) as run:
         for _ in range(3):
             run.step()
         run.finish()
-    with AdaptiveRun(given, tmp_path) as run:
+    with AdaptiveRun(training_job, tmp_path) as run:
         for _ in range(3):
             run.step()
         check = check_run(run, source)
@@ -81,7 +81,7 @@ def test_a_run_is_held_against_eager_when_it_is_over(tmp_path: Path) -> None:
     assert check.compared["output"] == 1
     assert check.compared["parameter"] > 1
     assert "steps 1 to 3 belong to the run that was continued" in check.note
-    with AdaptiveRun(given, tmp_path / "wrong") as run:
+    with AdaptiveRun(training_job, tmp_path / "wrong") as run:
         for _ in range(3):
             run.step()
         losses = dict(run.timeline.scalars[1])
@@ -95,8 +95,8 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """No room for the second snapshot and a worker killed: repeated from the first, bit for bit;
     only a last snapshot that cannot be written is an error.
     """
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
         for _ in range(4):
             run.step()
         monkeypatch.setattr(Job, "state_bytes", 1 << 62)
@@ -104,7 +104,7 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             run.step()
         kill(run, 0)
         run.step()
-        equal_to_eager(run, source, given, 9)
+        equal_to_eager(run, source, training_job, 9)
         assert run.timeline.count(Kind.SNAPSHOT) == 1
         assert run.timeline.count(Kind.UNSAVED) == 2
         with pytest.raises(RunError, match="No space left"):
@@ -113,13 +113,13 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_two_of_three_workers_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     """Training goes on with who is left and ends with eager's parameters."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
         for step in range(9):
             run.step()
             if step in (3, 6):
                 kill(run, 0)
-        equal_to_eager(run, source, given, 9)
+        equal_to_eager(run, source, training_job, 9)
         processes = run.session.group.processes if run.session else []
     assert run.alive() == ("c",)
     assert run.timeline.count(Kind.FAULT) == 2
@@ -130,15 +130,15 @@ def test_a_lost_device_comes_back_ever_later(tmp_path: Path) -> None:
     """Killed whenever it has joined again it is left alone for 2, 4 and 8 steps; the numbers stay
     eager's.
     """
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=4, rejoin_every=2) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=4, rejoin_every=2) as run:
         joins = -1
         for _ in range(14):
             run.step()
             if run.session is not None and joins < run.timeline.count(Kind.JOIN):
                 joins = run.timeline.count(Kind.JOIN)
                 kill(run, 1)
-        equal_to_eager(run, source, given, 14)
+        equal_to_eager(run, source, training_job, 14)
     lost = [event.text for event in run.timeline.events if event.kind is Kind.FAULT]
     assert [text.partition(")")[0] for text in lost] == [
         f"lost b (looked for after step {step}" for step in (3, 7, 15)
@@ -148,7 +148,7 @@ def test_a_lost_device_comes_back_ever_later(tmp_path: Path) -> None:
 
 def test_a_device_that_cannot_be_started_with_is_left_alone_again(tmp_path: Path) -> None:
     """It answers, but its engine finds no place for it: the others go on, and it is told."""
-    source, given = job()
+    source, training_job = job()
     starts = []
 
     def start(graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> Session:
@@ -157,13 +157,13 @@ def test_a_device_that_cannot_be_started_with_is_left_alone_again(tmp_path: Path
             raise InputError("no machine for a device", where="trio")
         return Session(graph, cluster, state)
 
-    job_there = replace(given, open=start)
+    job_there = replace(training_job, open=start)
     with AdaptiveRun(job_there, tmp_path, snapshot_every=4, rejoin_every=2) as run:
         for step in range(6):
             run.step()
             if step == 0:
                 kill(run, 1)
-        equal_to_eager(run, source, given, 6)
+        equal_to_eager(run, source, training_job, 6)
         assert run.alive() == ("a", "c")
     faults = [event.text for event in run.timeline.events if event.kind is Kind.FAULT]
     assert starts == [3, 2, 3, 2]
@@ -173,10 +173,10 @@ def test_a_device_that_cannot_be_started_with_is_left_alone_again(tmp_path: Path
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
     """A killer that shoots at any time, during snapshots and recoveries too, changes no bit."""
-    source, given = job()
+    source, training_job = job()
     chance = random.Random(seed)
     over = threading.Event()
-    with AdaptiveRun(given, tmp_path, snapshot_every=2, rejoin_every=2) as run:
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=2, rejoin_every=2) as run:
         killer = threading.Thread(target=_shoot, args=(run, chance, over))
         killer.start()
         try:
@@ -186,7 +186,7 @@ def test_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
         finally:
             over.set()
             killer.join()
-        equal_to_eager(run, source, given, 12)
+        equal_to_eager(run, source, training_job, 12)
 
 
 def _shoot(run: AdaptiveRun, chance: random.Random, over: threading.Event) -> None:
@@ -202,21 +202,21 @@ def _shoot(run: AdaptiveRun, chance: random.Random, over: threading.Event) -> No
 
 def test_a_run_is_continued_from_its_folder(tmp_path: Path) -> None:
     """A second run in the same folder goes on where the first one's last snapshot was."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path, snapshot_every=2) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=2) as run:
         for _ in range(5):
             run.step()
-    with AdaptiveRun(given, tmp_path, snapshot_every=2) as again:
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=2) as again:
         assert again.done == 4
         for _ in range(3):
             again.step()
-        equal_to_eager(again, source, given, 7)
+        equal_to_eager(again, source, training_job, 7)
 
 
 def test_no_device_left_says_so(tmp_path: Path) -> None:
     """When the last device is gone the error names the cluster and the last snapshot."""
-    _, given = job()
-    with AdaptiveRun(given, tmp_path) as run:
+    _, training_job = job()
+    with AdaptiveRun(training_job, tmp_path) as run:
         for _ in range(3):
             run.step()
             kill(run, 0)
@@ -263,7 +263,7 @@ def test_a_fault_at_the_worst_moment(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker dies as a snapshot, a migration or a recovery begins: the numbers stay eager's."""
-    source, given = job()
+    source, training_job = job()
     migrations = []
 
     def stepped(self: Adaptation, *_: object) -> None:
@@ -275,13 +275,13 @@ def test_a_fault_at_the_worst_moment(
 
     monkeypatch.setattr(Adaptation, "stepped", stepped)
     monkeypatch.setattr(Shot, "moment", moment if moment != "recovery" else "")
-    with AdaptiveRun(replace(given, open=Shot), tmp_path, snapshot_every=4) as run:
+    with AdaptiveRun(replace(training_job, open=Shot), tmp_path, snapshot_every=4) as run:
         for step in range(8):
             run.step()
             if moment == "recovery" and step == 4:
                 Shot.moment = moment
                 kill(run, 0)
-        equal_to_eager(run, source, given, 8)
+        equal_to_eager(run, source, training_job, 8)
     assert migrations
     assert Shot.moment == ""
     assert run.timeline.count(Kind.FAULT) == (2 if moment == "recovery" else 1)
@@ -298,14 +298,14 @@ class Unwritable(Session):
 
 def test_workers_that_cannot_write_end_no_run(tmp_path: Path) -> None:
     """Each snapshot is left out and told, and nobody is started again over it."""
-    source, given = job()
-    with AdaptiveRun(replace(given, open=Unwritable), tmp_path, snapshot_every=2) as run:
+    source, training_job = job()
+    with AdaptiveRun(replace(training_job, open=Unwritable), tmp_path, snapshot_every=2) as run:
         for _ in range(6):
             run.step()
         kinds = [event.kind for event in run.timeline.events]
         assert kinds == [Kind.UNSAVED] * 3
         assert "could not write" in run.timeline.events[0].text
-        equal_to_eager(run, source, given, 6)
+        equal_to_eager(run, source, training_job, 6)
 
 
 class Doomed(Session):
@@ -319,22 +319,22 @@ class Doomed(Session):
 
 def test_a_snapshot_that_kills_is_tried_twice(tmp_path: Path) -> None:
     """Then it is left out, and the run goes on with who is left."""
-    source, given = job()
-    doomed = replace(given, open=Doomed)
+    source, training_job = job()
+    doomed = replace(training_job, open=Doomed)
     with AdaptiveRun(doomed, tmp_path, snapshot_every=2, rejoin_every=1000) as run:
         for _ in range(3):
             run.step()
         assert run.alive() == ("a",)
         assert run.timeline.count(Kind.FAULT) == 2
         assert run.timeline.count(Kind.UNSAVED) == 1
-        equal_to_eager(run, source, given, 3)
+        equal_to_eager(run, source, training_job, 3)
 
 
 def test_one_run_at_a_time_in_a_folder(tmp_path: Path) -> None:
     """A second one is refused; a closed one does no more steps."""
-    _, given = job()
-    with AdaptiveRun(given, tmp_path) as run, pytest.raises(InputError, match="another run"):
-        AdaptiveRun(given, tmp_path)
+    _, training_job = job()
+    with AdaptiveRun(training_job, tmp_path) as run, pytest.raises(InputError, match="another run"):
+        AdaptiveRun(training_job, tmp_path)
     with pytest.raises(RunError, match="the run is closed"):
         run.step()
 
@@ -343,10 +343,10 @@ def pressed(times: int) -> Callable[..., Any]:
     """Waiting for workers; the first time Ctrl-C is pressed as often as that."""
     left = [signal.SIGINT] * times
 
-    def waited(*asked: Any, **more: Any) -> Any:
+    def waited(*arguments: Any, **options: Any) -> Any:
         while left:
             signal.raise_signal(left.pop())
-        return wait(*asked, **more)
+        return wait(*arguments, **options)
 
     return waited
 
@@ -355,8 +355,8 @@ def test_ctrl_c_ends_a_run_after_the_step_it_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step counts, the workers stay, the last snapshot can be written."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path) as run:
         run.step()
         session = run.session
         monkeypatch.setattr(piped, "wait", pressed(1))
@@ -365,13 +365,13 @@ def test_ctrl_c_ends_a_run_after_the_step_it_is_in(
         assert (run.done, run.session) == (2, session)
         run.finish()
         assert run.log.saved == 2
-        equal_to_eager(run, source, given, 2)
+        equal_to_eager(run, source, training_job, 2)
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step does not count, its answers are nobody's; who goes on goes on from before it."""
-    source, given = job()
-    with AdaptiveRun(given, tmp_path) as run:
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path) as run:
         run.step()
         monkeypatch.setattr(piped, "wait", pressed(2))
         with pytest.raises(KeyboardInterrupt):
@@ -379,22 +379,22 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         assert (run.done, run.session) == (1, None)
         run.finish()
         run.step()
-        equal_to_eager(run, source, given, 2)
+        equal_to_eager(run, source, training_job, 2)
 
 
 def test_a_recovery_that_is_broken_off_is_begun_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the batches of the steps that are repeated, though the next one comes between."""
-    _, given = job()
-    assert isinstance(given.graph.program, Program)
-    (name,) = [item.name for item in given.graph.program.inputs if item.role == "input"]
-    batches = [{name: given.state[name] * factor} for factor in (1, 2, 3, 4)]
-    with AdaptiveRun(given, tmp_path / "whole") as whole:
+    _, training_job = job()
+    assert isinstance(training_job.graph.program, Program)
+    (name,) = [item.name for item in training_job.graph.program.inputs if item.role == "input"]
+    batches = [{name: training_job.state[name] * factor} for factor in (1, 2, 3, 4)]
+    with AdaptiveRun(training_job, tmp_path / "whole") as whole:
         for batch in batches:
             whole.step(batch)
         expected = whole.state()
-    with AdaptiveRun(given, tmp_path / "broken") as run:
+    with AdaptiveRun(training_job, tmp_path / "broken") as run:
         for batch in batches[:3]:
             run.step(batch)
         kill(run, 0)
@@ -422,7 +422,7 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
     source = ModelSource(torch.nn.Linear(8, 8), (x,), mean_square, None, "wide")
     graph = capture_source(source, training=True)
     problem = profile(graph, TRIO, method="analytic")
-    given = Job(graph, TRIO, problem, initial_state(source, graph.program))
+    training_job = Job(graph, TRIO, problem, initial_state(source, graph.program))
     on_b = OperatorPlan(np.ones(problem.n, dtype=np.int64))
     ended = WorkerError("raised an error", where="device 'b'")
 
@@ -431,7 +431,7 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
         monkeypatch.undo()
         raise OutOfMemoryError.of(ended, "it asked for more", held, 640_000, 1_920_000.0)
 
-    with AdaptiveRun(given, tmp_path, plan=on_b) as run:
+    with AdaptiveRun(training_job, tmp_path, plan=on_b) as run:
         run.step({"input:0": x})
         monkeypatch.setattr(Session, "run", starved)
         run.step({"input:0": x})
@@ -441,4 +441,4 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
         assert run.adaptation is not None
         assert run.adaptation.problem.memory_bytes[1] < problem.memory_bytes[1]
         run.step({"input:0": x})
-        equal_to_eager(run, source, given, 3)
+        equal_to_eager(run, source, training_job, 3)

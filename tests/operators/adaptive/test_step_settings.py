@@ -108,14 +108,14 @@ def test_schedulers_that_would_do_nothing_or_cannot_be_stepped_are_refused() -> 
     model = nn.Linear(2, 1)
     optimizer, other = (torch.optim.SGD(model.parameters(), lr=1.0) for _ in range(2))
     kinds = torch.optim.lr_scheduler
-    for given, scheduler, text in (
+    for parameters, scheduler, text in (
         (optimizer, kinds.ReduceLROnPlateau(optimizer), r"metric.*step\(metric\) in the loop"),
         (optimizer, kinds.StepLR(other, 1), "of another optimizer.*make it from"),
         ("sgd", kinds.StepLR(other, 1), "needs an optimizer object.*give optimizer="),
         (optimizer, "cosine", "no learning-rate scheduler.*got 'cosine'"),
     ):
         with pytest.raises(InputError, match=f"(?s){text}"):
-            StepSettings(Program((), (), ()), TrainingRecipe(given), (scheduler,))
+            StepSettings(Program((), (), ()), TrainingRecipe(parameters), (scheduler,))
 
 
 def test_a_cycle_that_ends_and_groups_that_come_are_named() -> None:
@@ -154,7 +154,7 @@ def test_a_snapshot_with_other_schedulers_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("settings", "text"),
     [
         ({"lr": "0.1"}, "lr must be a finite number"),
         ({"lr": float("nan")}, "lr must be a finite number"),
@@ -166,7 +166,7 @@ def test_a_snapshot_with_other_schedulers_is_refused() -> None:
         ({"scaler": 2.0}, "scaler must be a torch.amp.GradScaler"),
     ],
 )
-def test_a_wrong_recipe_is_named_in_four_parts(given: dict[str, Any], text: str) -> None:
+def test_a_wrong_recipe_is_named_in_four_parts(settings: dict[str, Any], text: str) -> None:
     """Also what Python would take for a number."""
     with pytest.raises(InputError, match=rf"(?s)TrainingRecipe.*{text}.*got .*next: give"):
-        TrainingRecipe(**given)
+        TrainingRecipe(**settings)

@@ -106,20 +106,20 @@ def test_a_machine_that_is_busy_for_a_turn_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told", "best"),
+    ("error", "message", "best"),
     [
         (KeyboardInterrupt(), "interrupted", {1: 0, 15: 1, 10: 0}),
         (WorkerError("it died"), "it died", {1: 1, 15: 1, 10: 0}),
     ],
 )
 def test_what_was_measured_until_then_counts(
-    error: BaseException, told: str, best: dict[int, int]
+    error: BaseException, message: str, best: dict[int, int]
 ) -> None:
     """After a Ctrl-C, and where a worker died, whose plan is not taken."""
     for step, taken in best.items():
         found = held(Acted((6.0, 3.0, 6.0, 1.0), _raising(error, step)), 0, 1, 2)
         assert (step, found.best) == (step, taken)
-        assert told in found.ended
+        assert message in found.ended
 
 
 def _raising(error: BaseException, step: int) -> Callable[[int], None]:

@@ -38,7 +38,7 @@ def llama() -> Graph:
     return capture(model("llama"), {"input_ids": torch.zeros(1, 16, dtype=torch.long)})
 
 
-def asked(graph: Graph, memory: dict[str, float]) -> OperatorProblem:
+def problem_of(graph: Graph, memory: dict[str, float]) -> OperatorProblem:
     """The graph on GPUs and CPUs (by the first letters of their names) with these memories."""
     devices = tuple(
         Device(name, kind=name[:3], memory_bytes=size, peak_flops=1e12, memory_bandwidth=1e11)
@@ -62,11 +62,15 @@ def test_parameters_are_where_accelerate_puts_them(llama: Graph, share: Any) -> 
 
     names = ("cpu-a", "gpu-a", "gpu-b")
     memory = {n: float(int(s * total(llama))) for n, s in zip(names, share, strict=True)}
-    problem = asked(llama, memory)
+    problem = problem_of(llama, memory)
     made = model("llama")
-    given: Any = {0: int(memory["gpu-a"]), 1: int(memory["gpu-b"]), "cpu": int(memory["cpu-a"])}
+    memory_limits: Any = {
+        0: int(memory["gpu-a"]),
+        1: int(memory["gpu-b"]),
+        "cpu": int(memory["cpu-a"]),
+    }
     logging.disable(logging.WARNING)
-    limits = get_balanced_memory(made, given, sorted(made._no_split_modules))  # type: ignore[arg-type]
+    limits = get_balanced_memory(made, memory_limits, sorted(made._no_split_modules))  # type: ignore[arg-type]
     found = infer_auto_device_map(made, limits, sorted(made._no_split_modules))  # type: ignore[arg-type]
     logging.disable(logging.NOTSET)
     plan = AccelerateAuto()(problem, Context())
@@ -88,7 +92,7 @@ def test_parameters_are_where_accelerate_puts_them(llama: Graph, share: Any) -> 
 
 def test_operators_without_parameters_follow_their_module(llama: Graph) -> None:
     """All operators of a layer are on one device, but views of what is made outside of it."""
-    problem = asked(llama, {"gpu-a": 0.6 * total(llama), "gpu-b": 1.0 * total(llama)})
+    problem = problem_of(llama, {"gpu-a": 0.6 * total(llama), "gpu-b": 1.0 * total(llama)})
     place = AccelerateAuto()(problem, Context()).placement
     by_layer: dict[str, set[int]] = {}
     for i, path in enumerate(problem.operator_modules):
@@ -104,17 +108,17 @@ def test_operators_without_parameters_follow_their_module(llama: Graph) -> None:
 def test_gpus_come_before_cpus_and_one_cpu_is_used(llama: Graph) -> None:
     """Whatever the order of the cluster; a second CPU stays idle."""
     room = 9.0 * total(llama)
-    problem = asked(llama, {"cpu-a": room, "cpu-b": room, "gpu-a": room})
+    problem = problem_of(llama, {"cpu-a": room, "cpu-b": room, "gpu-a": room})
     assert set(AccelerateAuto()(problem, Context()).placement.tolist()) == {2}
-    tight = asked(llama, {"cpu-a": room, "cpu-b": room, "gpu-a": 0.7 * total(llama)})
+    tight = problem_of(llama, {"cpu-a": room, "cpu-b": room, "gpu-a": 0.7 * total(llama)})
     assert set(AccelerateAuto()(tight, Context()).placement.tolist()) == {0, 2}
-    alone = asked(llama, {"cpu-a": room, "cpu-b": room})
+    alone = problem_of(llama, {"cpu-a": room, "cpu-b": room})
     assert set(AccelerateAuto()(alone, Context()).placement.tolist()) == {0}
 
 
 def test_what_would_go_to_disk_is_an_error(llama: Graph) -> None:
     """It names the first module and how much it is."""
-    problem = asked(llama, {"gpu-a": 0.3 * total(llama), "gpu-b": 0.3 * total(llama)})
+    problem = problem_of(llama, {"gpu-a": 0.3 * total(llama), "gpu-b": 0.3 * total(llama)})
     with pytest.raises(InfeasibleError, match=r"model\.layers\..* on disk"):
         AccelerateAuto()(problem, Context())
 
@@ -123,14 +127,14 @@ def test_problems_without_modules_are_refused(llama: Graph) -> None:
     """Published instances have none; the reason says what is missing."""
     planner = AccelerateAuto()
     assert "modules" in str(planner.unsupported_reason(tiny([[1.0, 1.0]])))
-    problem = asked(llama, {"gpu-a": 9.0 * total(llama)})
+    problem = problem_of(llama, {"gpu-a": 9.0 * total(llama)})
     assert planner.unsupported_reason(problem) is None
     assert "kinds" in str(planner.unsupported_reason(problem.replace(device_kinds=())))
 
 
 def test_modules_survive_a_problem_file(llama: Graph, tmp_path: Path) -> None:
     """The plan of the file's problem is the same, and so is the hash."""
-    problem = asked(llama, {"gpu-a": 0.6 * total(llama), "gpu-b": 1.0 * total(llama)})
+    problem = problem_of(llama, {"gpu-a": 0.6 * total(llama), "gpu-b": 1.0 * total(llama)})
     again = read_problem(write_problem(problem, tmp_path / "p.json"))
     assert again.modules == problem.modules
     assert again.hash() == problem.hash() != problem.replace(modules=None).hash()
@@ -149,7 +153,7 @@ def test_a_layer_taken_apart_keeps_sums_where_their_input_is() -> None:
     made._no_split_modules = set()
     graph = capture(made, {"input_ids": torch.zeros(1, 8, dtype=torch.long)}, training=True)
     weights = sum(p.nbytes for p in made.parameters())
-    problem = asked(graph, {"gpu-a": 0.55 * weights, "gpu-b": 9.0 * weights, "cpu-a": weights})
+    problem = problem_of(graph, {"gpu-a": 0.55 * weights, "gpu-b": 9.0 * weights, "cpu-a": weights})
     place = AccelerateAuto(balance=False)(problem, Context()).placement
     assert set(place.tolist()) == {0, 1}
     assert np.isfinite(judge(problem, AccelerateAuto()(problem, Context())).value)

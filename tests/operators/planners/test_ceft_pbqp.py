@@ -169,7 +169,7 @@ def test_same_plan_under_any_hash_seed() -> None:
         "p = random_problem(11, most_operators=30, most_devices=4)\n"
         "print(CeftPbqp(effort=1e5)(p, Context(seed=4)).plan.placement.tolist())\n"
     )
-    told = {
+    plans = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -179,7 +179,7 @@ def test_same_plan_under_any_hash_seed() -> None:
         ).stdout
         for seed in ("0", "77")
     }
-    assert len(told) == 1
+    assert len(plans) == 1
 
 
 class TestConformanceCeftPbqp(PlannerConformance):
@@ -193,7 +193,7 @@ class TestConformanceCeftPbqp(PlannerConformance):
 def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """As good as the list schedules; who plans again while something runs is told of Ctrl-C."""
 
-    def pressed(*given: object, **named: object) -> None:
+    def pressed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules[CeftPbqp.__module__], "improve", pressed)

@@ -27,19 +27,19 @@ def problem(seed: int, operators: int = 4, memory: float = 100.0) -> OperatorPro
     return made.replace(resident_bytes=np.full(operators, 10.0), memory_bytes=np.full(4, memory))
 
 
-def brute_force(asked: OperatorProblem) -> float:
+def brute_force(instance: OperatorProblem) -> float:
     """The best value of every chain of stages on all of the devices."""
     best = np.inf
-    for groups in groupings(asked):
-        leader = np.arange(asked.m)
+    for groups in groupings(instance):
+        leader = np.arange(instance.m)
         for own in groups:
             leader[list(own)] = own[0]
         homes = np.array([own[0] for own in groups])
-        for stage in product(range(len(groups)), repeat=asked.n):
+        for stage in product(range(len(groups)), repeat=instance.n):
             if list(stage) == sorted(stage):
                 home = homes[list(stage)]
                 plan = OperatorPlan(home, replica_of=_used(leader, home))
-                found = judge(asked, plan)
+                found = judge(instance, plan)
                 best = min(best, found.value if found.feasible else np.inf)
     return best
 
@@ -54,10 +54,10 @@ def _used(leader: np.ndarray, homes: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", range(4))
 def test_chains_are_as_good_as_the_best_of_all(seed: int, memory: float) -> None:
     """Against brute force: with room for the whole model on every device, and without."""
-    asked = problem(seed, memory=memory)
-    found = judge(asked, CopiedStages()(asked, Context()))
+    instance = problem(seed, memory=memory)
+    found = judge(instance, CopiedStages()(instance, Context()))
     assert found.feasible
-    assert found.value <= 1.05 * brute_force(asked)
+    assert found.value <= 1.05 * brute_force(instance)
 
 
 def test_a_model_that_no_device_can_have_is_copied_in_parts() -> None:
@@ -83,8 +83,8 @@ def test_groupings_use_every_device_once() -> None:
 
 def test_it_is_for_copies_on_devices_that_differ() -> None:
     """Anything else is refused with a reason."""
-    asked = problem(0)
-    assert CopiedStages().unsupported_reason(asked) is None
-    pinned = asked.replace(pinned=np.array([0, -1, -1, -1]))
+    instance = problem(0)
+    assert CopiedStages().unsupported_reason(instance) is None
+    pinned = instance.replace(pinned=np.array([0, -1, -1, -1]))
     assert "pinned" in str(CopiedStages().unsupported_reason(pinned))
-    assert "contiguous" in str(CopiedStages().unsupported_reason(asked.replace(contiguous=True)))
+    assert "contiguous" in str(CopiedStages().unsupported_reason(instance.replace(contiguous=True)))

@@ -171,7 +171,7 @@ def test_an_interrupt_in_any_phase_keeps_what_was_found(
 ) -> None:
     """Ctrl-C also comes where no solver waits: while one is built or a walk goes on."""
 
-    def pressed(*given: object, **named: object) -> None:
+    def pressed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules[Exact.__module__], phase, pressed)

@@ -96,7 +96,7 @@ def test_what_no_link_joins_is_refused() -> None:
 def test_ctrl_c_while_devices_swap_keeps_where_they_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of the PBQP; without one nothing is kept."""
 
-    def pressed(*given: object) -> None:
+    def pressed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules[swaps.__module__], "exchange", pressed)

@@ -71,7 +71,7 @@ def test_prices_for_bytes_find_room() -> None:
 def test_ctrl_c_in_the_bound_keeps_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is the same, only nothing is proved."""
 
-    def pressed(*given: object) -> None:
+    def pressed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     problem = tiny([[1.0, 2.0]] * 3, [(0, 9.0, [1, 2])], overlap="serial")

@@ -12,11 +12,11 @@ from placewright.operators.queues.ready_sets import clear, include, take_first
 
 
 @njit_no_refcount
-def replay(bits: Any, tops: Any, asked: IntArray, wanted: BoolArray, out: IntArray) -> None:
+def replay(bits: Any, tops: Any, changed: IntArray, wanted: BoolArray, out: IntArray) -> None:
     """Add what is not negative to the second of two sets, take where it is; then empty it."""
-    for x in range(len(asked)):
-        if asked[x] >= 0:
-            include(bits, tops, 1, asked[x], wanted[x])
+    for x in range(len(changed)):
+        if changed[x] >= 0:
+            include(bits, tops, 1, changed[x], wanted[x])
         else:
             out[x] = take_first(bits, tops, 1)
     clear(bits, tops, 1)
@@ -29,10 +29,10 @@ def test_first_out_is_the_least() -> None:
         words = -(-places // 64)
         bits = np.zeros((2, words), dtype=np.uint64)
         tops = np.zeros((2, -(-words // 64)), dtype=np.uint64)
-        asked = np.where(rng.random(5000) < 0.5, rng.integers(0, places, 5000), -1)
+        changed = np.where(rng.random(5000) < 0.5, rng.integers(0, places, 5000), -1)
         wanted, out, held = rng.random(5000) < 0.8, np.full(5000, -2), set[int]()
-        replay(bits, tops, asked, wanted, out)
-        for at, is_wanted, taken in zip(asked.tolist(), wanted, out.tolist(), strict=True):
+        replay(bits, tops, changed, wanted, out)
+        for at, is_wanted, taken in zip(changed.tolist(), wanted, out.tolist(), strict=True):
             if at >= 0 and is_wanted:
                 held.add(at)
             elif at < 0:

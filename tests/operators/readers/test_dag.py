@@ -61,7 +61,7 @@ def test_the_published_files_are_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"tasks": None}, "'tasks' is missing or no list"),
         ({"tasks": []}, "tasks"),
@@ -93,9 +93,9 @@ def test_the_published_files_are_read_whole() -> None:
         ),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     """The error names the file and the field."""
-    with pytest.raises(InputError, match=told) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_dag(written(tmp_path, **changes))
     assert "small" in str(error.value)
 

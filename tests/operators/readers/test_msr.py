@@ -90,7 +90,7 @@ def test_values_are_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"edges": [{"sourceId": 7, "destId": 1, "cost": 0.5}]}, "edges[0].destId"),
         ({"edges": [{"sourceId": 7, "destId": 2, "cost": -1}]}, "edges[0].cost"),
@@ -105,18 +105,18 @@ def test_values_are_seconds(tmp_path: Path) -> None:
         ({"maxSizePerFPGA": None}, "maxSizePerFPGA"),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_bad_files_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     """With the file and the field."""
     with pytest.raises(InputError) as error:
         read_msr(written(tmp_path, **changes))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_split_names_what_it_lacks(tmp_path: Path) -> None:
     """Unknown nodes, devices that are not there, and operators left out."""
     problem = read_msr(written(tmp_path))
     split = tmp_path / "split.json"
-    for data, told, kind in (
+    for data, message, kind in (
         ({"cpus": [{"nodes": [9]}]}, "unknown operator '9'", UnknownNameError),
         ({"cpus": [{"nodes": []}, {"nodes": [7]}]}, "unknown device 'cpu1'", UnknownNameError),
         ({"cpus": [{"nodes": [7]}]}, "operator '2' has no device", InputError),
@@ -124,6 +124,6 @@ def test_a_split_names_what_it_lacks(tmp_path: Path) -> None:
         split.write_text(json.dumps(data))
         with pytest.raises(kind) as error:
             read_expert(split, problem)
-        assert told in str(error.value)
+        assert message in str(error.value)
     split.write_text(json.dumps({"cpus": [{"nodes": [7]}], "fpgas": [{"nodes": [2]}]}))
     assert read_expert(split, problem).placement.tolist() == [2, 0, 2]

@@ -50,7 +50,7 @@ def test_published_profiles_are_read(name: str, layers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("node2 -- node3", "node2 -- node4", ":5: unknown node 'node4'"),
         ("[8; 2]", "[8; x]", ":2: activation_size must be numbers"),
@@ -58,10 +58,10 @@ def test_published_profiles_are_read(name: str, layers: int) -> None:
         ("\tnode1", "node1", ":4: is neither a node nor an edge"),
     ],
 )
-def test_bad_lines_are_refused(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_bad_lines_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     """With file and line."""
     path = tmp_path / "bad.txt"
     path.write_text(TWO.replace(old, new))
     with pytest.raises(InputError) as error:
         read_pipedream(path, load_cluster("edge-duo"))
-    assert told in str(error.value)
+    assert message in str(error.value)

@@ -425,13 +425,13 @@ def _star_latency(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> f
                 or any(_producer(p, k) not in done for k in taken)
             ):
                 continue
-            given = [
+            sent = [
                 k
                 for k in range(p.t)
                 if _producer(p, k) in ops and any(j not in ops for j in _readers(p, k))
             ]
             moved = (
-                p.tensor_bytes[k] * p.host_seconds_per_byte[d] for k in sorted([*taken, *given])
+                p.tensor_bytes[k] * p.host_seconds_per_byte[d] for k in sorted([*taken, *sent])
             )
             load = _added([float(x) for x in [*(p.compute_s[i, d] for i in ops), *moved]])
             waits = [e for e in earlier if e is not None] + [done[_producer(p, k)] for k in taken]

@@ -102,15 +102,15 @@ def test_a_measured_stream_says_what_was_predicted() -> None:
         found = measure_stream(session, result, beside=best_single(problem), samples=3)
         with pytest.raises(UnsupportedError, match="cannot begin before"):
             measure_stream(_training(session), result)
-    said = found.as_json(result)
-    assert said["predicted_s"] == found.prediction.period_s
-    assert said["throughput_per_s"] == pytest.approx(1.0 / said["measured_s"])
-    assert said["load_s"] == result.value
-    assert said["samples"] == len(said["sample_s"]) > 0
-    assert said["speed_up_limit"] == pytest.approx(1.5)
-    assert said["baseline"]["name"] == "a"
-    assert said["baseline"]["in_flight"] >= 2
-    assert said["latency_s"] > 0
+    report = found.as_json(result)
+    assert report["predicted_s"] == found.prediction.period_s
+    assert report["throughput_per_s"] == pytest.approx(1.0 / report["measured_s"])
+    assert report["load_s"] == result.value
+    assert report["samples"] == len(report["sample_s"]) > 0
+    assert report["speed_up_limit"] == pytest.approx(1.5)
+    assert report["baseline"]["name"] == "a"
+    assert report["baseline"]["in_flight"] >= 2
+    assert report["latency_s"] > 0
     assert found.measurement.trace is not None
     assert set(found.measurement.trace.track) == {0, 1}
     assert "in flight" in stream_text(result, found)

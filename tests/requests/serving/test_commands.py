@@ -123,7 +123,7 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("words", "says"),
     [
         ("serve --port {port}", "cannot listen"),
         ("serve --host no.such.invalid", "token"),
@@ -133,17 +133,17 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_a_family_is_trained(
-    given: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Training takes seconds."""
     from tests.cli.run_cli import run_cli
 
     monkeypatch.setattr(commands, "_families", lambda *_: pytest.fail("trained"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        written = given.format(port=taken.getsockname()[1])
-        spoken = run_cli(capsys, "requests", *written.split())
-    assert spoken.code == 1
-    assert says in spoken.err
+        written = words.format(port=taken.getsockname()[1])
+        output = run_cli(capsys, "requests", *written.split())
+    assert output.code == 1
+    assert says in output.err
 
 
 def test_a_saved_plan_is_the_policy_of_the_server(

@@ -107,7 +107,7 @@ def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() ->
 
         engine.heard = lose
         noted: list[int] = []
-        fleet.table.observe = lambda *given: noted.append(given[2])  # type: ignore[method-assign]
+        fleet.table.observe = lambda *arguments: noted.append(arguments[2])  # type: ignore[method-assign]
         needs = Needs(60.0)
         (row,) = dispatcher.submit(0, [np.zeros((1, 4), np.float32)], needs, time.monotonic())
         served = await asyncio.wait_for(row.done, 30)

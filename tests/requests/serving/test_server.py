@@ -45,9 +45,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def body(deadline_ms: float | None = 5000, rows: int = 1, **parameters: Any) -> bytes:
     """A right request."""
-    given = parameters | ({} if deadline_ms is None else {"deadline_ms": deadline_ms})
+    all_parameters = parameters | ({} if deadline_ms is None else {"deadline_ms": deadline_ms})
     tensor = {"name": "x", "datatype": "FP32", "shape": [rows, 4], "data": [1, 2, 3, 4] * rows}
-    return json.dumps({"inputs": [tensor], "parameters": given}).encode()
+    return json.dumps({"inputs": [tensor], "parameters": all_parameters}).encode()
 
 
 def call(
@@ -142,16 +142,18 @@ def test_curl(running: Running) -> None:
 def test_answer_explains_itself(running: Running) -> None:
     """Variant, server, times and slack; they add up."""
     status, _, answer = infer(running, body(3000, rows=3))
-    said = answer["parameters"]
+    parameters = answer["parameters"]
     assert status == 200
     assert answer["outputs"][0]["data"] == [2, 4, 6, 8] * 3
-    assert set(said["server"].split(",")) <= {"a", "b"}
-    assert said["accuracy"] in (0.7, 0.9)
-    assert said["latency_ms"] + said["slack_ms"] == pytest.approx(3000, abs=0.01)
-    assert 0 < said["compute_ms"] <= said["latency_ms"] - said["waiting_ms"] + 0.01
-    assert said["in_time"]
-    assert said["attempts"] == 1
-    assert said["predicted_ms"] > 0
+    assert set(parameters["server"].split(",")) <= {"a", "b"}
+    assert parameters["accuracy"] in (0.7, 0.9)
+    assert parameters["latency_ms"] + parameters["slack_ms"] == pytest.approx(3000, abs=0.01)
+    assert (
+        0 < parameters["compute_ms"] <= parameters["latency_ms"] - parameters["waiting_ms"] + 0.01
+    )
+    assert parameters["in_time"]
+    assert parameters["attempts"] == 1
+    assert parameters["predicted_ms"] > 0
 
 
 @pytest.mark.parametrize(
@@ -267,10 +269,10 @@ def test_a_client_that_does_not_read_is_cut_off(
     with socket.create_connection((host, int(port))) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.settimeout(60)
-        ask = b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n"
+        request = b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n"
         with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
             while True:
-                link.sendall(50 * ask)
+                link.sendall(50 * request)
                 assert infer(running, body())[0] == 200
 
 
@@ -404,13 +406,13 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
         assert infer(running, body())[0] == 401
         found: list[int] = []
 
-        def ask(deadline_ms: float) -> None:
+        def post(deadline_ms: float) -> None:
             path = "/v2/models/double/infer"
             found.append(
                 call(running, "POST", path, body(deadline_ms), authorization="Bearer secret")[0]
             )
 
-        threads = [threading.Thread(target=ask, args=(60_000,)) for _ in range(8)]
+        threads = [threading.Thread(target=post, args=(60_000,)) for _ in range(8)]
         for thread in threads:
             thread.start()
         until(lambda: running.dispatcher._count == 8)  # all were taken, most still wait

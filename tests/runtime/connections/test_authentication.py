@@ -38,8 +38,8 @@ def listener() -> Iterator[Listener]:
 def stranger(listener: Listener, *words: bytes) -> socket.socket:
     """One who says something else than we do."""
     caller = socket.create_connection((LOOPBACK, listener.port), timeout=10.0)
-    for said in words:
-        caller.sendall(said)
+    for message in words:
+        caller.sendall(message)
     return caller
 
 

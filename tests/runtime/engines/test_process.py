@@ -61,9 +61,9 @@ def test_a_worker_that_is_stopped_while_it_starts_is_named(
 
     monkeypatch.setattr("placewright.runtime.engines.local.WorkerProcess", stopping)
     group = Local().group(DUO)
-    with pytest.raises(WorkerError, match=r"device 'b': the worker process is stopped") as told:
+    with pytest.raises(WorkerError, match=r"device 'b': the worker process is stopped") as raised:
         group.start()
-    assert "while starting and joining the others" in str(told.value)
+    assert "while starting and joining the others" in str(raised.value)
     assert group.dead() == (1,)
     group.close()
     assert all(worker.ended() for worker in group._workers)

@@ -214,10 +214,10 @@ def test_an_address_that_does_not_answer_is_not_passed_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray is started here only where no other was named."""
-    asked = []
+    addresses = []
 
     def init(address: str, **options: Any) -> None:
-        asked.append(address)
+        addresses.append(address)
         if address == "auto":
             raise ConnectionError("nobody there")
 
@@ -231,7 +231,7 @@ def test_an_address_that_does_not_answer_is_not_passed_over(
         monkeypatch.setenv(variable, "")  # whatever is set below ends with the test
         monkeypatch.delenv(variable)
     with Ray(DUO):
-        assert asked == ["auto", "auto", "local"]
+        assert addresses == ["auto", "auto", "local"]
         token = os.environ["RAY_AUTH_TOKEN"]
         assert len(token) == 64
     with Ray(DUO):  # a second one has the same: processes of Ray read it once

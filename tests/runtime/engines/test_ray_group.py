@@ -42,11 +42,11 @@ class Actor:
 
     need: dict[str, Any]
     says: dict[str, Call]
-    told: list[tuple[Any, ...]] = field(default_factory=list)
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         def remote(*arguments: Any) -> Call:
-            self.told.append((name, *arguments))
+            self.calls.append((name, *arguments))
             return self.says.get(name) or Call()
 
         return SimpleNamespace(remote=remote)
@@ -115,8 +115,8 @@ def test_every_actor_is_told_who_it_is_and_where_all_meet() -> None:
     rays = Rays()
     with group(rays) as started:
         assert [host.name for host in started.hosts] == ["h0", "h1"]
-        assert [actor.told[-1][0] for actor in rays.actors] == ["begin", "begin"]
-        assert [actor.told[-1][1] for actor in rays.actors] == list(started.specs)
+        assert [actor.calls[-1][0] for actor in rays.actors] == ["begin", "begin"]
+        assert [actor.calls[-1][1] for actor in rays.actors] == list(started.specs)
         assert [spec.rank for spec in started.specs] == [0, 1]
         assert {spec.rendezvous for spec in started.specs} == {"tcp://h0:1"}
         assert {actor.need["num_cpus"] for actor in rays.actors} == {1}
@@ -129,7 +129,7 @@ def test_answers_are_in_order_whoever_is_first() -> None:
     rays = Rays({"obey": Call("from a", late=3)}, {"obey": Call("from b")})
     with group(rays) as started:
         assert started.order("steps", [(1,), (2,)]) == ["from a", "from b"]
-    assert [actor.told[-1] for actor in rays.actors] == [
+    assert [actor.calls[-1] for actor in rays.actors] == [
         ("obey", "steps", (1,)),
         ("obey", "steps", (2,)),
     ]

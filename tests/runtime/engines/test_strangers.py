@@ -134,9 +134,9 @@ def test_a_run_on_one_machine_that_a_stranger_attacks(run: Run) -> None:
     caller = stranger(SAYS_NOTHING, mark, [run.store, *orders])
     assert caller.stdout is not None
     assert caller.stdout.readline() == "calling\n"
-    said = ended(stranger(TRIES_WHAT_HE_READ, mark, [run.store, *orders], f"{STORE}\n{CONNECT}"))
-    assert "placewright/coordinator/port" in said
-    assert said.endswith("let in 0\n")
+    output = ended(stranger(TRIES_WHAT_HE_READ, mark, [run.store, *orders], f"{STORE}\n{CONNECT}"))
+    assert "placewright/coordinator/port" in output
+    assert output.endswith("let in 0\n")
     run.let_go()
     ended(caller)
     assert unhurt(mark)

@@ -36,7 +36,7 @@ def agent(number: int, node: str, port: int, folder: Path) -> subprocess.Popen[s
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the coordinator saw."""
     folder = tmp_path_factory.mktemp("torchrun")
     with socket.socket() as probe:
@@ -44,33 +44,34 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
         port = probe.getsockname()[1]
     agents = [agent(number, node, port, folder) for number, node in enumerate(("far", "near"))]
     try:
-        told = [a.communicate(timeout=120) for a in agents]
+        outputs = [a.communicate(timeout=120) for a in agents]
     finally:
         for a in agents:
             a.kill()
-    assert [a.returncode for a in agents] == [0, 0], told
-    (line,) = [out for out, _ in told if out]
+    assert [a.returncode for a in agents] == [0, 0], outputs
+    (line,) = [out for out, _ in outputs if out]
     return json.loads(line)
 
 
-def test_two_nodes_compute_what_one_process_computes(said: Any) -> None:
+def test_two_nodes_compute_what_one_process_computes(report: Any) -> None:
     """All sixteen placements, outputs fetched without a shared disk; devices sit on their nodes."""
-    assert said["equal"]
-    assert said["nodes"] == ["near", "far"]
+    assert report["equal"]
+    assert report["nodes"] == ["near", "far"]
 
 
-def test_links_and_speeds_are_emulated_there_too(said: Any) -> None:
+def test_links_and_speeds_are_emulated_there_too(report: Any) -> None:
     """A transfer takes at least latency and bytes / bandwidth, and what is emulated is said."""
-    assert said["transfer_s"] >= 0.02 + 128 / 1e5 - 1e-9
-    assert said["emulated"] == "b at 0.5x by waiting, 2 links by waiting"
+    assert report["transfer_s"] >= 0.02 + 128 / 1e5 - 1e-9
+    assert report["emulated"] == "b at 0.5x by waiting, 2 links by waiting"
 
 
-def test_a_killed_worker_is_named_and_the_next_session_works(said: Any) -> None:
+def test_a_killed_worker_is_named_and_the_next_session_works(report: Any) -> None:
     """The agent says how its worker ended, and starts another one when asked."""
     assert (
-        f"device '{said['victim']}': the worker process died (killed by signal 9)" in said["death"]
+        f"device '{report['victim']}': the worker process died (killed by signal 9)"
+        in report["death"]
     )
-    assert said["again"]
+    assert report["again"]
 
 
 def test_one_process_per_device(monkeypatch: pytest.MonkeyPatch) -> None:

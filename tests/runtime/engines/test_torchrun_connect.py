@@ -110,9 +110,9 @@ def test_several_machines_need_a_given_secret(
     """Before anything is waited for; with one, no file is written."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     monkeypatch.setenv("MASTER_ADDR", "localhost")
-    for ask in (lambda: listen_for_workers(tmp_path), find_coordinator):
+    for connect in (lambda: listen_for_workers(tmp_path), find_coordinator):
         with pytest.raises(InputError, match=r"needs a secret(.|\n)*next: set PLACEWRIGHT_SECRET"):
-            ask()
+            connect()
     monkeypatch.setenv(torchrun_connect.SECRET_VARIABLE, GIVEN)
     listener, known = listen_for_workers(tmp_path)
     assert known == GIVEN.encode()

@@ -99,14 +99,14 @@ def test_a_large_tensor_takes_memory_from_its_arrival_to_its_last_reader(
         receiver = GlooReceiver([large], DEVICES, lasting=lasting)
         before = resident_bytes()
         receiver.post()
-        asked = resident_bytes()
+        posted = resident_bytes()
         socket.wire[1] = torch.ones(1, dtype=torch.uint8).expand(size)
         tensor = receiver.take(large)
         arrived = resident_bytes()
         assert int(tensor[-1]) == 1
         del tensor
         socket.buffers.clear()
-        found = [asked - before, arrived - before, resident_bytes() - before]
+        found = [posted - before, arrived - before, resident_bytes() - before]
         assert found == pytest.approx([0, size, left], abs=size / 8)
 
 
@@ -125,10 +125,10 @@ def test_pages_that_are_not_there_are_a_lack_of_memory() -> None:
 def test_bytes_and_their_moment_share_memory_without_touching(size: int) -> None:
     """Whatever the padding."""
     timed = Timed(size)
-    given = torch.randint(0, 255, (size,), dtype=torch.uint8)
-    timed.fill(given, 1234.5)
+    payload = torch.randint(0, 255, (size,), dtype=torch.uint8)
+    timed.fill(payload, 1234.5)
     assert timed.due_s == 1234.5
-    assert torch.equal(timed.bytes, given)
+    assert torch.equal(timed.bytes, payload)
 
 
 def test_only_small_messages_over_emulated_links_say_when() -> None:

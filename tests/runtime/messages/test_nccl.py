@@ -67,9 +67,9 @@ def test_both_ends_of_every_pair_name_the_same_order() -> None:
     """All placements of the diamond on three GPUs."""
     graph, _ = diamond()
     for placement in itertools.product(range(3), repeat=4):
-        given = cut(graph, list(placement), list(range(4)), 3, 3)
+        parts = cut(graph, list(placement), list(range(4)), 3, 3)
         for a, b in itertools.combinations(range(3), 2):
-            assert named(given[a], b) == named(given[b], a)
+            assert named(parts[a], b) == named(parts[b], a)
 
 
 @pytest.mark.parametrize("name", ["alexnet", "rnnlm"])
@@ -81,8 +81,8 @@ def test_random_placements_in_random_orders_come_to_their_end(name: str) -> None
     for seed in range(6):
         place = rng.integers(0, 4, size=len(graph.operators))
         placement = [int(place[grouped[op.colocation or op.name]]) for op in graph.operators]
-        given = cut(graph, placement, any_order(graph, seed), 3, 4)
-        actions = [list(script(share)) for share in given]
+        parts = cut(graph, placement, any_order(graph, seed), 3, 4)
+        actions = [list(script(share)) for share in parts]
         assert sum(verb == "name" for listed in actions for verb, _ in listed) > 8
         for blocking in (False, True):
             assert ends(actions, blocking=blocking)
@@ -91,9 +91,9 @@ def test_random_placements_in_random_orders_come_to_their_end(name: str) -> None
 def test_asking_for_everything_first_would_hang() -> None:
     """Two GPUs that both receive before they send: the oracle can tell."""
     graph, _ = diamond()
-    given = cut(graph, [0, 1, 0, 1], list(range(4)), 2, 2)
+    parts = cut(graph, [0, 1, 0, 1], list(range(4)), 2, 2)
     crossed = cut(graph, [0, 1, 0, 0], list(range(4)), 2, 2)
-    for shares_, hangs in ((given, False), (crossed, True)):
+    for shares_, hangs in ((parts, False), (crossed, True)):
         actions = [_receives_first(share) for share in shares_]
         assert ends(actions, blocking=False) is not hangs
         assert ends([list(script(share)) for share in shares_], blocking=True)

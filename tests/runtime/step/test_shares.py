@@ -17,8 +17,8 @@ def test_a_share_keeps_the_order_of_the_whole() -> None:
         parts = partition(graph, placement, order, 3)
         for processes in itertools.product(range(2), repeat=3):
             if max(processes) < len(set(processes)):
-                given = shares(parts, order, processes)
-                for rank, share in enumerate(given):
+                every_share = shares(parts, order, processes)
+                for rank, share in enumerate(every_share):
                     steps = [iter(part.steps) for part in share.parts]
                     played = [next(steps[k]).operator for k in share.turns]
                     assert played == [i for i in order if processes[placement[i]] == rank]

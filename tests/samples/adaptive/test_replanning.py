@@ -23,9 +23,9 @@ torch = pytest.importorskip("torch")
 SPEED = 10.0
 
 
-def adaptive(folder: Path, *trouble: Trouble, epochs: int = 4, **said: Any) -> Adaptive:
+def adaptive(folder: Path, *trouble: Trouble, epochs: int = 4, **fields: Any) -> Adaptive:
     """Three equal nodes with 40 samples each."""
-    problem = tiny([40, 40, 40], epochs=epochs, **said)
+    problem = tiny([40, 40, 40], epochs=epochs, **fields)
     shards, digests = deal(problem, images(120, 1), folder)
     recipe = Recipe(epochs=epochs, batch=40, seed=3)
     test = images(50, 2)
@@ -77,13 +77,13 @@ def test_planning_has_the_seed_and_the_time_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And where there is no first plan that is an error: nothing would be lost."""
-    asked: dict[str, Any] = {}
+    received: dict[str, Any] = {}
 
-    def refused(problem: SampleProblem, planner: str, **said: Any) -> None:
-        asked.update(said)
+    def refused(problem: SampleProblem, planner: str, **options: Any) -> None:
+        received.update(options)
         raise InfeasibleError("no plan")
 
     monkeypatch.setattr(replanning, "solve", refused)
     with pytest.raises(InfeasibleError):
         adaptive(tmp_path).run()
-    assert asked == {"time_limit_s": 4.0, "seed": 3}
+    assert received == {"time_limit_s": 4.0, "seed": 3}

@@ -60,7 +60,7 @@ TABLE: dict[str, Any] = {
 WORSE = (*HOSTILE, "a", "-3s", "10GiB", "1e999s", "nan", {"cat": -1})
 
 
-def told(data: Any) -> PlacewrightError | None:
+def reading_error(data: Any) -> PlacewrightError | None:
     """What is said of it; ``None`` for a problem that can be written and read back equal."""
     try:
         problem = problem_from(data, where="file.json", name="file")
@@ -74,8 +74,8 @@ def told(data: Any) -> PlacewrightError | None:
 
 def test_the_files_are_good_before_they_are_spoilt() -> None:
     """Else nothing below would mean anything."""
-    assert told(FULL) is None
-    assert told(TABLE) is None
+    assert reading_error(FULL) is None
+    assert reading_error(TABLE) is None
 
 
 @settings(derandomize=True, max_examples=500)
@@ -86,7 +86,7 @@ def test_whatever_is_spoilt_is_named(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(places(made)))
         made = spoilt(made, path, data.draw(st.sampled_from((..., *WORSE))))
-    error = told(made)
+    error = reading_error(made)
     if error is not None:
         assert error.what
         assert error.where.startswith("file.json")
@@ -96,7 +96,7 @@ def test_whatever_is_spoilt_is_named(data: st.DataObject) -> None:
 @pytest.mark.parametrize("data", [None, [], "nodes", 3, {"nodes": {}}, {"nodes": []}])
 def test_what_is_no_file_at_all_is_refused(data: Any) -> None:
     """The keys it should have are named, or the one that is wrong."""
-    error = told(data)
+    error = reading_error(data)
     assert isinstance(error, InputError)
     assert "nodes" in str(error) or "sample_bytes" in str(error)
 
@@ -157,7 +157,7 @@ def test_times_that_solvers_take_for_infinite_are_refused() -> None:
     for field, value in (("seconds_per_sample", 1e308), ("fixed_s", 1e20)):
         nodes = copy.deepcopy(TABLE["nodes"])
         nodes[1][field] = value
-        error = told(TABLE | {"nodes": nodes})
+        error = reading_error(TABLE | {"nodes": nodes})
         assert error is not None
         assert error.where == "file.json: file: node 'y'"
         assert "1e+15 s" in error.by

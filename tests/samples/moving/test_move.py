@@ -82,9 +82,9 @@ def test_a_second_copy_is_thrown_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"), [("lose", "is lost"), ("double", "two nodes"), ("damage", "is damaged")]
+    ("harm", "message"), [("lose", "is lost"), ("double", "two nodes"), ("damage", "is damaged")]
 )
-def test_the_audit_finds_every_harm(harm: str, told: str, tmp_path: Path) -> None:
+def test_the_audit_finds_every_harm(harm: str, message: str, tmp_path: Path) -> None:
     """Lost, doubled, damaged."""
     shards, digests = deal(tiny([3, 2]), images(5), tmp_path)
     audit(shards, digests)
@@ -95,7 +95,7 @@ def test_the_audit_finds_every_harm(harm: str, told: str, tmp_path: Path) -> Non
         first.write_bytes(b"nothing")
     else:
         shards[0].drop(0)
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         audit(shards, digests)
 
 

@@ -10,7 +10,7 @@ from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
 from tests.samples.tiny import tiny
 
 
-def cloud(seed: int, *without: str, **said: Any) -> SampleProblem:
+def cloud(seed: int, *without: str, **fields: Any) -> SampleProblem:
     """Four or five nodes, one or two classes, some links missing; perhaps nothing fits.
 
     Fields `without` which it is wanted are as `tiny` has them.
@@ -43,4 +43,4 @@ def cloud(seed: int, *without: str, **said: Any) -> SampleProblem:
         "relay": bool(seed // 12 % 2),
     }
     kept = {key: value for key, value in usual.items() if key not in without}
-    return tiny(held, **kept | said)
+    return tiny(held, **kept | fields)

@@ -99,11 +99,11 @@ def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again(
     assert relaxation(problem, time.perf_counter() - 1.0) is cut
     begun_with = []
 
-    def told(program: Program, moves: Moves, *given: Any, **said: Any) -> Generated:
+    def noted(program: Program, moves: Moves, *arguments: Any, **options: Any) -> Generated:
         begun_with.append(len(moves))
-        return generate_columns(program, moves, *given, **said)
+        return generate_columns(program, moves, *arguments, **options)
 
-    monkeypatch.setattr(columns, "generate_columns", told)
+    monkeypatch.setattr(columns, "generate_columns", noted)
     whole = relaxation(problem)
     assert begun_with == [len(cut.moves)]
     assert whole.finished

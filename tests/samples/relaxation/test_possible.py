@@ -19,7 +19,7 @@ from placewright.samples.relaxation.columns import relaxation
 from tests.samples.tiny import best_value, tiny
 
 
-def at_the_limit(**said: object) -> SampleProblem:
+def at_the_limit(**fields: object) -> SampleProblem:
     """Two full nodes keep two samples of one class each: a whole sample off any even mix."""
     return tiny(
         [[2, 0], [0, 2], [100, 100], [10, 10]],
@@ -28,7 +28,7 @@ def at_the_limit(**said: object) -> SampleProblem:
         seconds_per_sample=np.array([0.001, 0.001, 0.01, 0.001]),
         send_s=np.where(np.eye(4, dtype=bool), np.inf, 1e-4),
         label_mix=0.0,
-        **said,
+        **fields,
     )
 
 

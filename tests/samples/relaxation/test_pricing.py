@@ -31,10 +31,10 @@ def test_the_optimums_multipliers_prove_the_optimum(seed: int) -> None:
     pricing = price(program_of(problem), lp.prices(-found.ineqlin.marginals))
     expected = found.lower.marginals[-len(lp.moves) :]
     np.testing.assert_allclose(by_move(pricing, lp), expected, atol=1e-8)
-    bound, asked, least = bound_and_columns(pricing, 3)
+    bound, columns, least = bound_and_columns(pricing, 3)
     assert bound == pytest.approx(lp.value_s(), rel=1e-7)
     assert least >= -1e-9
-    assert len(asked) == 0 or least < 0
+    assert len(columns) == 0 or least < 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -47,8 +47,8 @@ def test_the_columns_that_pay_most_are_found(seed: int) -> None:
     reduced = np.array(list(lp.cost.values())) + multipliers @ lp.matrix()
     np.testing.assert_allclose(by_move(pricing, lp), reduced[-len(lp.moves) :], atol=1e-9)
     cost = dict(zip(lp.moves, reduced[-len(lp.moves) :].tolist(), strict=True))
-    _, asked, least = bound_and_columns(pricing, 1)
-    rows = (asked.source.tolist(), asked.target.tolist(), asked.sample_class.tolist())
+    _, columns, least = bound_and_columns(pricing, 1)
+    rows = (columns.source.tolist(), columns.target.tolist(), columns.sample_class.tolist())
     chosen = set(zip(*rows, strict=True))
     assert least == pytest.approx(min(0.0, *cost.values()))
     assert all(cost[move] < 0 for move in chosen)

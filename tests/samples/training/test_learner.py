@@ -21,9 +21,9 @@ class Alone:
         """One."""
         return 1
 
-    def all_gather(self, told: list[Any], message: Any) -> None:
+    def all_gather(self, outputs: list[Any], message: Any) -> None:
         """Its own message; remembers how many bytes that is."""
-        told[0].copy_(message)
+        outputs[0].copy_(message)
         self.sent_bytes = message.numel() * message.element_size()
 
 

@@ -56,9 +56,9 @@ def test_a_page_shows_the_run_beside_its_prediction_and_its_peers() -> None:
     result = solve(problem(), Greedy())
     runs = [run_of("plan", 2.0, 14), run_of("none", 4.0), run_of("fedavg", 3.0)]
     page = samples_run_page(result, runs)
-    told = " ".join(check(page).texts)
+    text = " ".join(check(page).texts)
     for part in ("Map of flows", "Nodes before and after", "Predicted", "Measured", "Loss against"):
-        assert part in told
+        assert part in text
     assert page.count("stroke:var(--c);stroke-width:2") == len(runs)
     assert page.count('class="who"') == len(runs)
     assert "1.50&times;" in page  # 12 s to the last loss, or 2 s of moving and 6 s
@@ -91,18 +91,18 @@ def test_a_run_without_a_move_has_no_links() -> None:
 
 def test_a_page_of_a_run_that_planned_again_tells_its_events() -> None:
     """What was moved, who left, what was lost; the epochs that ended if it was interrupted."""
-    asked = problem()
+    planned = problem()
     epoch = Epoch(2.0, 0.5, 0.5, 0.8)
     steps = [
         Step(epoch, True, 0, 0.0, (), 0, {"a": 30, HOSTILE: 2}),
         Step(epoch, True, 12, 1.5, (), 0, {"a": 18, HOSTILE: 14}),
         Step(epoch, False, 0, 0.0, (HOSTILE,), 14, {"a": 18}),
     ]
-    page = samples_epochs_page(asked, steps, real=False)
-    told = " ".join(check(page).texts)
-    assert "12 samples moved in 1.5" in told
-    assert "14 samples lost" in told
-    assert "18 samples" in told
+    page = samples_epochs_page(planned, steps, real=False)
+    text = " ".join(check(page).texts)
+    assert "12 samples moved in 1.5" in text
+    assert "14 samples lost" in text
+    assert "18 samples" in text
     assert HOSTILE not in page
-    check(samples_epochs_page(asked, steps[:1], real=True))
-    check(samples_epochs_page(asked, [], real=True))
+    check(samples_epochs_page(planned, steps[:1], real=True))
+    check(samples_epochs_page(planned, [], real=True))

@@ -55,10 +55,10 @@ def test_no_plan_beats_it(links: Links) -> None:
 
 def schedule(program: Program, plan: OperatorPlan) -> np.ndarray:
     """A plan as values of the program's columns, transfers left out."""
-    told = judge(program.problem, plan)
+    judgement = judge(program.problem, plan)
     values = np.zeros(len(program.top))
-    values[END] = told.value / program.scale_s
-    values[program.start] = told.op_start_s / program.scale_s
+    values[END] = judgement.value / program.scale_s
+    values[program.start] = judgement.op_start_s / program.scale_s
     values[program.place[np.arange(program.problem.n), plan.placement]] = 1.0
     return values
 

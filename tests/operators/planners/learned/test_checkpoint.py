@@ -24,12 +24,12 @@ SCHEMA = Schema("post", "costs 1", "64 groups")
 
 def test_parameters_come_back_equal(tmp_path: Path) -> None:
     """Arrays, dtypes and facts."""
-    given = {"a.weight": np.arange(6.0).reshape(2, 3), "b": np.array(2.5, dtype=np.float32)}
-    path = save_parameters(tmp_path / "p.safetensors", given, SCHEMA, evaluations=7)
+    parameters = {"a.weight": np.arange(6.0).reshape(2, 3), "b": np.array(2.5, dtype=np.float32)}
+    path = save_parameters(tmp_path / "p.safetensors", parameters, SCHEMA, evaluations=7)
     found, facts = load_parameters(path, SCHEMA)
     assert facts == {"evaluations": 7}
-    assert found.keys() == given.keys()
-    for name, value in given.items():
+    assert found.keys() == parameters.keys()
+    for name, value in parameters.items():
         assert found[name].dtype == value.dtype
         assert np.array_equal(found[name], value)
 

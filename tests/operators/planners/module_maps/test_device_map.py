@@ -85,9 +85,9 @@ def test_the_map_is_accelerates(name: str) -> None:
     split = 0
     for memory in clusters(module_sizes(tree).bytes_of[""], 12):
         for kept in (no_split, None):
-            asked = tree if kept else replace(tree, no_split=())
+            splittable = tree if kept else replace(tree, no_split=())
             for way in ("auto", "sequential", "balanced_low_0"):
-                found = ours(asked, memory, way)
+                found = ours(splittable, memory, way)
                 assert found == theirs(made, memory, kept, way), (memory, kept, way)
                 split += found is not None and len(set(found.values())) > 1
     assert split > 20

@@ -26,9 +26,9 @@ def test_a_solve_without_an_answer_is_a_bound_at_most(
     if planner.name == "min-cut":
         pytest.importorskip("ortools")
 
-    def astray(*given: object, **named: object) -> PbqpSolution:
-        found = solve_pbqp(*given, **named)  # type: ignore[arg-type]
-        if "exact" in named:  # a placement, and not the bound
+    def astray(*arguments: object, **options: object) -> PbqpSolution:
+        found = solve_pbqp(*arguments, **options)  # type: ignore[arg-type]
+        if "exact" in options:  # a placement, and not the bound
             return found
         return replace(found, value=math.inf, lower_bound=proved, proved=False)
 

@@ -19,8 +19,8 @@ def test_a_walk_cools_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks at every look lets ten stretches begin, the last one nearly cold."""
     begun, ticks, most = list[int](), count(), 10**12
 
-    def noted(*given: object) -> None:
-        begun.append(int(given[2]))  # type: ignore[call-overload]
+    def noted(*arguments: object) -> None:
+        begun.append(int(arguments[2]))  # type: ignore[call-overload]
 
     monkeypatch.setattr(moves, "_run_moves", noted)
     monkeypatch.setattr(moves, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
