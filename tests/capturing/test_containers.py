@@ -9,7 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.containers import Batch, leaves_of, refilled, tensors_of
+from placewright.capturing.containers import (
+    Batch,
+    constants_of,
+    leaves_of,
+    refilled,
+    tensors_of,
+)
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from tests.capturing.against_eager import differences, inference_differences
@@ -54,16 +60,42 @@ def test_a_copy_is_refilled_and_the_object_is_left_alone() -> None:
     assert made.me is made
 
 
+@dataclass(frozen=True, slots=True)
+class Slotted:
+    """An object without a dictionary of attributes."""
+
+    x: Tensor
+    scale: float = 2.0
+
+
+class Scaled(nn.Module):
+    """Reads a tensor and a number from its argument."""
+
+    def forward(self, given: Slotted) -> Tensor:
+        """Their product."""
+        return given.x * given.scale
+
+
+def test_a_tensor_in_a_slot_is_an_input() -> None:
+    """Else the example's tensor becomes a constant, and every call returns its result."""
+    x = torch.ones(2)
+    graph = capture(Scaled(), (Slotted(x),))
+    assert [entry.role for entry in graph.program.inputs] == ["input"]
+    assert leaves_of((Slotted(x),))[1] == ("0.x", x)
+    assert refilled((Slotted(x),), iter([3])) == (Slotted(3),)  # type: ignore[arg-type]
+    assert ("0.scale", 2.0) in constants_of((Slotted(x),))
+
+
 def test_a_batch_keeps_what_is_changed_in_place_and_forgets_what_is_replaced() -> None:
     """The rule by which a program's inputs are state."""
     made, tensors = held()
     batch = Batch((made,), None)
     for _ in range(2):
-        (given,), _ = batch.arguments()
-        assert given.count == 0
-        given.rows[0] += 1
-        given.rows[1]["a"] = torch.zeros(2)
-        given.count = 5
+        (argument,), _ = batch.arguments()
+        assert argument.count == 0
+        argument.rows[0] += 1
+        argument.rows[1]["a"] = torch.zeros(2)
+        argument.count = 5
     assert torch.equal(tensors[0], torch.zeros(2))
     assert {name: t.tolist() for name, t in batch.changed().items()} == {"input:0.rows.0": [2, 2]}
 

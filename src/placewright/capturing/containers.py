@@ -10,7 +10,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -149,7 +155,17 @@ class _Copy:
                 made[key] = self.of(f"{path}.{key}", part)
         for key, part in vars(made).items() if hasattr(made, "__dict__") else ():
             vars(made)[key] = self.of(f"{path}.{key}", part)
+        for key, slot in _filled_slots(made):
+            slot.__set__(made, self.of(f"{path}.{key}", slot.__get__(made)))
         return made
+
+
+def _filled_slots(value: Any) -> Iterator[tuple[str, MemberDescriptorType]]:
+    """Attributes that an object keeps in ``__slots__``, as a slotted dataclass does."""
+    for kind in type(value).__mro__:
+        for key, slot in vars(kind).items() if "__slots__" in vars(kind) else ():
+            if isinstance(slot, MemberDescriptorType) and hasattr(value, key):
+                yield key, slot
 
 
 class _Constants(_Copy):
