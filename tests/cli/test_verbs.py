@@ -197,3 +197,13 @@ def test_a_file_of_another_wing_is_told_apart(
                 assert f"placewright {other} plan {path}" in output.err
     output = run_cli(capsys, "layers", "simulate", files["layers"], files["samples"])
     assert "is a problem of samples, not a plan of layers" in output.err
+
+
+def test_an_error_in_a_cluster_file_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that a cluster, which is what --on takes, is no problem of operators."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("devices: [{name: a}]\nlinks: [{from: a, to: nobody}]\n")
+    output = run_cli(capsys, "operators", "plan", "zoo:alexnet", "--on", cluster)
+    assert (output.code, "nobody" in output.err) == (1, True)

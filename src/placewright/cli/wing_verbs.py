@@ -58,15 +58,15 @@ def wing_app(wing: Wing) -> typer.Typer:
             continue
         examples = line.examples.get(name) or [EXAMPLES[name]]
         text = _help(verb, wing.name, name, examples)
-        app.command(name)(_told_apart(wing.name, source_command(verb, line.load, text)))
+        app.command(name)(_naming_other_kinds(wing.name, source_command(verb, line.load, text)))
     for name, verb in line.verbs.items():
         examples = line.examples.get(name, ())
         made = console_command(verb, _help(verb, wing.name, name, examples))
-        app.command(name)(_told_apart(wing.name, made))
+        app.command(name)(_naming_other_kinds(wing.name, made))
     return app
 
 
-def _told_apart(wing: str, command: Callable[..., None]) -> Callable[..., None]:
+def _naming_other_kinds(wing: str, command: Callable[..., None]) -> Callable[..., None]:
     """`command`, whose errors say of a file of another kind what it is and which verb reads it."""
 
     @wraps(command)
@@ -92,18 +92,20 @@ def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
     except InputError:
         return
     known = {
-        "cluster": ("", "a cluster", f"give it as --on {path}"),
-        "graph": ("operators", "a graph", f"placewright operators plan {path} --on CLUSTER"),
+        "cluster": ("a cluster", f"give it as --on {path}"),
+        "graph": ("a graph", f"placewright operators plan {path} --on CLUSTER"),
     }
     for name, each in wings().items():
         files, verb = each.files(), f"placewright {name}"
-        known[files.problem_document.kind] = name, f"a problem of {name}", f"{verb} plan {path}"
+        known[files.problem_document.kind] = f"a problem of {name}", f"{verb} plan {path}"
         hint = f"{verb} simulate PROBLEM {path}"
-        known[files.plan_document.kind] = name, f"a plan of {name}", hint
-    owner, what, hint = known[kind]
-    if owner != wing or (parameter == "plan") != what.startswith("a plan"):
-        asked = f"a plan of {wing}" if parameter == "plan" else f"a problem of {wing}"
-        raise InputError(f"is {what}, not {asked}", where=str(path), hint=hint) from None
+        known[files.plan_document.kind] = f"a plan of {name}", hint
+    expected = {"plan": f"a plan of {wing}", "on": "a cluster"}
+    wanted = expected.get(parameter, f"a problem of {wing}")
+    what, hint = known[kind]
+    makes_problem = kind == "graph" and wing == "operators" and parameter not in expected
+    if what != wanted and not makes_problem:
+        raise InputError(f"is {what}, not {wanted}", where=str(path), hint=hint) from None
 
 
 def command_line(wing: Wing) -> CommandLine:
