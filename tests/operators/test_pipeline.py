@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.errors import InputError
+from placewright.errors import InfeasibleError, InputError
 from placewright.operators.bounds import bounds
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.formats.writing import problem_json
@@ -83,6 +83,18 @@ def test_copies_that_cannot_be_are_refused(leader: list[int], what: str) -> None
     place = [1, 1] if leader == [0, 2, 2] else place
     with pytest.raises(InputError, match=what):
         judge(p, OperatorPlan(np.array(place), replica_of=np.array(leader)))
+
+
+def test_pinned_operators_are_not_copied() -> None:
+    """A copy would run them elsewhere, in less time than bounds allow them."""
+    p = tiny(
+        [[4.0, 4.0]] * 2,
+        objective="throughput",
+        pinned=[0, -1],
+        pipeline=Pipeline(replication=True),
+    )
+    with pytest.raises(InfeasibleError, match="'op0' cannot be copied to 'dev1'"):
+        judge(p, OperatorPlan(np.array([0, 0]), replica_of=np.array([0, 0])))
 
 
 def test_a_problem_that_asks_for_none_refuses_copies() -> None:

@@ -128,14 +128,14 @@ def _check_replicas(
         of = int(leader[d])
         if copies[of] or used[d]:
             raise InputError(f"{names[d]!r} cannot be a copy of {names[of]!r}", where=where)
-        if problem.pipeline.by_speed and problem.communication is Communication.PAIRWISE:
-            _check_copied(problem, d, place == of, where)
-        elif alike[d] != alike[of]:
+        differ = problem.pipeline.by_speed and problem.communication is Communication.PAIRWISE
+        if not differ and alike[d] != alike[of]:
             raise InputError(f"{names[d]!r} is a copy of {names[of]!r} and unlike it", where=where)
+        _check_copied(problem, d, place == of, where)
 
 
 def _check_copied(problem: OperatorProblem, d: int, stage: BoolArray, where: str) -> None:
-    """A device that differs from that of a stage can run it, and none of it is pinned."""
+    """A device with a copy of a stage can run it, and none of it is pinned elsewhere."""
     bad = np.flatnonzero(stage & (~np.isfinite(problem.compute_s[:, d]) | (problem.pinned >= 0)))
     if len(bad):
         raise InfeasibleError(
