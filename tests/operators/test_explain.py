@@ -15,7 +15,7 @@ from placewright.operators.explain import explain
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import Dispatch, OperatorPlan
 
 DIAMOND = [(0, 1.0, [1, 2]), (1, 1.0, [3]), (2, 1.0, [3])]
 
@@ -36,6 +36,23 @@ def test_a_transfer_carries_criticality() -> None:
     assert found.value_s == 5.0
     back = explain(problem, OperatorPlan(np.array([0, 1])), "op1")
     assert back.received == {"tensor0": "dev0"}
+
+
+def test_one_at_a_time_everything_is_critical() -> None:
+    """Whatever runs keeps all others waiting, also on another device."""
+    problem = tiny([[1.0, 1.0], [2.0, 2.0]], overlap="serial")
+    plan = OperatorPlan(np.array([0, 1]))
+    assert critical_operators(judge(problem, plan)).tolist() == [True, True]
+    assert [limit.share for limit in explain(problem, plan, "op0").limits] == [2 / 3, 1 / 3]
+
+
+def test_an_order_that_another_device_contradicts_is_no_alternative() -> None:
+    """A reader may stand before its producer in the order only while they are apart."""
+    problem = tiny([[1.0, 1.0], [1.0, 1.0]], [(0, 1.0, [1])])
+    plan = OperatorPlan(np.array([0, 1]), np.array([1, 0]), Dispatch.IN_ORDER)
+    (other,) = explain(problem, plan, "op1").alternatives
+    assert (other.value_s, other.device) == (math.inf, "dev0")
+    assert "the order contradicts the graph" in other.note
 
 
 def test_alternatives_are_what_the_judge_says() -> None:

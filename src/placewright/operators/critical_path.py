@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.operators.judgement import HOST, OperatorJudgement
-from placewright.operators.problem import Communication
+from placewright.operators.problem import Communication, Overlap
 from placewright.operators.simulation.star.latency import accelerators, is_star_latency
 
 SAME_TIME = 1e-9
@@ -122,11 +122,12 @@ def _causes(judged: OperatorJudgement) -> list[set[int]]:
 def _turns(judged: OperatorJudgement, track: IntArray) -> IntArray:
     """What a span holds while others wait for it: its track, or the device that is called.
 
-    A CPU beside called accelerators does any number of things at once: none waits for another.
+    The whole system where one operator or transfer runs at a time. A CPU beside called accelerators
+    does any number of things at once: none waits for another.
     """
     p = judged.problem
     if p.communication is not Communication.STAR:
-        return track
+        return np.zeros_like(track) if p.overlap is Overlap.SERIAL else track
     device = track % p.m
     free = is_star_latency(p) & ~accelerators(p)[device]
     return np.where(free, -1 - np.arange(len(track)), device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InfeasibleError
+from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import BoolArray
 from placewright.operators.critical_path import critical_operators
 from placewright.operators.judge import OperatorJudgement, judge
@@ -51,7 +51,7 @@ def moved(
     placement = np.where(moving, device, plan.placement)
     try:
         judged = judge(problem, replace(plan, placement=placement))
-    except InfeasibleError as error:
+    except (InfeasibleError, InputError) as error:  # a fixed order may not suit other devices
         return Alternative(name, own_s, float("inf"), error.what)
     if not judged.feasible:
         return Alternative(name, own_s, float("inf"), judged.violation)
