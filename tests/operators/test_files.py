@@ -73,8 +73,8 @@ def test_a_result_says_what_the_design_asks_for(tmp_path: Path) -> None:
     """All keys of the design, valid JSON without infinities, spans for every operator."""
     problem = named_instances()["diamond"]
     data = json.loads(solve(problem, "heft").save(tmp_path / "plan.json").read_text())
-    asked = "problem planner objective value lower_bound gap status runtime_s seed plan"
-    assert set(asked.split()) <= data.keys()
+    keys = "problem planner objective value lower_bound gap status runtime_s seed plan"
+    assert set(keys.split()) <= data.keys()
     assert data["plan"]["placement"].keys() == set(problem.operator_names)
     assert {span["op"] for span in data["plan"]["schedule"]} == set(problem.operator_names)
     assert max(span["end_s"] for span in data["plan"]["schedule"]) == data["value"]
@@ -91,7 +91,7 @@ def changed(tmp_path: Path, change: dict[str, object]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"placement": {"op0": "dev0", "op7": "dev0"}}, "'op"),
         ({"placement": {f"op{i}": "dve0" for i in range(4)}}, "did you mean 'dev0'"),
@@ -100,17 +100,17 @@ def changed(tmp_path: Path, change: dict[str, object]) -> Path:
     ],
 )
 def test_unknown_names_are_told_with_the_nearest(
-    tmp_path: Path, change: dict[str, object], told: str
+    tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """Operators, devices and keys that do not exist."""
     with pytest.raises(UnknownNameError) as error:
         read_plan(changed(tmp_path, change), named_instances()["diamond"])
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "plan.json" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"placement": {"op0": "dev0"}}, "3 of 4"),
         ({"placement": {f"op{i}": "gpu" for i in range(4)}}, r"it has gpu; .*dev0(.|\n)*--on"),
@@ -119,19 +119,21 @@ def test_unknown_names_are_told_with_the_nearest(
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, object], told: str
+    tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """Missing operators, bad orders, bad words."""
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_plan(changed(tmp_path, change), named_instances()["diamond"])
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"compute_s": [[1.0, -2.0]] * 4}, r"compute_s\[0\]\[1\]"),
         ({"compute_s": [[1.0, float("nan")]] * 4}, r"compute_s\[0\]\[1\]"),
         ({"compute_s": [[1.0, 2.0], [1.0]]}, "unlike length"),
+        ({"compute_s": [[1.0, 2.0, 3.0, 4.0]] * 2}, r"compute_s has the wrong shape.*\(2, 4\)"),
+        ({"operators": [], "compute_s": [], "tensors": []}, "needs operators and devices"),
         ({"latency_s": [[0.0]]}, "latency_s has the wrong shape"),
         ({"links": "some"}, "links"),
         ({"conpute_s": []}, "did you mean 'compute_s'"),
@@ -139,12 +141,12 @@ def test_a_plan_that_does_not_fit_is_refused(
         ({"schema_version": 2}, "schema_version"),
     ],
 )
-def test_a_bad_problem_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
+def test_a_bad_problem_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     """The error names the file and the field."""
     path = tmp_path / "problem.json"
     data = json.loads(write_problem(named_instances()["diamond"], path).read_text())
     path.write_text(json.dumps(data | change))
-    with pytest.raises(InputError, match=told) as error:
+    with pytest.raises(InputError, match=message) as error:
         read_problem(path)
     assert "problem.json" in str(error.value)
 

@@ -127,7 +127,7 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
     return {
         "operator_names": tuple(entry.operators),
         "device_names": tuple(entry.devices),
-        "compute_s": _infinities(entry.compute_s).reshape(n, -1),
+        "compute_s": _infinities(entry.compute_s),
         "tensor_names": tuple(t.name for t in tensors),
         "tensor_producer": _indices(producers, operator, "tensors", "operator"),
         "tensor_bytes": [t.bytes for t in tensors],
