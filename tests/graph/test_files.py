@@ -129,6 +129,14 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return data
 
 
+def nested(levels: int) -> list[Any]:
+    """An empty list in as many lists."""
+    inner: list[Any] = []
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
@@ -153,6 +161,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("program/instructions/1/name", "c", "the graph's operators in the same order"),
         ("program/instructions/0/args", [{"ref": "w"}], "instruction 'a': unknown value 'w'"),
         ("program/instructions/0/args", [{"rev": "w"}], r"instructions\[0\].args\[0\]: is no arg"),
+        ("program/instructions/0/args", [{"float": ["inf"]}], r"args\[0\]: is no argument"),
+        ("program/instructions/0/args", [nested(600)], r"args\[0\]: has lists within lists"),
         ("program/instructions/1/mutates", ["w"], "instruction 'b/adam': unknown value 'w'"),
         ("program/instructions/1/results", [], "instruction 'b/adam'.*0 results, 1 outputs"),
         ("program/instructions/1/results", ["a"], "value 'a' is made twice"),

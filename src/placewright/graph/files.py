@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +14,8 @@ from placewright.graph.graph import INPUT_MARK, NO_DTYPE, Graph, Operator, Tenso
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
 from placewright.graph.program import ORDER_ONLY, SCRATCH, Instruction, Program, Ref
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
-from placewright.io.boundary import FileModel, parse_json, placed, read_text, validate
-from placewright.io.stored import write_file
+from placewright.io.boundary import FileModel, parse_json, placed, validate
+from placewright.io.stored import stored_text, write_file
 
 SCHEMA_VERSION = 1
 
@@ -115,8 +113,7 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
 def read_graph(path: str | Path) -> Graph:
     """Read a graph file; an `InputError` names the file and the field."""
     where = str(path)
-    text = _unpacked(Path(path)) if Path(path).suffix == ".gz" else read_text(path)
-    return graph_from_json(parse_json(text, where=where), where=where)
+    return graph_from_json(parse_json(stored_text(path), where=where), where=where)
 
 
 def graph_from_json(data: Any, *, where: str) -> Graph:
@@ -183,13 +180,6 @@ def tree_json(tree: ModuleTree) -> dict[str, Any]:
 def _module_tensor_json(tensor: ModuleTensor) -> dict[str, Any]:
     data = {key: getattr(tensor, key) for key in ModuleTensorEntry.model_fields}
     return {key: value for key, value in data.items() if value or key in ("name", "bytes")}
-
-
-def _unpacked(path: Path) -> str:
-    try:
-        return gzip.decompress(path.read_bytes()).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
 
 
 def check_program(graph: Graph) -> None:

@@ -31,6 +31,9 @@ from placewright.io.boundary import FileModel, RefusedError
 CONSTANTS = ("dtype", "device", "layout", "memory_format")
 _UNWRITABLE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
+MOST_NESTED = 32
+"""Levels of lists in an argument; operations have two or three."""
+
 
 def argument_json(argument: Any) -> Any:
     """An argument as JSON data."""
@@ -47,10 +50,15 @@ def argument_json(argument: Any) -> Any:
     return argument
 
 
-def argument_from_json(data: Any) -> Any:
-    """The argument that `argument_json` wrote; `InputError` for an unknown mapping."""
+def argument_from_json(data: Any, depth: int = 0) -> Any:
+    """The argument that `argument_json` wrote.
+
+    Raises `InputError`: an unknown mapping, or lists that are nested too deeply.
+    """
     if isinstance(data, list | tuple):
-        return tuple(argument_from_json(part) for part in data)
+        if depth == MOST_NESTED:
+            raise InputError("has lists within lists", by=f"more than {MOST_NESTED} levels")
+        return tuple(argument_from_json(part, depth + 1) for part in data)
     if not isinstance(data, dict):
         return data
     kind, value = next(iter(data.items())) if len(data) == 1 else ("", None)
@@ -58,7 +66,7 @@ def argument_from_json(data: Any) -> Any:
         return Ref(value)
     if kind in CONSTANTS and isinstance(value, str):
         return Const(kind, value)
-    if kind == "float" and value in _UNWRITABLE:
+    if kind == "float" and isinstance(value, str) and value in _UNWRITABLE:
         return _UNWRITABLE[value]
     if kind == "complex" and isinstance(value, str):
         with suppress(ValueError):

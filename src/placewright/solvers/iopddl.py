@@ -8,8 +8,6 @@ row over (option of i, option of j). Everything is a whole number.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.io.boundary import parse_json, read_text
+from placewright.io.boundary import parse_json
+from placewright.io.stored import stored_text
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.solvers.memory_pbqp import MOST_USAGE, MemoryPbqp
 from placewright.solvers.pbqp import Pbqp
@@ -41,8 +40,8 @@ def read_iopddl(path: str | Path) -> MemoryPbqp:
     InputError
         Names the file and the field that is wrong.
     """
-    data = parse_json(_text(Path(path)), where=str(path))
     where = str(path)
+    data = parse_json(stored_text(path), where=where)
     problem = _field(data, "problem", dict, where)
     nodes = _field(problem, "nodes", dict, where, "problem.")
     costs, sizes = _rows(nodes, "costs", where)
@@ -61,15 +60,6 @@ def read_iopddl(path: str | Path) -> MemoryPbqp:
         _limit(problem, where),
         _name(problem, path),
     )
-
-
-def _text(path: Path) -> str:
-    if path.suffix != ".gz":
-        return read_text(path)
-    try:
-        return gzip.decompress(path.read_bytes()).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
 
 
 def _field(data: Any, key: str, kind: type, where: str, prefix: str = "") -> Any:
