@@ -82,6 +82,8 @@ def _run(**changes: Any) -> Any:
         (_run(predicted_s=-1), ("measured_runs[0].predicted_s",)),
         (_run(measured_s="NaN"), ("measured_runs[0].measured_s",)),
         (_run(features=[["a", "b", 1, 2, "inf"]]), ("measured_runs[0].features[0]",)),
+        (_run(features=[["a", "b", 1, 2, -0.5]]), ("measured_runs[0].features[0]",)),
+        (_run(features=[]), ("measured_runs[0].features",)),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, change: Any, named: tuple[str, ...]) -> None:

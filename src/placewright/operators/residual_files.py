@@ -29,13 +29,16 @@ Seconds = Annotated[float, Field(ge=1e-15, le=1e15)]
 Feature = Annotated[float, Field(ge=-1e15, le=1e15)]
 """Bounds that keep squares finite; no run comes near them."""
 
+Part = Annotated[float, Field(gt=0, le=1e15)]
+"""Share of the prediction that work on the critical path takes."""
+
 
 class MeasuredRunEntry(FileModel):
     """One run; `features` in the file's order of names."""
 
     model: str
     devices: list[str]
-    features: list[tuple[str, str, Feature, Feature, Feature]]
+    features: Annotated[list[tuple[str, str, Feature, Feature, Part]], Field(min_length=1)]
     predicted_s: Seconds
     measured_s: Seconds
 
