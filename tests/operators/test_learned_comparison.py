@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import time
+from typing import Any
 
+import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
-from placewright.operators.learned_comparison import compare_learned, spread
+from placewright.operators.learned_comparison import _run, compare_learned, spread
 from placewright.operators.planners import planners
+from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.planning.contract import Context
 from tests.operators.planners.learned.test_post import layered
 
@@ -34,6 +39,23 @@ def test_rows_hold_what_the_planners_reach() -> None:
     data = found.as_json()
     assert {row["planner"] for row in data["planners"]} == set(rows)
     assert "120 evaluations" in str(found)
+
+
+def test_what_comes_late_does_not_count_within_the_seconds() -> None:
+    """A first plan that fits, found after the seconds allowed."""
+
+    class Slow:
+        checkpoint = ""
+
+        def learn(self, evaluations: Evaluations) -> None:
+            time.sleep(0.05)
+            evaluations.costs(np.array([[0, 0, 1, 1]]))
+
+    problem = tiny([[1.0, 1.0]] * 4, resident_bytes=[3.0, 1.0] * 2, memory_bytes=[4.0, 4.0])
+    planner: Any = Slow()
+    found = _run(problem, planner, evaluations=9, seconds=0.01, seed=0, bound=0.0)
+    assert found.value == 2.0
+    assert found.within == math.inf
 
 
 def test_intervals_are_students() -> None:

@@ -260,7 +260,7 @@ def _run(
     run = _within(problem, planner, seed, bound, limit=evaluations)
     if seconds and run.seconds >= seconds and run.curve:
         values = (p.value_s for p in run.curve if p.seconds <= seconds)
-        return replace(run, within=min(values, default=run.value))
+        return replace(run, within=min(values, default=math.inf))
     if seconds:
         return replace(run, within=_within(problem, planner, seed, bound, seconds=seconds).value)
     return run
