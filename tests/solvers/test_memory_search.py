@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from placewright.planning.contract import silent
 from placewright.solvers import memory_search
 from placewright.solvers._memory_contract import spans_of
 from placewright.solvers._memory_core import Core, Loads, core_of
-from placewright.solvers._memory_draft import _one_of_equals, draft
+from placewright.solvers._memory_draft import _one_of_equals, draft, reduce
 from placewright.solvers._memory_milp import prove
 from placewright.solvers._memory_prices import Priced, Prices, level, solve_priced
 from placewright.solvers._pbqp_work import Arrays
@@ -256,6 +257,22 @@ def test_a_proof_that_never_began_has_no_bound(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("placewright.solvers._memory_milp.time.perf_counter", lambda: next(clock))
     assert not prove(core, None, -3.0, 1.0, lambda choice: None, bounds.append)
     assert max(bounds) <= -5
+
+
+def test_folding_many_options_takes_the_memory_of_one_edge() -> None:
+    """Not that of a table of all three nodes of a triangle, 150 options each."""
+    rng, k = np.random.default_rng(0), 150
+    ends = [(0, 1), (1, 2), (0, 2)]
+    pbqp = Pbqp.of([rng.random(k) for _ in range(3)], [(*e, rng.random((k, k))) for e in ends])
+    never = np.zeros(3, dtype=np.int64)
+    spans = spans_of(np.zeros(3 * k, dtype=np.int64), pbqp.start, never, never)
+    made = draft(pbqp.arrays, spans)
+    tracemalloc.start()
+    reduced = reduce(made)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 10 * 8 * k**2
+    assert reduced.constant == pytest.approx(solve_pbqp(pbqp).value)
 
 
 def test_of_options_that_beat_each_other_in_a_circle_one_stays() -> None:

@@ -198,8 +198,7 @@ def _fold(d: Draft, i: int) -> bool:
         d.cost[ends[0]] = d.cost[ends[0]] + (cost[:, None] + matrices[0]).min(axis=0)
     else:
         u, v = ends
-        total = cost[:, None, None] + matrices[0][:, :, None] + matrices[1][:, None, :]
-        d.put(u, v, total.min(axis=0) + d.edges[u].get(v, np.zeros(())))
+        d.put(u, v, _cheapest_through(cost, *matrices) + d.edges[u].get(v, np.zeros(())))
 
     def chosen(later: dict[int, int]) -> int:
         # As they were when it was folded, not as they are later.
@@ -210,6 +209,15 @@ def _fold(d: Draft, i: int) -> bool:
 
     d.pop(i, chosen)
     return True
+
+
+def _cheapest_through(cost: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
+    """Cost of the best option of a node for every pair of options of its two neighbours."""
+    least = (cost[0] + first[0])[:, None] + second[0]
+    # Option by option: for all of them at once, 1,000 options each would take 8 GB.
+    for own, row, column in zip(cost[1:], first[1:], second[1:], strict=True):
+        np.minimum(least, (own + row)[:, None] + column, out=least)
+    return least
 
 
 def _follow(d: Draft, i: int) -> bool:
