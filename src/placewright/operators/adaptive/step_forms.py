@@ -183,10 +183,12 @@ class StepForms:
 
 def _draw_where(graph: Graph, placement: Sequence[int], other: Graph, carried: list[int]) -> None:
     """Random numbers are drawn where the placed step draws them: they are one sequence."""
-    home = next((placement[k] for k in _random(graph)), None)
-    groups = {other.operators[k].colocation for k in _random(other)} - {""}
+    home, drawing = next((placement[k] for k in _random(graph)), None), set(_random(other))
+    if home is None:
+        return
+    groups = {other.operators[k].colocation for k in drawing} - {""}
     for k, operator in enumerate(other.operators):
-        if home is not None and (operator.colocation in groups or k in set(_random(other))):
+        if operator.colocation in groups or k in drawing:
             carried[k] = home
 
 
