@@ -153,7 +153,7 @@ def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
         raise InfeasibleError(
             "an operator and what must live with it fit no device",
             where=f"{problem.name}: the group of {problem.operator_names[groups.first[g]]!r}",
-            by=f"{need[g] - largest:.0f} bytes more than {device!r} has",
+            by=f"{np.ceil(need[g]) - np.floor(largest):.0f} bytes more than {device!r} has",
             hint="split the group, or raise a memory limit",
         )
     short = float(need.sum() - memory.sum())
