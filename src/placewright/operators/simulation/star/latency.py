@@ -180,7 +180,7 @@ def serialised(
     """Transfers one after another, in the order given.
 
     `clock_s`: when each sequence of transfers may go on; moved on by this function.
-    `turn`: index into `clock_s` of each transfer: its device by default.
+    `clock`: index into `clock_s` of each transfer: its device by default.
     """
     start, end = np.empty(len(tensor)), np.empty(len(tensor))
     clocks = (device if clock is None else clock).tolist()
