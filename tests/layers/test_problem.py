@@ -54,6 +54,9 @@ def test_a_problem_is_a_chain_unless_edges_say_otherwise() -> None:
         ({"forward_s": np.ones((1, 1, 1, 2))}, "forward_s has the wrong shape"),
         ({"edge_source": [1], "edge_target": [0], "edge_bytes": [1.0]}, "topological order"),
         ({"link_index": [[-1, 3], [0, -1]]}, "a link that does not exist"),
+        ({"micro_batches": 3}, "micro_batches must divide the global batch"),
+        ({"zero_stages": (0, 7)}, "zero_stages must be some of 0"),
+        ({"refusals": (Refusal(2, Strategy.DATA, "batch norm"),)}, "refusals name a layer"),
     ],
 )
 def test_wrong_problems_are_refused(changes: dict[str, object], match: str) -> None:
@@ -75,6 +78,12 @@ def test_links_share_what_their_ends_have_in_common() -> None:
     assert table.seconds(20.0, pairs=3) == pytest.approx(4.5)
 
 
+def test_links_are_read_in_ascending_rows() -> None:
+    """Other orders would answer with a row of fewer pairs."""
+    with pytest.raises(InputError, match="ascending numbers of pairs"):
+        Link(np.array([4, 1]), np.array([0.0, 1.0]), np.ones((2, 2)))
+
+
 def plan(*stages: Stage, micro_batches: int = 2, **changes: object) -> LayerPlan:
     """A plan of these stages."""
     return LayerPlan(tuple(stages), micro_batches, **changes)  # type: ignore[arg-type]
@@ -91,6 +100,8 @@ def test_plans_are_checked_against_their_problem() -> None:
         "is in two stages": plan(Stage(0, 0, one), Stage(1, 1, one)),
         "make up the global batch": plan(Stage(0, 1, (Replica((0,), 3),))),
         "does not exist": plan(Stage(0, 1, (Replica((7,), 2),))),
+        "each of them a worker": plan(Stage(0, 1, (Replica((0, 1), 1), Replica((), 1)), 2)),
+        "names a worker twice": plan(Stage(0, 1, (Replica((0,), 1), Replica((0,), 1)))),
         "at least one sample": plan(Stage(0, 1, (Replica((0,), 2), Replica((1,), 0)))),
         "cannot be tensor": plan(Stage(0, 1, (Replica((0, 1), 2),), 2)),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
-    from placewright.layers.problem import LayerProblem
+    from placewright.layers.problem import LayerProblem, Variants
 
 
 def check_problem(p: LayerProblem) -> None:
@@ -30,12 +32,15 @@ def check_problem(p: LayerProblem) -> None:
     _check_shapes(p)
     _check_values(p)
     _check_graph(p)
+    _check_options(p)
+    if p.variants is not None:
+        _check_variants(p, p.variants)
 
 
 def _check_names(p: LayerProblem) -> None:
     for kind, names in (("layer", p.layer_names), ("worker", p.worker_names)):
-        if len(set(names)) < len(names):
-            twice = next(x for i, x in enumerate(names) if x in names[:i])
+        twice, times = Counter(names).most_common(1)[0]
+        if times > 1:
             raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
 
 
@@ -70,15 +75,17 @@ def _check_shapes(p: LayerProblem) -> None:
         "message_s": (k,),
         "link_index": (nodes, nodes),
     }
-    for key, shape in shapes.items():
-        if getattr(p, key).shape != shape:
-            raise InputError(
-                f"{key} has the wrong shape",
-                where=p.name,
-                by=f"{getattr(p, key).shape}, expected {shape}",
-            )
+    _refuse_other_shapes(p, shapes, p.name)
     if len(p.layer_kinds) != n:
         raise InputError("layer_kinds needs an entry per layer", where=p.name)
+
+
+def _refuse_other_shapes(holder: object, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+    for key, shape in shapes.items():
+        found = getattr(holder, key).shape
+        if found != shape:
+            by = f"{found}, expected {shape}"
+            raise InputError(f"{key} has the wrong shape", where=where, by=by)
 
 
 def _check_values(p: LayerProblem) -> None:
@@ -130,3 +137,37 @@ def _check_graph(p: LayerProblem) -> None:
     for a, b in p.tied:
         if not (0 <= a < p.n and 0 <= b < p.n):
             raise InputError("tied names a layer that does not exist", where=p.name)
+    for refusal in p.refusals:
+        if not 0 <= refusal.layer < p.n:
+            raise InputError("refusals name a layer that does not exist", where=p.name)
+
+
+def _check_options(p: LayerProblem) -> None:
+    if p.micro_batches < 0 or (p.micro_batches and p.global_batch % p.micro_batches):
+        raise InputError(
+            "micro_batches must divide the global batch",
+            where=p.name,
+            by=f"{p.micro_batches} micro-batches of {p.global_batch} samples",
+            hint="0 leaves their number to the planner",
+        )
+    if not p.zero_stages or not set(p.zero_stages) <= {0, 1, 2, 3}:
+        by = f"got {p.zero_stages}"
+        raise InputError("zero_stages must be some of 0, 1, 2 and 3", where=p.name, by=by)
+
+
+def _check_variants(p: LayerProblem, v: Variants) -> None:
+    where, inner = f"{p.name}: variants", (len(p.degrees), len(v.names))
+    by_layer = dict.fromkeys(
+        ("time_s", "parameter_bytes", "in_flight_bytes", "fixed_bytes"), (p.n, *inner)
+    )
+    by_edge = dict.fromkeys(("sync_in_bytes", "sync_out_bytes"), (len(p.edge_source), *inner))
+    _refuse_other_shapes(v, by_layer | by_edge, where)
+    for key in by_layer | by_edge:
+        if not (getattr(v, key) >= 0).all():
+            raise InputError(f"{key} must be numbers >= 0", where=where)
+    if not v.names or v.batch_samples < 1 or not v.bandwidth > 0:
+        raise InputError(
+            "needs names, batch_samples of at least 1 and a bandwidth above 0",
+            where=where,
+            by=f"{len(v.names)} names, {v.batch_samples} samples, {v.bandwidth:g} bytes/s",
+        )

@@ -42,8 +42,13 @@ class Link:
                 where="link",
                 by=f"{self.message_s.shape}, expected {shape}",
             )
-        if not (self.message_s >= 0).all() or (np.diff(self.message_bytes) <= 0).any():
-            raise InputError("a link needs ascending sizes and times >= 0", where="link")
+        ascending = (np.diff(self.message_bytes) > 0).all() and (np.diff(self.pairs) > 0).all()
+        if not ascending or self.pairs[0] < 1 or not (self.message_s >= 0).all():
+            raise InputError(
+                "a link needs times >= 0, of ascending sizes and ascending numbers of pairs",
+                where="link",
+                by=f"sizes {self.message_bytes.tolist()}, pairs {self.pairs.tolist()}",
+            )
 
     @staticmethod
     def linear(

@@ -175,12 +175,25 @@ def check_plan(problem: LayerProblem, plan: LayerPlan) -> None:
             "stages must hold all layers", where=where, by=f"{next_layer} of {problem.n} layers"
         )
     _check_groups(problem, plan, where)
+    if problem.variants is not None:
+        _check_variants(problem, plan, len(problem.variants.names), where)
+
+
+def _check_variants(problem: LayerProblem, plan: LayerPlan, known: int, where: str) -> None:
+    if len(plan.variants) != problem.n:
+        by = f"{len(plan.variants)} variants for {problem.n} layers"
+        raise InputError("a plan for throughput needs a variant per layer", where=where, by=by)
+    if min(plan.variants) < 0 or max(plan.variants) >= known:
+        by = f"{min(plan.variants)} to {max(plan.variants)}, known are 0 to {known - 1}"
+        raise InputError("a layer has a variant that does not exist", where=where, by=by)
 
 
 def _check_stage(problem: LayerProblem, plan: LayerPlan, stage: Stage, at: str) -> None:
     workers = stage.workers
-    if not workers or len(set(workers)) < len(workers):
-        raise InputError("a stage needs workers, each once", where=at)
+    if not stage.replicas or not all(r.workers for r in stage.replicas):
+        raise InputError("a stage needs replicas, and each of them a worker", where=at)
+    if len(set(workers)) < len(workers):
+        raise InputError("a stage names a worker twice", where=at)
     if min(workers) < 0 or max(workers) >= problem.w:
         raise InputError("names a worker that does not exist", where=at, by=f"{problem.w} workers")
     degrees = {len(r.workers) for r in stage.replicas}
