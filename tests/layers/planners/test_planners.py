@@ -16,7 +16,7 @@ from placewright.layers.planners.depth_first import small_space
 from placewright.layers.planners.dp import SMALL, Dp
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
-from placewright.layers.planners.space import better, judged, shares
+from placewright.layers.planners.space import better, judged, micro_batch_counts, shares
 from placewright.layers.planners.swarm import Decoder, Pso
 from placewright.layers.problem import Refusal, Training
 from placewright.planning.candidates import Status
@@ -38,6 +38,13 @@ def test_the_small_space_is_searched_to_its_end(seed: int) -> None:
     assert (best is None) == (ours is None)
     if best is not None and ours is not None:
         assert (ours.violation_size, ours.value) == (best.violation_size, best.value)
+
+
+def test_large_spaces_are_not_counted_to_their_end() -> None:
+    """Neither plans of a thousand layers and workers, nor divisors of a large batch one by one."""
+    assert space_size(tiny([1.0] * 1200, 1100), SMALL) == SMALL
+    assert micro_batch_counts(tiny([1.0], global_batch=12)) == [1, 2, 3, 4, 6, 12]
+    assert max(micro_batch_counts(tiny([1.0], global_batch=10**12))) == 10**12
 
 
 def test_a_slow_worker_is_left_out() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
+from placewright.layers.judge import judge
+from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.piper import best_plan
 from placewright.layers.readers.piper import read_piper, topological
 from placewright.planning.solving import solve
@@ -74,6 +78,38 @@ def test_a_chain_by_hand(tmp_path: Path) -> None:
     two = read_piper(path, devices=2, memory_bytes=20.0)
     with pytest.raises(InfeasibleError, match=r"needs least memory needs 2\S* B more on device0"):
         best_plan(two)
+
+
+def test_layers_without_common_costs_have_no_plan(tmp_path: Path) -> None:
+    """No memory is enough where costs are missing: the search for it ends."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(small()))
+    p = read_piper(path)
+    assert p.variants is not None
+    never = replace(p.variants, time_s=np.full_like(p.variants.time_s, math.inf))
+    with pytest.raises(InfeasibleError, match="no stages on 3 devices have costs for all layers"):
+        best_plan(p.replace(variants=never))
+
+
+def test_variants_of_problems_and_plans_are_checked(tmp_path: Path) -> None:
+    """Shapes and numbers by name; a plan has one known variant per layer."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(small()))
+    p = read_piper(path)
+    assert p.variants is not None
+    for changes, match in (
+        ({"time_s": np.ones((1, 1, 2))}, "variants: time_s has the wrong shape"),
+        ({"fixed_bytes": np.full((3, 1, 2), math.nan)}, "fixed_bytes must be numbers"),
+        ({"bandwidth": 0.0}, "bandwidth above 0"),
+        ({"batch_samples": 0}, "batch_samples of at least 1"),
+    ):
+        with pytest.raises(InputError, match=match):
+            p.replace(variants=replace(p.variants, **changes))
+    one = LayerPlan((Stage(0, 2, (Replica((0,), 1),)),))
+    assert judge(p, replace(one, variants=(0, 1, 0))).value > 0
+    for variants, match in (((), "0 variants for 3 layers"), ((0, 0, 2), "known are 0 to 1")):
+        with pytest.raises(InputError, match=match):
+            judge(p, replace(one, variants=variants))
 
 
 def test_wrong_files_are_refused(tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ def cells_of(p: LayerProblem) -> Iterator[tuple[Cell, ...]]:
 def space_size(p: LayerProblem, most: int) -> int:
     """Number of plans in the space, at most `most`."""
     options = len(orders(p)) * len(micro_batch_counts(p)) * len(memory_options(p))
+    # Of one and two stages without tensor parallelism alone: the recursion below is for few layers
+    # and workers.
+    if options * (p.w + (p.n - 1) * p.w * (p.w - 1) // 2) >= most:
+        return most
     count = 0
     for _ in cells_of(p):
         count += options

@@ -12,6 +12,7 @@ stage's variants are chosen by the ratio of time to memory, improved by the best
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -197,14 +198,16 @@ def _no_room(p: LayerProblem, deadline_s: float) -> InfeasibleError:
         by = f"layer {p.layer_names[layer]!r} alone needs {size(over)} more on {p.worker_names[0]}"
     elif total > 0:
         by = f"all layers need {size(total)} more than all devices have, {p.worker_names[0]} too"
+    elif math.isinf(least := _least_room(p, deadline_s)):
+        by = f"no stages on {p.w} devices have costs for all layers, whatever the memory"
     else:
-        more = _least_room(p, deadline_s) - room
+        more = least - room
         by = f"the cut that needs least memory needs {size(more)} more on {p.worker_names[0]}"
     return InfeasibleError("the layers fit in no strategy", where=p.name, by=by)
 
 
 def _least_room(p: LayerProblem, deadline_s: float) -> float:
-    """Bytes on every device with which a plan fits: the least of them, to 2 %, if time lasts."""
+    """Least bytes on every device with which a plan fits, to 2 % if time lasts; ``inf``: none."""
 
     def fits(room: float) -> bool:
         table = loads_of(p.replace(memory_bytes=np.full(p.w, room)))
@@ -214,8 +217,10 @@ def _least_room(p: LayerProblem, deadline_s: float) -> float:
         )
         return bool((devices[0] <= p.w).any())
 
+    if not fits(sys.float_info.max):
+        return math.inf
     low = float(p.memory_bytes.min())
-    high = 2 * low
+    high = max(2 * low, 1.0)
     while not fits(high):
         low, high = high, 2 * high
     while high > 1.02 * low and time.perf_counter() < deadline_s:

@@ -78,7 +78,8 @@ def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[
         return [p.micro_batches]
     if any(x.strategy is Strategy.DATA for x in p.refusals):  # these layers see the whole batch
         return [1]
-    divisors = [m for m in range(1, p.global_batch + 1) if p.global_batch % m == 0]
+    small = [m for m in range(1, math.isqrt(p.global_batch) + 1) if p.global_batch % m == 0]
+    divisors = sorted({*small, *(p.global_batch // m for m in small)})
     if len(divisors) <= most:
         return divisors
     at = np.unique(np.linspace(0, len(divisors) - 1, most).round().astype(int))
@@ -187,12 +188,16 @@ def memory_options(p: LayerProblem) -> list[tuple[int, bool]]:
 
 
 def whole_stage(
-    p: LayerProblem, order: Sequence[int], used: int, degree: int
+    p: LayerProblem,
+    order: Sequence[int],
+    used: int,
+    degree: int,
+    strategies: tuple[Strategy, ...] = (),
 ) -> Iterator[LayerPlan]:
     """One stage of the first `used` workers, with every memory option and micro-batch count."""
     for micro_batches in micro_batch_counts(p):
         for zero, recompute in memory_options(p):
-            cell = Cell(0, p.n - 1, 0, used, degree, (), zero, recompute)
+            cell = Cell(0, p.n - 1, 0, used, degree, strategies, zero, recompute)
             plan = build(p, order, [cell], micro_batches)
             if plan is not None:
                 yield plan
