@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ import numpy as np
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Tolerance
+from placewright.measurement.distance import distance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.turns import in_turns
 from placewright.numerics.arrays import IntArray
@@ -262,20 +262,10 @@ def compared(
     """Outputs, one by one."""
     found = []
     for name, value in wanted.items():
-        largest = float(np.abs(value.astype(np.float64)).max(initial=0.0))
+        apart, largest = distance(made.get(name), value)
         allowed = tolerance.absolute("output", largest, 1)
-        found.append(Difference(1, "output", name, _difference(made.get(name), value), allowed))
+        found.append(Difference(1, "output", name, apart, allowed))
     return Check.of(found, tolerance, f"the unplaced model on {runtime}")
-
-
-def _difference(made: Array | None, wanted: Array) -> float:
-    if made is None or made.shape != wanted.shape or made.dtype != wanted.dtype:
-        return math.inf
-    a, b = made.astype(np.float64), wanted.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return math.inf
-    held = np.isfinite(a)
-    return float(np.abs(a[held] - b[held]).max(initial=0.0))
 
 
 def _steps(placed: PlacedFile, inputs: Mapping[str, Array], warmup: int, steps: int) -> list[float]:

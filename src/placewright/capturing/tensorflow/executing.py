@@ -22,6 +22,7 @@ from placewright.capturing.tensorflow.step_graph import (
     parsed_graph_def,
 )
 from placewright.errors import InputError, WorkerError
+from placewright.measurement.distance import distance
 
 v1 = tf.compat.v1
 
@@ -249,8 +250,7 @@ def _add_reads(graph_def: Any, step: StepGraph) -> list[str]:
 
 
 Difference = tuple[int, str, str, float, float]
-"""Step, role, tensor, largest absolute difference (``inf`` where it is not a number on one side
-only), largest magnitude."""
+"""Step, role, tensor, and what `distance` says of it."""
 
 
 def differences(step: StepGraph, placement: Placement, cpus: int, steps: int) -> list[Difference]:
@@ -269,23 +269,8 @@ def _compared(
     step: StepGraph, count: int, own: Mapping[str, Any], plain: Mapping[str, Any]
 ) -> list[Difference]:
     roles = dict.fromkeys(step.fetches, "output")
-    return [
-        (count, roles.get(tensor, "parameter"), tensor, *_distance(value, plain[tensor]))
-        for tensor, value in own.items()
-    ]
-
-
-def _distance(own: Any, plain: Any) -> tuple[float, float]:
-    a, b = np.asarray(own, dtype=np.float64), np.asarray(plain, dtype=np.float64)
-    if a.shape != b.shape:
-        return float("inf"), 0.0
-    if not a.size:
-        return 0.0, 0.0
-    largest = float(np.nanmax(np.abs(b))) if not np.isnan(b).all() else 0.0
-    if np.array_equal(a, b, equal_nan=True):
-        return 0.0, largest
-    apart = float(np.max(np.abs(a - b)))
-    return (float("inf") if np.isnan(apart) else apart), largest
+    pairs = ((name, np.asarray(value), np.asarray(plain[name])) for name, value in own.items())
+    return [(count, roles.get(n, "parameter"), n, *distance(a, b)) for n, a, b in pairs]
 
 
 def write(step: StepGraph, placement: Placement, path: Path, cpus: int) -> list[Difference]:
