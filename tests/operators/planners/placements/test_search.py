@@ -11,7 +11,13 @@ from placewright.operators.instances import random_placement, random_problem, ti
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.placements import search
-from placewright.operators.planners.placements.search import Score, improve, score_all
+from placewright.operators.planners.placements.moves import begin, list_critical
+from placewright.operators.planners.placements.search import (
+    Score,
+    improve,
+    score_all,
+    score_plan,
+)
 from placewright.operators.problem import Objective
 from placewright.operators.structure.groups import groups_of
 
@@ -72,3 +78,16 @@ def test_memory_comes_before_time() -> None:
     assert start.score.over_bytes == 12
     best = improve(judge, groups_of(problem), start, moves=300, heat=0.0, seed=0)
     assert best.score == Score(0.0, 30.0)
+
+
+def test_operators_that_end_together_are_taken_in_input_order() -> None:
+    """The critical path goes by operator numbers, whatever instructions the CPU sorts with."""
+    n = 400
+    problem = tiny([[1.0, 9.0], *([[0.0, 9.0]] * (n - 2)), [2.0, 9.0]])
+    order = np.append(np.random.default_rng(0).permutation(n - 1), n - 1)
+    judge, groups = Judge(problem), groups_of(problem)
+    start = score_plan(judge, OperatorPlan(np.zeros(n, dtype=np.int64), order))
+    walk = begin(n, problem.m, start.place, (0.0, 0.0), 0)
+    list_critical(search._instance(judge, groups, start), judge.full, walk)
+    before = order[np.flatnonzero(order == 0)[0] : -1]
+    assert walk.critical[:2].tolist() == [n - 1, before.min()]

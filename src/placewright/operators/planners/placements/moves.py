@@ -265,7 +265,8 @@ def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -
     # The fast simulator keeps no starts and arrivals of transfers: the full one runs once a chunk.
     if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
         end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
-        _follow_back(*simulator, walk, np.argsort(end_s))
+        # Stable: numpy breaks ties by the instructions of the CPU otherwise, and plans with them.
+        _follow_back(*simulator, walk, np.argsort(end_s, kind="stable"))
 
 
 @njit_no_refcount
