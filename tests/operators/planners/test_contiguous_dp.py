@@ -160,7 +160,7 @@ def wide(n: int) -> OperatorProblem:
 def test_ctrl_c_over_ideals_keeps_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan of the line, which was there before."""
 
-    def pressed(*given: object) -> None:
+    def pressed(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules[IdealDp.__module__], "over_ideals", pressed)
@@ -170,3 +170,18 @@ def test_ctrl_c_over_ideals_keeps_the_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert proposal.interrupted
     assert 1e3 * judge(problem, plan).value <= LINE_MS["layer_gnmt_inference"]
     assert not proposal.bound
+
+
+def test_a_pipeline_in_which_only_transfers_take_time_is_cut() -> None:
+    """The first limit on a load is zero then, and doubling it would never end."""
+    problem = tiny(
+        [[0.0, 0.0]] * 3,
+        [(0, 1.0, [1]), (1, 1.0, [2])],
+        objective="throughput",
+        communication="star",
+        contiguous=True,
+        resident_bytes=[1.0] * 3,
+        memory_bytes=[2.0, 2.0],
+        host_seconds_per_byte=[1.0, 1.0],
+    )
+    assert judge(problem, LinearisedDp()(problem, Context())).value == 1.0

@@ -90,7 +90,7 @@ def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | N
     Raises `OutOfTimeError` (at the deadline).
     """
     limit = 1.5 * c.least_s
-    while limit < c.most_s:
+    while 0.0 < limit < c.most_s:  # zero where nothing takes time but transfers
         found = best_chain(c, line, limit, deadline_s)
         if found is not None:
             return found
