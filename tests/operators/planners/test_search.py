@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
-from placewright.operators.instances import random_placement, random_problem
+from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
@@ -174,3 +174,15 @@ def test_a_missing_package_costs_its_planner_only(monkeypatch: pytest.MonkeyPatc
         assert "pip install 'placewright[exact]'" in result.note
     with pytest.raises(MissingDependencyError):
         solve(problem, "metis")
+
+
+@pytest.mark.parametrize("looks", range(1, 6))
+def test_the_deadline_may_pass_at_any_look_at_the_clock(
+    looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the test that time is left and the estimate of what fits into it."""
+    left_s = iter([1.0] * looks)
+    monkeypatch.setattr(Context, "remaining_s", lambda context: next(left_s, -1e-6))
+    problem = tiny([[1.0, 2.0]] * 6, [(i, 1.0, [i + 1]) for i in range(5)])
+    deadline_s = time.perf_counter() + 60
+    assert SHORT(problem, Context(deadline_s=deadline_s)).plan.placement.shape == (problem.n,)

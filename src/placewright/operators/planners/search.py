@@ -103,7 +103,9 @@ class Search:
         try:
             while budget > 0 and idle < self.patience and not search_state.done():
                 before, began = search_state.best.score, time.perf_counter()
-                work = min(size, budget, rate * context.remaining_s())
+                work = min(size, budget)
+                if math.isfinite(rate):  # not known yet: the deadline may have passed meanwhile
+                    work = min(work, rate * context.remaining_s())
                 done = self._round(search_state, work, r)
                 rate = done / (time.perf_counter() - began) if r else math.inf
                 idle = 0 if search_state.best.score < before else idle + 1
