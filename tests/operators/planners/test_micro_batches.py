@@ -101,3 +101,17 @@ def test_a_step_without_them_is_left_to_others() -> None:
     """By name of what is missing."""
     plain = tiny([[1.0, 1.0]])
     assert MicroBatches().unsupported_reason(plain) == "the step has no micro-batches"
+
+
+def test_devices_that_can_run_nothing_take_no_place_in_the_pipeline() -> None:
+    """However many of them come first."""
+    problem = pipeline(2)
+    barred = np.full((problem.n, 5), np.inf)
+    problem = tiny(
+        np.hstack([barred, problem.compute_s]).tolist(),
+        micro_batch=problem.micro_batch,
+        operator_modules=problem.operator_modules,
+        colocation=problem.colocation,
+    )
+    plan = MicroBatches()(problem, Context()).plan
+    assert set(plan.placement.tolist()) <= {5, 6}

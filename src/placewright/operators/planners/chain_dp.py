@@ -18,6 +18,7 @@ from placewright.operators.planners.chains import (
     Chain,
     chain_of,
     coarse,
+    fastest_devices,
     units_by_group,
     units_by_module,
 )
@@ -117,13 +118,11 @@ class ChainDp:
 
     def _chosen(self, problem: OperatorProblem, chain: Chain) -> IntArray:
         """Devices that take part, in their order."""
-        count = min(problem.m, self.devices)
-        finite = np.isfinite(chain.seconds)
-        slow = np.where(finite, chain.seconds, 0.0).sum(axis=1) / np.maximum(1, finite.sum(axis=1))
-        by_speed = np.lexsort((np.arange(problem.m), slow, -finite.sum(axis=1)))[:count]
-        if problem.memory_bytes[by_speed].sum() < chain.resident_bytes.sum():
-            by_speed = np.lexsort((np.arange(problem.m), -problem.memory_bytes))[:count]
-        return np.sort(by_speed)
+        chosen = fastest_devices(chain, self.devices)
+        if problem.memory_bytes[chosen].sum() < chain.resident_bytes.sum():
+            largest = np.argsort(-problem.memory_bytes, kind="stable")
+            chosen = np.sort(largest[: self.devices])
+        return chosen
 
     def _cuts(
         self, problem: OperatorProblem, chain: Chain, chosen: IntArray, budget: FloatArray

@@ -149,6 +149,14 @@ def _crossing(
     return found[0], found[1]
 
 
+def fastest_devices(chain: Chain, most: int) -> IntArray:
+    """At most `most` devices, in their order: those that can run most units, then the fastest."""
+    finite = np.isfinite(chain.seconds)
+    runs = finite.sum(axis=1)
+    mean_s = np.where(finite, chain.seconds, 0.0).sum(axis=1) / np.maximum(1, runs)
+    return np.sort(np.lexsort((mean_s, -runs))[:most])
+
+
 def units_by_group(problem: OperatorProblem, groups: Groups) -> IntArray:
     """Every colocation group a unit, where its costliest operator stands in the line."""
     position = depth_first_line(problem)

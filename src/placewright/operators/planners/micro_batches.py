@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 from typing import ClassVar, final
 
 import numpy as np
@@ -15,7 +15,13 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners.chains import Chain, chain_of, coarse, units_by_module
+from placewright.operators.planners.chains import (
+    Chain,
+    chain_of,
+    coarse,
+    fastest_devices,
+    units_by_module,
+)
 from placewright.operators.planners.placements.search import Start, score_plan
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.operators.structure.costs import linked
@@ -45,7 +51,7 @@ class MicroBatches:
     Parameters
     ----------
     devices
-        Most in a pipeline; of more the fastest.
+        Most in a pipeline; of more those that can run most modules, then the fastest.
     orders
         Most ordered subsets of the devices that are cut.
     units
@@ -92,17 +98,12 @@ class MicroBatches:
         """Largest load and placement of the best cut, by ordered subset of the devices."""
         groups = groups_of(problem)
         chain = coarse(chain_of(problem, groups, units_by_module(problem, groups)), self.units)
-        work = np.where(np.isfinite(chain.seconds), chain.seconds, 0.0).sum(axis=1)
-        chosen = np.sort(np.argsort(work, kind="stable")[: self.devices]).tolist()
-        count = 0
-        for size in range(1, len(chosen) + 1):
-            for order in permutations(chosen, size):
-                if count >= self.orders:
-                    return
-                count += 1
-                found = best_stages(problem, chain, order)
-                if found is not None:
-                    yield found[0], found[1][chain.unit]
+        chosen = fastest_devices(chain, self.devices).tolist()
+        orders = (o for size in range(1, len(chosen) + 1) for o in permutations(chosen, size))
+        for order in islice(orders, self.orders):
+            found = best_stages(problem, chain, order)
+            if found is not None:
+                yield found[0], found[1][chain.unit]
 
 
 def best_stages(
@@ -124,9 +125,9 @@ def best_stages(
     value[0] = 0.0
     cuts: list[IntArray] = []
     for k, d in enumerate(order):
-        sent = np.zeros(u + 1) if k == 0 else _over_s(problem, chain, order[k - 1], d)
         if k and not (joined[order[k - 1], d] and joined[d, order[k - 1]]):
             return None
+        sent = np.zeros(u + 1) if k == 0 else _over_s(problem, chain, order[k - 1], d)
         load = before[d][None, :] - before[d][:, None]  # from cut b (row) to cut c (column)
         fits = held[None, :] - held[:, None] <= problem.memory_bytes[d]
         fits &= closed[d][None, :] == closed[d][:, None]
