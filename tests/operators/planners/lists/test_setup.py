@@ -11,7 +11,9 @@ import pytest
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lists.setup import within_memory
+from placewright.planning.contract import Context
 
 
 @pytest.mark.parametrize(("seconds", "builds"), [(0.0, 1), (math.inf, 9)])
@@ -27,3 +29,16 @@ def test_no_round_begins_after_the_deadline(seconds: float, builds: int) -> None
     plan = within_memory(problem, build, time.perf_counter() + seconds)
     assert plan.placement.tolist() == [0]
     assert len(budgets) == builds
+
+
+def test_a_budget_that_leaves_no_linked_device_keeps_the_plan_before() -> None:
+    """The plan that is over its memory by least, and not an error about links."""
+    problem = tiny(
+        [[1.0, np.inf], [1.0, 1.0]],
+        [(0, 4.0, [1])],
+        resident_bytes=[4.0, 4.0],
+        memory_bytes=[8.0, np.inf],
+    )
+    apart = np.array([[0.0, np.inf], [np.inf, 0.0]])
+    problem = problem.replace(latency_s=apart, seconds_per_byte=apart, channel=np.full((2, 2), -1))
+    assert HEFT(problem, Context()).placement.tolist() == [0, 0]

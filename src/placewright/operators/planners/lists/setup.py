@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,20 +108,22 @@ def within_memory(
     List schedulers see resident bytes and not the activations that pile up; what a device was
     over by is taken off its budget. If no round fits before the deadline, the plan that is over
     by least.
+
+    Raises `InfeasibleError`: what `build` raises under the memories themselves.
     """
     budget = np.array(problem.memory_bytes)
-    plan = build(budget)
+    best = build(budget)
     if not np.isfinite(budget).any():
-        return plan
-    judge = Judge(problem)
-    best, least = plan, np.inf
-    for _ in range(_BUDGET_ROUNDS):
-        judgement = judge(plan)
-        if judgement.violation_bytes < least:
-            best, least = plan, judgement.violation_bytes
-        if judgement.feasible or time.perf_counter() >= deadline_s:
-            break
-        # What a device was over by is what activations take that list schedulers do not see.
-        budget = budget - np.maximum(0, judgement.peak_bytes - problem.memory_bytes)
-        plan = build(budget)
+        return best
+    judge, plan, least = Judge(problem), best, np.inf
+    with suppress(InfeasibleError):  # smaller budgets may leave only devices without a link
+        for _ in range(_BUDGET_ROUNDS):
+            judgement = judge(plan)
+            if judgement.violation_bytes < least:
+                best, least = plan, judgement.violation_bytes
+            if judgement.feasible or time.perf_counter() >= deadline_s:
+                break
+            # What a device was over by is what activations take that list schedulers do not see.
+            budget = budget - np.maximum(0, judgement.peak_bytes - problem.memory_bytes)
+            plan = build(budget)
     return best
