@@ -27,28 +27,32 @@ def problem(seed: int, devices: int = 4) -> OperatorProblem:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_smaller_number_of_copies_is_better(seed: int) -> None:
     """Against every number of them; the value is one over the sum of the speeds."""
-    asked = problem(seed)
-    found = solve(asked, "whole-copies")
-    others = [solve(asked, FixedPlan(plan, name="some")).value for plan in whole_copies(asked)]
+    instance = problem(seed)
+    found = solve(instance, "whole-copies")
+    others = [
+        solve(instance, FixedPlan(plan, name="some")).value for plan in whole_copies(instance)
+    ]
     assert found.value == pytest.approx(min(others))
-    assert found.value == pytest.approx(1 / (1 / asked.compute_s.sum(axis=0)).sum())
+    assert found.value == pytest.approx(1 / (1 / instance.compute_s.sum(axis=0)).sum())
 
 
 def test_a_device_without_the_memory_gets_no_copy() -> None:
     """The plan fits; one device that is left has no copy, and without any there is no plan."""
-    asked = problem(0).replace(resident_bytes=np.array([5.0, 5.0, 5.0]))
+    instance = problem(0).replace(resident_bytes=np.array([5.0, 5.0, 5.0]))
     for memory, copies in (([20, 20, 9, 20], 3), ([9, 9, 20, 9], 0)):
-        plan = WholeCopies()(asked.replace(memory_bytes=np.array(memory, float)), Context())
+        plan = WholeCopies()(instance.replace(memory_bytes=np.array(memory, float)), Context())
         leader = plan.replica_of
         assert (0 if leader is None else int((leader == plan.placement[0]).sum())) == copies
     with pytest.raises(InfeasibleError, match="no device has the whole model"):
-        WholeCopies()(asked.replace(memory_bytes=np.full(4, 9.0)), Context())
+        WholeCopies()(instance.replace(memory_bytes=np.full(4, 9.0)), Context())
 
 
 def test_it_is_for_copies_on_devices_that_differ() -> None:
     """Anything else is refused with a reason."""
-    asked = problem(0)
-    assert WholeCopies().unsupported_reason(asked) is None
-    alike = asked.replace(pipeline=replace(DEALT, by_speed=False))
+    instance = problem(0)
+    assert WholeCopies().unsupported_reason(instance) is None
+    alike = instance.replace(pipeline=replace(DEALT, by_speed=False))
     assert "--by-speed" in str(WholeCopies().unsupported_reason(alike))
-    assert "contiguous" in str(WholeCopies().unsupported_reason(asked.replace(contiguous=True)))
+    pinned = instance.replace(pinned=np.array([0, -1, -1]))
+    assert "pinned" in str(WholeCopies().unsupported_reason(pinned))
+    assert "contiguous" in str(WholeCopies().unsupported_reason(instance.replace(contiguous=True)))

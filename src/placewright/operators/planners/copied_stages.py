@@ -51,9 +51,8 @@ class CopiedStages:
     name: ClassVar[str] = "copied-stages"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where copies may be on devices that differ, over links, and nothing is pinned."""
-        pinned = "operators are pinned to devices" if (problem.pinned >= 0).any() else None
-        return WholeCopies().unsupported_reason(problem) or pinned
+        """Where `WholeCopies` has one."""
+        return WholeCopies().unsupported_reason(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: none of those that were judged fits."""

@@ -27,16 +27,18 @@ class WholeCopies:
     name: ClassVar[str] = "whole-copies"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where copies may be on devices that differ, over links."""
+        """Where copies may be on devices that differ, over links, and nothing is pinned."""
         if not problem.pipeline.by_speed:
             return "copies to devices that differ (--replication --by-speed)"
         if problem.communication is not Communication.PAIRWISE:
             return "shares by speed are for links"
-        return "plans are contiguous" if problem.contiguous else None
+        if problem.contiguous:
+            return "plans are contiguous"
+        return "operators are pinned to devices" if (problem.pinned >= 0).any() else None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: no device has all of the model."""
-        able = problem.allowed().all(axis=0) & bool((problem.pinned < 0).all())
+        able = problem.allowed().all(axis=0)
         able &= problem.memory_bytes >= problem.resident_bytes.sum()
         if not able.any():
             raise InfeasibleError(
