@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
 from placewright.requests.serving.tensors import NUMPY
 from placewright.requests.serving.workers import ServerProcess
-from placewright.runtime import limits
 
 if TYPE_CHECKING:
     from placewright.requests.serving.dispatcher import Row
@@ -153,6 +152,8 @@ class Fleet:
             try:
                 await process.start(self._models)
                 samples = [await self._timed(process, *each) for each in self.variants]
+                if self._closed:
+                    raise RunError("the server is shutting down", where=f"server {name!r}")
             except BaseException:
                 process.close()
                 raise
@@ -205,13 +206,10 @@ class Fleet:
             self._models[key] = variant.model
             taken: dict[int, dict[int, list[float]]] = {}
             for server, slot in enumerate(self.slots):
-                try:
+                with suppress(RunError):  # it is down: see below
                     async with self._paused(slot):
-                        limit_s = limits.order_s(len(variant.model))
-                        await slot.process.order("load", key, variant.model, limit_s=limit_s)
+                        await slot.process.load({key: variant.model})
                         taken[server] = await self._timed(slot.process, family, variant)
-                except RunError:
-                    continue  # it is started again, with the variant
             if not taken:
                 del self._models[key]
                 raise RunError("no server could load the variant", where=f"variant {key!r}")
@@ -224,10 +222,12 @@ class Fleet:
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
             for server, slot in enumerate(self.slots):
-                # One that was started again meanwhile holds the variant, but was not timed.
+                # One that was started again meanwhile was not timed. It may lack the variant, too,
+                # if that start had begun before.
                 if slot.up and server not in taken:
                     with suppress(RunError):
                         async with self._paused(slot):
+                            await slot.process.load({key: variant.model})
                             await self._time_missing(server)
 
     async def remove_variant(self, family: int, name: str) -> None:
@@ -255,11 +255,9 @@ class Fleet:
             event("variant-removed", variant=key)
             self._on_change()
             for slot in self.slots:
-                try:
+                with suppress(RunError):  # one that is down starts without it
                     async with self._paused(slot):
                         await slot.process.order("unload", key, limit_s=ORDER_S)
-                except RunError:
-                    continue
 
     def check(self) -> None:
         """Find servers that are stopped or silent."""
@@ -318,7 +316,7 @@ class Fleet:
         try:
             await slot.process.start(dict(self._models))
             await self._time_missing(server)
-        except RunError:
+        except (PlacewrightError, OSError):  # no room for its folder, say: that may pass
             return False
         # Removed while it started.
         if not slot.active:
@@ -331,11 +329,12 @@ class Fleet:
 
     async def _time_missing(self, server: int) -> None:
         """Time variants that were added while the server was down."""
-        missing = np.isinf(self.table.seconds[server, :, 1]).nonzero()[0].tolist()
-        for variant in missing:
-            process = self.slots[server].process
-            taken = await self._timed(process, *self.variants[variant])
-            self.table.measured(server, variant, taken)
+        timed = np.isfinite(self.table.seconds[server, :, 1])
+        missing = [each for each, known in zip(self.variants, timed, strict=True) if not known]
+        for each in missing:
+            taken = await self._timed(self.slots[server].process, *each)
+            if each in self.variants:  # else it was removed; others may have another position now
+                self.table.measured(server, self.variants.index(each), taken)
         if missing:
             self._on_change()
 

@@ -184,7 +184,8 @@ class LocalProcess(ServerProcess):
         try:
             await loop.run_in_executor(_STARTING, group.launch)
         except BaseException:
-            group.close()
+            # By the same thread: if this was cancelled, it still starts the process.
+            _STARTING.submit(group.close)
             raise
         self._group, self._stopped_s = group, 0.0
         channel = group.connections[0]

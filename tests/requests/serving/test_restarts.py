@@ -1,0 +1,163 @@
+"""Servers that are started again while something else changes, without any process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+import numpy as np
+
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
+from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.families import Variant
+from placewright.requests.serving.program import Computed
+from placewright.requests.serving.workers import ServerProcess
+from tests.requests.serving.models import family, scaled
+from tests.requests.serving.test_fleet import Answering
+
+
+@final
+class Holding(Answering):
+    """Answers batches of the variants that it holds; its start can be held up, or fail."""
+
+    def __init__(self, name: str, lost: Callable[[str], None], hold: Hold) -> None:
+        super().__init__(name, lost, lambda order: None)
+        self.hold, self.held = hold, set[str]()
+
+    async def start(self, models: Mapping[str, bytes]) -> None:
+        """See `ServerProcess.start`."""
+        self.held = set(models)
+        await self.hold.open.wait()
+        if self.hold.failures:
+            raise self.hold.failures.pop()
+
+    def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
+        """See `ServerProcess.give`."""
+        if name == "load":
+            self.held.add(arguments[0])
+        elif name == "unload":
+            self.held.discard(arguments[0])
+        elif arguments[0] not in self.held:
+            answer = self.expect(limit_s)
+            self.answered(Computed((), 0.0, f"KeyError: {arguments[0]}"))
+            return answer
+        self.hold.before(name, arguments[0])
+        return super().give(name, *arguments, limit_s=limit_s)
+
+
+class Hold:
+    """An engine, and what happens in its processes."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failures: list[Exception] = []
+        self.before: Callable[[str, str], None] = lambda order, key: None
+
+    def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
+        """See `ServerEngine.process`."""
+        return Holding(name, on_loss, self)
+
+    async def dispatcher(self, *servers: str) -> Dispatcher:
+        """A dispatcher with these servers."""
+        made = Dispatcher(
+            [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=self
+        )
+        for name in servers:
+            await made.fleet.add_server(name)
+        return made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, for ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_a_server_whose_start_meets_an_error_of_the_system_is_started_again() -> None:
+    """No room for a folder, no free process: these pass, and it must not stay away for ever."""
+
+    async def main() -> bool:
+        hold = Hold()
+        fleet = (await hold.dispatcher("a")).fleet
+        hold.failures.append(OSError(28, "No space left on device"))
+        fleet.slots[0].process.lose("it was killed")
+        await until(lambda: fleet.slots[0].up)
+        return not fleet.slots[0].restarting
+
+    assert asyncio.run(main())
+
+
+def test_a_variant_that_is_removed_while_a_server_is_timed_shifts_no_latency() -> None:
+    """Positions of variants change while a restarted server measures those that it missed."""
+
+    async def main() -> tuple[bool, bool]:
+        hold = Hold()
+        fleet = (await hold.dispatcher("a", "b")).fleet
+        first, removals = fleet.slots[0], list[asyncio.Task[None]]()
+        hold.open.clear()
+        first.process.lose("it was killed")
+        await until(lambda: first.restarts == 1)
+        for name in ("third", "fourth"):
+            await fleet.add_variant(0, Variant(name, 0.95, scaled(2.0)))
+
+        def remove(order: str, key: str) -> None:
+            if key == "double/third" and not removals:  # the first that is timed of the two
+                task = asyncio.get_running_loop().create_task(fleet.remove_variant(0, "third"))
+                removals.append(task)
+
+        first.process.held |= {"double/third", "double/fourth"}  # type: ignore[attr-defined]
+        hold.before = remove
+        hold.open.set()
+        await until(lambda: first.up)
+        await removals[0]
+        table = fleet.table.seconds[:, :, 1]
+        return table.shape == (2, 3), bool(np.isfinite(table).all())
+
+    assert asyncio.run(main()) == (True, True)
+
+
+def test_a_server_that_comes_up_while_a_variant_is_added_gets_it_too() -> None:
+    """Its start had begun before, and it was down when its turn to load the variant came."""
+
+    async def main() -> bool:
+        hold = Hold()
+        fleet = (await hold.dispatcher("a", "b")).fleet
+        first = fleet.slots[0]
+        hold.open.clear()
+        first.process.lose("it was killed")
+        await until(lambda: first.restarts == 1)
+        await asyncio.sleep(0)
+
+        def come_up(order: str, key: str) -> None:
+            hold.open.set()
+
+        hold.before = come_up  # while the other one loads the variant
+        await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        await until(lambda: first.up)
+        return bool(np.isfinite(fleet.table.seconds[0, 2, 1]))
+
+    assert asyncio.run(main())
+
+
+def test_a_server_that_is_added_while_the_fleet_is_closed_is_closed_too() -> None:
+    """Its process would be left to nobody."""
+
+    async def main() -> tuple[list[str], int]:
+        hold, ended = Hold(), list[str]()
+        fleet = (await hold.dispatcher("a")).fleet
+        hold.open.clear()
+        adding = asyncio.create_task(fleet.add_server("b"))
+        await until(lambda: fleet._starting is not None)
+        process: Any = fleet._starting
+        process.end = lambda: ended.append("b")
+        fleet.close()
+        hold.open.set()
+        await asyncio.wait([adding])
+        adding.exception()
+        return ended, len(fleet.slots)
+
+    assert asyncio.run(main()) == (["b"], 1)
