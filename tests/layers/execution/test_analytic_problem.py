@@ -12,6 +12,7 @@ from torch import nn
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnknownNameError
 from placewright.layers.execution.analytic_problem import layer_problem
+from placewright.layers.execution.cost_tables import Workers
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.stage_step import make_optimizer
 from placewright.layers.execution.timing import LayerTimer
@@ -74,6 +75,12 @@ def test_plans_of_computed_costs_give_the_faster_worker_more(problem: LayerProbl
     shares = solve(problem, "data").plan.stages[0].shares
     assert sum(shares) == 12
     assert len(shares) == 1 or shares[0] > shares[1]
+
+
+def test_equal_devices_of_a_node_can_share_layers_beside_its_cpu() -> None:
+    """Degrees divide the number of workers, or that of equal ones of a node."""
+    assert Workers(Cluster.preset("server-4gpu")).degrees == (1, 2, 4, 5)
+    assert Workers(pair()).degrees == (1, 2)
 
 
 def test_an_unknown_optimizer_is_named() -> None:

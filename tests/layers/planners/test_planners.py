@@ -55,6 +55,25 @@ def test_a_slow_worker_is_left_out() -> None:
     assert result.value <= judge(p, solve(p, "data").plan).value
 
 
+def test_tensor_replicates_what_cannot_be_split() -> None:
+    """A layer without weights to split; where none can be split the reason names a layer."""
+    refused = Refusal(0, Strategy.TENSOR, "none of its weights can be split")
+    p = tiny([0.5, 1.0], 2, 1, refusals=(refused,))
+    plan = solve(p, "tensor").plan
+    assert plan.stages[0].strategies == (Strategy.REPLICATED, Strategy.TENSOR)
+    none = p.replace(refusals=(refused, replace(refused, layer=1)))
+    reason = planners(none)["tensor"].unsupported_reason(none)
+    assert reason == "layer 'l0' cannot be tensor: none of its weights can be split"
+
+
+@pytest.mark.parametrize("name", ["data", "sharded"])
+def test_a_layer_that_needs_the_whole_batch_is_named(name: str) -> None:
+    """Both strategies give each worker a part of the samples."""
+    p = tiny([1.0, 1.0], refusals=(Refusal(1, Strategy.DATA, "batch norm"),))
+    reason = planners(p)[name].unsupported_reason(p)
+    assert reason == "layer 'l1' cannot be data: batch norm"
+
+
 def test_swarm_is_never_worse_than_uniform_plans() -> None:
     """Warm; the same seed gives the same plan; parameters are refused by name."""
     p = tiny([0.2, 1.0, 0.4, 0.7], 4, 2, global_batch=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ class Workers:
     Attributes
     ----------
     degrees
-        Tensor degrees: those that divide the number of workers.
+        Tensor degrees: those that divide the number of workers, and the number of equal ones of
+        a node: a host's CPU beside four GPUs keeps nobody from splitting layers over two or four.
     kinds, kind
         Names; the kind of every worker. Workers of a kind have equal costs.
     nodes, node
@@ -45,7 +47,6 @@ class Workers:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.devices = cluster, cluster.devices
         count = len(self.devices)
-        self.degrees = tuple(d for d in range(1, count + 1) if count % d == 0)
         alike = [repr(replace(d, name="-", node="", memory_bytes=1.0)) for d in self.devices]
         first = [alike.index(text) for text in dict.fromkeys(alike)]
         names = [_kind(self.devices[k]) for k in first]
@@ -56,6 +57,10 @@ class Workers:
         self.kind = np.array([first.index(alike.index(text)) for text in alike])
         self.nodes = tuple(dict.fromkeys(d.node for d in self.devices))
         self.node = np.array([self.nodes.index(d.node) for d in self.devices])
+        equal = Counter(zip(self.kind.tolist(), self.node.tolist(), strict=True)).values()
+        self.degrees = tuple(
+            d for d in range(1, count + 1) if any(n % d == 0 for n in (count, *equal))
+        )
         self.on_cpus = all(d.kind != "gpu" for d in self.devices)
 
     def node_pairs(self) -> list[tuple[int, int, int, int]]:

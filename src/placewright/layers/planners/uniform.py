@@ -35,8 +35,9 @@ class Uniform:
     """The same strategy for every layer, on as many workers as that is fastest with.
 
     ``single``: the fastest worker alone. ``data``: uneven shares of every micro-batch, ZeRO and
-    recomputation where the problem allows them. ``tensor``: the workers of one node. ``pipeline``:
-    one worker per stage, cuts that even out the stages. ``sharded``: ZeRO 3 over all workers.
+    recomputation where the problem allows them. ``tensor``: the workers of one node; layers that
+    cannot be split are replicated on them. ``pipeline``: one worker per stage, cuts that even out
+    the stages. ``sharded``: ZeRO 3 over all workers.
     """
 
     strategy: str = "data"
@@ -50,13 +51,12 @@ class Uniform:
         """Where a layer cannot have the strategy, or costs are those of variants."""
         if problem.variants is not None:
             return "plans steps, not throughput"
-        if self.strategy == "tensor" and len(problem.degrees) < 2:
-            return "there are no costs for tensor degrees above 1"
-        if self.strategy == "data":
+        if self.strategy == "tensor":
+            return _tensor_refusal(problem)
+        if self.strategy in ("data", "sharded"):  # both give every worker a part of the batch
             why = [x for x in problem.refusals if x.strategy is Strategy.DATA]
             if why:
-                layer = problem.layer_names[why[0].layer]
-                return f"layer {layer!r} cannot be data: {why[0].reason}"
+                return _cannot_be(problem, why[0].layer, why[0].reason, Strategy.DATA)
         return None
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
@@ -94,10 +94,28 @@ def _counts(most: int, few: int = 16) -> list[int]:
     return sorted({round(most * k / few) for k in range(1, few + 1)} | {1, 2, 4, 8})
 
 
+def _cannot_be(p: LayerProblem, layer: int, reason: str, strategy: Strategy) -> str:
+    return f"layer {p.layer_names[layer]!r} cannot be {strategy}: {reason}"
+
+
+def _tensor_refusal(p: LayerProblem) -> str | None:
+    """Why no layer can be split, of the first one; ``None`` if one can."""
+    if len(p.degrees) < 2:
+        return "there are no costs for tensor degrees above 1"
+    for layer in range(p.n):
+        if not all(p.refusal(layer, Strategy.TENSOR, degree) for degree in p.degrees[1:]):
+            return None
+    return _cannot_be(p, 0, p.refusal(0, Strategy.TENSOR, p.degrees[1]), Strategy.TENSOR)
+
+
 def _tensor(p: LayerProblem, order: Sequence[int], degree: int) -> Iterator[LayerPlan]:
+    split = [not p.refusal(i, Strategy.TENSOR, degree) for i in range(p.n)]
+    if not any(split):
+        return
+    strategies = tuple(Strategy.TENSOR if s else Strategy.REPLICATED for s in split)
     for used in _counts(p.w):
         if used % degree == 0:
-            yield from whole_stage(p, order, used, degree)
+            yield from whole_stage(p, order, used, degree, () if all(split) else strategies)
 
 
 def _sharded(p: LayerProblem, order: Sequence[int]) -> Iterator[LayerPlan]:

@@ -65,7 +65,8 @@ def _stages(p: LayerProblem, plan: LayerPlan, judged: LayerJudgement) -> str:
             )
         )
     header = ("stage", "layers", "replicas x degree", "strategies", "samples", "peak memory")
-    head = f"{plan.micro_batches} micro-batches, schedule {plan.schedule}"
+    batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
+    head = f"{batches}, schedule {plan.schedule}"
     return f"{head}\n{plain_table(header, rows, '    rr')}"
 
 

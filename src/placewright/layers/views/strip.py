@@ -29,13 +29,16 @@ def layer_strip(p: LayerProblem, plan: LayerPlan) -> str:
                 y=number(y),
                 width=number(max(scale * weight[i] - 1, 1.0)),
                 height=number(ROW),
+                class_="span",
             )
             tip = f"{p.layer_names[i]}: {strategy}, stage {s}, {len(stage.workers)} workers"
             parts.append(tag("g", box, class_=device_class(ORDER.index(strategy)), data_tip=tip))
         y += ROW + GAP
-    for k, strategy in enumerate(ORDER):
-        box = tag("rect", x=number(LEFT + 130 * k), y=number(y), width="12", height="12")
-        parts.append(tag("g", box, class_=device_class(k)))
+    used = {stage.strategy(i) for stage in plan.stages for i in stage.layers}
+    for k, strategy in enumerate(s for s in ORDER if s in used):
+        x = number(LEFT + 130 * k)
+        box = tag("rect", x=x, y=number(y), width="12", height="12", class_="span")
+        parts.append(tag("g", box, class_=device_class(ORDER.index(strategy))))
         parts.append(label(LEFT + 130 * k + 18, y + 11, str(strategy), "busy"))
     return drawing(WIDTH, y + 20, *parts, title="layers by stage and strategy")
 
