@@ -89,6 +89,14 @@ def test_ctrl_c_keeps_the_bounds_that_are_proved(monkeypatch: pytest.MonkeyPatch
     assert result.value <= result.bound == min(result.bound_names.values())
 
 
+def test_a_simulated_policy_has_the_fluid_bound() -> None:
+    """Without being asked for: it takes a second at most; prices are for those who ask."""
+    problem = random_problem(3)
+    result = capacity.played(problem, "edf-fastest")
+    assert result.bound == min(fluid(problem), alone(problem))
+    assert list(result.bound_names) == ["alone", "fluid"]
+
+
 def test_requests_that_do_not_meet_are_in_no_batch_together() -> None:
     """One server, 120 ms alone and 75 ms each in a batch of four; one comes every 80 ms."""
     service = two_servers().subset(np.array([1]), np.array([1]))

@@ -53,11 +53,16 @@ def refined_bounds(
     problem: RequestProblem, known: BoundContext | None = None
 ) -> Iterator[tuple[str, float]]:
     """The fluid program's bound, where HiGHS is installed, and the Lagrangian one as it falls."""
-    with suppress(MissingDependencyError):
-        yield "fluid", fluid(problem)
+    yield from fluid_bounds(problem)
     limit_s = math.inf if known is None else known.deadline_s
     for found in lagrangian_bounds(problem, alone_each(problem), limit_s):
         yield "lagrangian", found
+
+
+def fluid_bounds(problem: RequestProblem) -> Iterator[tuple[str, float]]:
+    """The fluid program's bound, where HiGHS is installed: a second for 800,000 requests."""
+    with suppress(MissingDependencyError):
+        yield "fluid", fluid(problem)
 
 
 def alone(problem: RequestProblem) -> float:

@@ -18,7 +18,7 @@ from placewright.planning.contract import Context, Direction, Progress, silent
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Provenance, Result
 from placewright.report.text import plain_table
-from placewright.requests.bounds import bounds, refined_bounds
+from placewright.requests.bounds import bounds, fluid_bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import AUTO, planners, portfolio
@@ -63,8 +63,7 @@ def played(
 ) -> Result:
     """The result of one policy on the problem's stream.
 
-    `bound`: compute the fluid and the Lagrangian bound too, until they are done or Ctrl-C comes;
-    without it the quick bound is given.
+    `bound`: compute the Lagrangian bound beside the fluid one, until it is done or Ctrl-C comes.
     """
     start_s = time.perf_counter()
     name, plan = plan_of(problem, planner, seed)
@@ -72,7 +71,7 @@ def played(
     took_s = time.perf_counter() - start_s
     known = bounds(problem)
     with suppress(KeyboardInterrupt):  # the bounds that are proved by then stay
-        for what, found in refined_bounds(problem) if bound else ():
+        for what, found in refined_bounds(problem) if bound else fluid_bounds(problem):
             known[what] = found
             elapsed_s = time.perf_counter() - start_s
             progress(what=what, value=judged.value, bound=min(known.values()), elapsed_s=elapsed_s)

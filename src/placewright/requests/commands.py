@@ -45,7 +45,10 @@ OptionalPlan = Annotated[
 ]
 BoundOption = Annotated[
     bool,
-    typer.Option("--bound/--no-bound", help="Compute tight bounds, too; Ctrl-C keeps the last."),
+    typer.Option(
+        "--bound/--no-bound",
+        help="Tighten the bound by prices, for minutes; Ctrl-C keeps the last.",
+    ),
 ]
 TargetOption = Annotated[
     float | None,
