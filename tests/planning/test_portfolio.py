@@ -107,6 +107,20 @@ def test_a_bound_above_its_own_plan_is_not_believed() -> None:
         assert portfolio.tried[0].note.startswith("failed: its bound")
 
 
+@pytest.mark.parametrize("first", ["liar", "fast"])
+def test_a_bound_that_another_plan_beats_is_not_believed(first: str) -> None:
+    """Whichever comes first: the better plan is no proof that it is optimal."""
+    portfolio = portfolio_of(TWO)
+    liar, fast = Fixed("liar", 1, bound_s=14.9, resolution_s=0.2), Fixed("fast", 0)
+    portfolio.run(liar if first == "liar" else fast, Context())
+    with pytest.warns(RuntimeWarning, match=r"14\.9 contradicts fast's value 6"):
+        portfolio.run(fast if first == "liar" else liar, Context())
+    assert (portfolio.value, portfolio.bound, portfolio.closed) == (6.0, 0.0, False)
+    with pytest.warns(RuntimeWarning, match="'wrong' is left out: 7 contradicts fast's value 6"):
+        portfolio.add_bounds({"wrong": 7.0, "right": 5.0})
+    assert portfolio.bounds["right"] == portfolio.bound == 5.0
+
+
 def test_a_planner_that_breaks_costs_its_own_turn() -> None:
     """What others have found stays; asked for by name, the error is the caller's."""
     portfolio = portfolio_of(TWO)

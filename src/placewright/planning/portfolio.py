@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -243,8 +244,8 @@ class Portfolio:
         outcome = Outcome.FITS if judgement.feasible else Outcome.DOES_NOT_FIT
         if proposal.interrupted and judgement.feasible:
             outcome, note = Outcome.INTERRUPTED, "interrupted"
-        if self._contradicted(proposal, judgement):
-            claim = f"its bound {proposal.bound:g} contradicts its own plan's value {value:g}"
+        claim = self._contradiction(proposal, value if judgement.feasible else self.direction.worst)
+        if claim:
             note, proposal = _failed(name, claim), replace(proposal, bound=None, resolution=0.0)
         self._prove(name, proposal)
         self.tried.append(Candidate(name, value, outcome, took_s, note, proposal))
@@ -255,14 +256,35 @@ class Portfolio:
         elif self.direction.better(value, self.value):
             self.started_from = self.best_planner if relayed else ""
             self.best, self.best_judgement, self.best_planner = proposal, judgement, name
+            self._drop_refuted()
 
-    def _contradicted(self, proposal: Proposal[Any], judgement: Judgement) -> bool:
-        """Whether a claimed bound is no number, or the plan itself beats it."""
-        if proposal.bound is None:
-            return False
-        factor = 1 + self.direction.sign * PROOF
-        limit = judgement.value * factor if judgement.feasible else self.direction.worst
-        return not math.isfinite(proposal.bound) or self.direction.better(limit, proposal.bound)
+    def _contradiction(self, proposal: Proposal[Any], value: float) -> str:
+        """Why a claimed bound is wrong: no number, or beaten by its own or the best plan."""
+        bound = proposal.bound
+        for whose, known in (("its own plan's", value), (f"{self.best_planner}'s", self.value)):
+            if bound is not None and (not math.isfinite(bound) or self._beats(known, bound)):
+                return f"its bound {bound:g} contradicts {whose} value {known:g}"
+        return ""
+
+    def _beats(self, value: float, bound: float) -> bool:
+        """Whether no rounding explains that a plan is better than a bound."""
+        return self.direction.better(value * (1 + self.direction.sign * PROOF), bound)
+
+    def add_bounds(self, found: Mapping[str, float] | Iterable[tuple[str, float]]) -> None:
+        """Take bounds by name; those that come before an error or Ctrl-C stay."""
+        try:
+            self.bounds.update(found)
+        finally:
+            self._drop_refuted()
+
+    def _drop_refuted(self) -> None:
+        """Forget the bounds that the best plan beats, and warn of them."""
+        for name in [n for n, bound in self.bounds.items() if self._beats(self.value, bound)]:
+            claim = f"{self.bounds.pop(name):g} contradicts {self.best_planner}'s value"
+            warnings.warn(
+                f"bound {name!r} is left out: {claim} {self.value:g}", RuntimeWarning, stacklevel=2
+            )
+            self.proved_up_to = self.direction.unproved
 
     def _prove(self, name: str, proposal: Proposal[Any]) -> None:
         """Keep what was proved, where it is more than was known."""

@@ -26,7 +26,7 @@ def run_portfolio(
     """
     p, planning = portfolio, portfolio.planning
     try:
-        p.bounds.update(planning.bounds(p.problem))
+        p.add_bounds(planning.bounds(p.problem))
         kept_s = planning.refined_s(p.problem, limits.time_limit_s) if auto else 0.0
         for k, (name, planner) in enumerate(planners):
             report(progress, name, p, limits.start)
@@ -62,7 +62,7 @@ def run_portfolio(
                 deadline_s = min(deadline_s, time.perf_counter() + kept_s)
             known = BoundContext(p.value, p.bound, deadline_s, auto)
             # Ctrl-C ends the iterator: what it has given by then stays.
-            p.bounds.update(planning.refined_bounds(p.problem, known))
+            p.add_bounds(planning.refined_bounds(p.problem, known))
     except KeyboardInterrupt:
         return True
     return False
