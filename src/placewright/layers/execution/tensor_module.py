@@ -12,7 +12,14 @@ from placewright.graph.program import Ref
 from placewright.layers.execution.layer_module import LayerModule, filled
 from placewright.layers.execution.layouts import Peers, gathered, gradient_summed, summed
 from placewright.layers.execution.orders import LayerProgram
-from placewright.layers.profile.splitting import RESHAPES, Cut, Split, SplitCall, split_layer
+from placewright.layers.profile.splitting import (
+    CONVOLUTIONS,
+    RESHAPES,
+    Cut,
+    Split,
+    SplitCall,
+    split_layer,
+)
 
 
 class TensorModule(LayerModule):
@@ -93,7 +100,7 @@ class TensorModule(LayerModule):
         total = summed(target(*filled(args, given), **kwargs), self.peers)
         if bias:
             shape = [1] * total.dim()
-            shape[1 if total.dim() == 4 else -1] = -1
+            shape[1 if self.program.instructions[k].target in CONVOLUTIONS else -1] = -1
             total = total + values[bias].view(shape)
         values[results[0]] = total
 

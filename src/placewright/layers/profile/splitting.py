@@ -33,9 +33,13 @@ POINTWISE = frozenset(
         *("silu_.default", "sigmoid.default", "leaky_relu.default", "elu.default", "erf.default"),
         *("hardswish.default", "contiguous.default", "clone.default", "pow.Tensor_Scalar"),
         *("mul.Scalar", "add.Scalar", "div.Scalar", "to.dtype", "dropout.default"),
-        *("max_pool2d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default"),
     )
 )
+POOLS = frozenset(
+    f"aten.{name}.default" for name in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
+)
+"""Each works on the last two dimensions as a whole."""
+
 BINARY = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.sub.Tensor"})
 RESHAPES = ("aten.view.default", "aten.reshape.default")
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -201,7 +205,7 @@ class _Splitter:
             return None
         cut, shape = self.cuts[split[0]], self.specs[split[0]].shape
         dim = cut.dim
-        if i.target in POINTWISE:
+        if i.target in POINTWISE or (i.target in POOLS and dim < len(shape) - 2):
             return SplitCall("keep", result=cut)
         if i.target in BINARY and len(split) == len(read):
             alike = all(self.cuts[v] == cut and self.specs[v].shape == shape for v in read)
