@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, RunError
 from placewright.layers.adaptive.job import problem_of
+from placewright.layers.adaptive.run import AdaptiveLayerRun
 from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
@@ -56,6 +59,20 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
     drift = next(e for e in timeline.events if e.kind is Kind.DRIFT and "b:" in e.text)
     assert drift.numbers["now_s"] > 3 * drift.numbers["before_s"]
     assert trainer.plan.workers == (0,)
+
+
+def test_every_disturbance_takes_place_once() -> None:
+    """Also the second of two alike; a step that is repeated from a snapshot has none again."""
+    taken: list[tuple[str, float]] = []
+    events = {3: ("b", 2.0), 5: ("gone", 2.0), 9: ("b", 2.0)}
+    run: Any = SimpleNamespace(
+        disturbances=events,
+        alive=lambda: ("a", "b"),
+        _active=lambda: SimpleNamespace(disturb=lambda *one: taken.append(one)),
+    )
+    for step in (3, 3, 5, 9):
+        AdaptiveLayerRun._disturb(run, step)
+    assert taken == [("b", 2.0)] * 2
 
 
 def test_the_rest_of_a_problem_knows_how_slow_each_worker_is() -> None:

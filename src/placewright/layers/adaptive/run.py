@@ -145,15 +145,19 @@ class AdaptiveLayerRun(FaultTolerantRun):
             self._execute(batch)
 
     def _advance(self, batch: Batch | None) -> None:
-        disturbed = self.disturbances.get(self.done + 1)
-        if disturbed is not None and disturbed[0] in self.alive():
-            self.disturbances = {k: d for k, d in self.disturbances.items() if d != disturbed}
-            self._active().disturb(*disturbed)
+        self._disturb(self.done + 1)
         times = self._execute(batch)
         self._counted()
         self.timeline.stepped(step_s(times), {"loss": self.loss})
         if self.adapt:
             self._observe(times)
+
+    def _disturb(self, step: int) -> None:
+        """Slow down or kill the worker that is to be disturbed in a step, once."""
+        disturbed = self.disturbances.get(step)
+        if disturbed is not None and disturbed[0] in self.alive():
+            self.disturbances = {k: d for k, d in self.disturbances.items() if k != step}
+            self._active().disturb(*disturbed)
 
     def _execute(self, batch: Batch | None) -> tuple[StepTimes, ...]:
         session, result = self._active(), self.result
