@@ -163,6 +163,14 @@ def test_sharding_inside_a_replica_is_refused() -> None:
         check_executable(plan)
 
 
+def test_replicas_of_different_sizes_are_refused() -> None:
+    """They can be simulated; workers of one column would have no partners in others."""
+    plan = LayerPlan((stage(0, 7, [[0, 1], [2]], [8, 4]),))
+
+    with pytest.raises(UnsupportedError, match="replicas of 1 and 2 workers"):
+        check_executable(plan)
+
+
 @pytest.mark.parametrize(
     ("workers", "micro", "zero", "words"),
     [

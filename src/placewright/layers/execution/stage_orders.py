@@ -143,6 +143,14 @@ def check_executable(plan: LayerPlan) -> None:
     first = plan.stages[0]
     _check_interleaved(plan)
     for s, stage in enumerate(plan.stages):
+        sizes = sorted({len(replica.workers) for replica in stage.replicas})
+        if len(sizes) > 1:
+            raise UnsupportedError(
+                "replicas of different sizes cannot be executed yet",
+                where=f"stage {s}",
+                by=f"replicas of {' and '.join(map(str, sizes))} workers",
+                hint="give all replicas of a stage as many workers",
+            )
         if stage.tensor_degree > 1 and Strategy.SHARDED in stage.strategies:
             raise UnsupportedError(
                 "weights cannot be sharded inside a replica yet",
