@@ -231,6 +231,28 @@ def test_without_a_time_limit_effort_follows_size_and_what_is_left_to_gain(
         assert limits == [0.7]
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_ctrl_c_in_the_longer_search_keeps_the_plan_of_the_first(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that search has a plan, or with a worse one: the better plan, and interrupted."""
+    first = solve(SPLIT, "auto", time_limit_s=0.2)
+    worse = replace(first, value=9.0, status=Status.INTERRUPTED)
+    answers: list[Any] = [replace(first, bound=1.0, status=Status.FEASIBLE), worse]
+
+    def searched(problem: Any, planner: Any, **options: Any) -> Result:
+        if early and len(answers) == 1:
+            raise KeyboardInterrupt
+        answer: Result = answers.pop(0)
+        return answer
+
+    monkeypatch.setattr(planning, "solve", searched)
+    monkeypatch.setattr(planning, "size_limit_s", lambda problem: 20.0)
+    known = InterferenceProfile.alike(SPLIT)
+    found = planned(known, "auto", time_limit_s=None, seed=0, monitor=Listener())[0]
+    assert (found.value, found.status) == (first.value, Status.INTERRUPTED)
+
+
 @pytest.mark.parametrize(("n", "seconds"), [(10, 1.0), (2000, 8.0), (100_000, 60.0)])
 def test_the_limit_by_size(n: int, seconds: float) -> None:
     """From one second to a minute."""

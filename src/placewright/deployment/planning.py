@@ -178,7 +178,7 @@ def planned(
         longer_s = min(limit_s, STEPS * (result.value - result.lower_bound))
         unfinished = result.status is Status.FEASIBLE and result.gap > Auto().tolerance
         if staged and unfinished and longer_s > 2 * LEAST_S:
-            result = min(solved(longer_s), result, key=lambda found: found.value)
+            result = _better(result, lambda: solved(longer_s))
     if result.status is Status.INTERRUPTED:
         monitor.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
     result = _of_its_kind(known, result)
@@ -190,6 +190,17 @@ def planned(
     result = replace(result, candidates=(*others, *single.candidates))
     found = (single, result) if single.value < result.value else (result, single)
     return _for_its_objective(known, found, seed, copies)
+
+
+def _better(result: Result, search: Callable[[], Result]) -> Result:
+    """The better of a result and what another search finds, which Ctrl-C may interrupt."""
+    try:
+        found = search()
+    except KeyboardInterrupt:  # before it had a plan
+        return replace(result, status=Status.INTERRUPTED)
+    best = min(found, result, key=lambda each: each.value)
+    stopped = found.status is Status.INTERRUPTED
+    return replace(best, status=found.status) if stopped else best
 
 
 def _for_its_objective(
