@@ -11,7 +11,12 @@ from placewright.errors import InputError
 from placewright.operators.instances import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.learned.checkpoint import save_parameters
-from placewright.operators.planners.learned.doppler import Doppler, _Policy, _Training
+from placewright.operators.planners.learned.doppler import (
+    Doppler,
+    _critical_paths,
+    _Policy,
+    _Training,
+)
 from placewright.operators.planners.learned.episodes import (
     END,
     INPUTS,
@@ -77,6 +82,17 @@ def test_features_are_those_of_the_estimated_schedule() -> None:
     board = episode_instance(problem, by_load=True)
     simulate_episode(board, numbers, NO_RULE, np.array([0, 1, 0, 1, 0]), 0.0, one(), loads)
     assert (loads.seen[2, :, START] * b.whole_s).tolist() == pytest.approx([1.0, 3.0])
+
+
+def test_critical_paths_are_the_longest_ones() -> None:
+    """Upwards through the later of two producers, though the other one leads to more work."""
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6)]
+    tensors = [(a, 0.0, [b]) for a, b in edges]
+    problem = tiny([[s] for s in (1.0, 5.0, 2.0, 1.0, 3.0, 2.0, 1.0)], tensors)
+    down, up = _critical_paths(episode_instance(problem))
+    assert down[1][down[0] == 0].tolist() == [0, 1, 3, 4, 6]
+    assert up[1][up[0] == 6].tolist() == [6, 4, 3, 1, 0]
+    assert up[1][up[0] == 5].tolist() == [5, 3, 1, 0]
 
 
 def test_the_sibling_rule_joins_what_will_be_summed() -> None:

@@ -116,7 +116,7 @@ class Doppler(LearnedPlanner):
 
     def schema(self, problem: OperatorProblem) -> Schema:
         """Parameters suit every graph and every number of devices."""
-        return Schema(self.name, "doppler 1", f"{self.profile}, hidden {self.hidden}")
+        return Schema(self.name, "doppler 2", f"{self.profile}, hidden {self.hidden}")
 
     def learn(self, evaluations: Evaluations) -> None:
         """Imitate, then draw episodes and learn from them; teachers before torch is imported."""
@@ -359,32 +359,36 @@ class _Training:
 
 def _node_features(b: EpisodeInstance) -> FloatArray:
     """Levels from the bottom and the top, times, transfers in and out, degrees; of an operator."""
-    n = len(b.mean_s)
-    top = np.zeros(n)
-    for i in b.topological.tolist():
-        edges = b.in_edge[b.in_start[i] : b.in_start[i + 1]]
-        before = [top[b.source[e]] + b.mean_s[b.source[e]] + b.edge_s[e] for e in edges.tolist()]
-        top[i] = max(before, default=0.0)
-    longest = float(b.priority.max()) or 1.0
+    n, longest = len(b.mean_s), float(b.priority.max()) or 1.0
     into = np.bincount(b.target, b.edge_s, n) / b.unit_s
     out = np.bincount(b.source, b.edge_s, n) / b.unit_s
     degrees = [np.log1p(np.bincount(x, minlength=n)) for x in (b.target, b.source)]
-    columns = [b.priority / longest, top / longest, b.mean_s / b.unit_s]
+    columns = [b.priority / longest, _top_levels(b) / longest, b.mean_s / b.unit_s]
     return np.stack([*columns, np.log1p(into), np.log1p(out), *degrees], axis=1)
+
+
+def _top_levels(b: EpisodeInstance) -> FloatArray:
+    """Shape (n,): seconds of the longest path that ends where an operator starts."""
+    top = np.zeros(len(b.mean_s))
+    for i in b.topological.tolist():
+        edges = b.in_edge[b.in_start[i] : b.in_start[i + 1]]
+        before = b.source[edges]
+        top[i] = (top[before] + b.mean_s[before] + b.edge_s[edges]).max(initial=0.0)
+    return top
 
 
 def _critical_paths(b: EpisodeInstance) -> Iterator[IntArray]:
     """Pairs of an operator and one on its longest path, (2, pairs): downwards, then upwards."""
-    n = len(b.mean_s)
-    for starts, edges, ends in (
-        (b.out_start, b.out_edge, b.target),
-        (b.in_start, b.in_edge, b.source),
+    n, ends_s = len(b.mean_s), _top_levels(b) + b.mean_s
+    for starts, edges, ends, path_s in (
+        (b.out_start, b.out_edge, b.target, b.edge_s + b.priority[b.target]),
+        (b.in_start, b.in_edge, b.source, b.edge_s + ends_s[b.source]),
     ):
-        level = b.priority if ends is b.target else -b.priority
         follow = np.full(n, -1)
         for i in range(n):
-            near = [int(ends[e]) for e in edges[starts[i] : starts[i + 1]].tolist()]
-            follow[i] = max(near, key=lambda j: level[j], default=-1)
+            near = edges[starts[i] : starts[i + 1]]
+            if len(near):
+                follow[i] = ends[near[path_s[near].argmax()]]
         pairs: list[tuple[int, int]] = []
         for i in range(n):
             j = i
