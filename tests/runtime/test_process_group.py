@@ -19,7 +19,7 @@ from placewright.runtime import process_group
 from placewright.runtime.messages.layout import Driven, Layout
 from placewright.runtime.process_group import join, meeting_point, nccl_group
 from placewright.runtime.specs import WorkerSpec
-from tests.strangers import listening
+from tests.processes import listening_addresses
 
 
 def spec(folder: Path, world: int = 1, session: str = "0") -> WorkerSpec:
@@ -76,10 +76,10 @@ def test_a_store_over_the_network_listens_on_one_address_only(tmp_path: Path) ->
         probe.bind(("127.0.0.1", 0))
         place = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     one = replace(spec(tmp_path, world=2), rendezvous=place, timeout_s=20.0)
-    before = set(listening(os.getpid()))
+    before = set(listening_addresses(os.getpid()))
     with ThreadPoolExecutor() as pool:
         stores = list(pool.map(meeting_point, (one, replace(one, rank=1))))
-    assert {host for host, _ in set(listening(os.getpid())) - before} == {"127.0.0.1"}
+    assert {host for host, _ in set(listening_addresses(os.getpid())) - before} == {"127.0.0.1"}
     stores[0].set("key", "mine")
     assert stores[1].get("key") == b"mine"
 

@@ -1,4 +1,4 @@
-"""What tests let a process inside a testbed do: Python code with `handle` at hand."""
+"""Run Python code in a process inside a testbed; the code can use `handle`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 
 from placewright.testbed import NodeHandle
+from tests.processes import output_of
 
 _ENTER = (
     "import os, socket, sys, time; from placewright.testbed.probe import handle_from_json; "
@@ -21,13 +22,6 @@ def start(handle: NodeHandle, code: str, *arguments: object) -> subprocess.Popen
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def output_of(process: subprocess.Popen[str]) -> str:
-    """What it printed; it must have ended well."""
-    out, words = process.communicate(timeout=60)
-    assert process.returncode == 0, words
-    return out.strip()
-
-
 def run(handle: NodeHandle, code: str, *arguments: object) -> str:
-    """Both."""
-    return output_of(start(handle, code, *arguments))
+    """Start `code`, wait for it and return what it printed."""
+    return output_of(start(handle, code, *arguments)).strip()

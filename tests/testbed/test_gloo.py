@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placewright.testbed import Testbed
+from tests.processes import output_of
 from tests.testbed import inside
 
 SIZE = 1_000_000
@@ -36,8 +37,8 @@ def test_gloo_exchanges_a_tensor_at_the_shaped_rate(duo: Testbed, tmp_path: Path
         inside.start(duo.handle(name), EXCHANGE, rank, meeting, SIZE)
         for rank, name in enumerate(("left", "right"))
     ]
-    took_s, equal = inside.output_of(processes[0]).split()
-    inside.output_of(processes[1])
+    took_s, equal = output_of(processes[0]).split()
+    output_of(processes[1])
     assert equal == "True"
     assert float(took_s) >= 0.98 * (2 * SIZE / 5e6 + 2 * 5e-3)
     carried = [duo.links.get("bytes", i, 1 - i) for i in (0, 1)]

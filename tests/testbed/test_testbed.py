@@ -16,6 +16,7 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.testbed import Testbed, namespaces
 from placewright.testbed.status import status
 from placewright.testbed.teardown import emulator_pid
+from tests.processes import output_of
 from tests.testbed import inside
 from tests.testbed.conftest import DUO, cluster
 
@@ -50,7 +51,7 @@ def conversation_s(bed: Testbed, source: str, target: str) -> float:
     assert server.stdout is not None
     server.stdout.readline()
     took_s = float(inside.run(bed.handle(source), ASK, bed.address(target)))
-    inside.output_of(server)
+    output_of(server)
     return took_s
 
 
@@ -158,7 +159,7 @@ def test_a_node_without_power_is_silent(duo: Testbed) -> None:
     duo.power_off("right")
     lost.communicate(timeout=10)
     assert lost.returncode == -signal.SIGKILL
-    assert inside.output_of(peer) == "silence"
+    assert output_of(peer) == "silence\n"
     duo.power_on("right")
     assert conversation_s(duo, "left", "right") > 0
 

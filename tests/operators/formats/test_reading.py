@@ -17,7 +17,7 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.instances import named_instances
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from tests.spoiling import HOSTILE, places, spoilt
+from tests.corruption import HOSTILE, value_paths, with_value
 
 PROBLEM = named_instances()["diamond"].replace(
     pinned=[0, -1, -1, -1], contiguous=True, communication="star", calls=2
@@ -44,7 +44,7 @@ def reading_error(kind: str, data: Any, file: Path) -> PlacewrightError | None:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_the_files_are_good_before_they_are_spoilt(kind: str, tmp_path: Path) -> None:
+def test_the_files_are_valid_before_corruption(kind: str, tmp_path: Path) -> None:
     """Else nothing below would mean anything."""
     assert reading_error(kind, FILES[kind], tmp_path / "file.json") is None
 
@@ -55,14 +55,14 @@ def test_the_files_are_good_before_they_are_spoilt(kind: str, tmp_path: Path) ->
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_whatever_is_spoilt_is_named(tmp_path: Path, data: st.DataObject) -> None:
+def test_corrupted_values_are_named(tmp_path: Path, data: st.DataObject) -> None:
     """One or two values replaced or missing: the place in front, and what to do."""
     kind = data.draw(st.sampled_from(tuple(FILES)))
     made = FILES[kind]
     for _ in range(data.draw(st.integers(1, 2))):
-        if found := places(made):  # else all of it is gone already
+        if found := value_paths(made):  # else all of it is gone already
             path = data.draw(st.sampled_from(found))
-            made = spoilt(made, path, data.draw(st.sampled_from((..., *WORSE))))
+            made = with_value(made, path, data.draw(st.sampled_from((..., *WORSE))))
     file = tmp_path / "file.json"
     error = reading_error(kind, made, file)
     if error is not None:

@@ -1,4 +1,4 @@
-"""Whoever knows the secret is let in, whoever else is calling."""
+"""Connections are accepted only with the secret, also while others try without it."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def listener() -> Iterator[Listener]:
     opened.close()
 
 
-def stranger(listener: Listener, *words: bytes) -> socket.socket:
-    """One who says something else than we do."""
+def raw_client(listener: Listener, *words: bytes) -> socket.socket:
+    """A connection that sends these bytes instead of the protocol."""
     caller = socket.create_connection((LOOPBACK, listener.port), timeout=10.0)
     for message in words:
         caller.sendall(message)
     return caller
 
 
-def test_strangers_keep_nobody_out(listener: Listener) -> None:
+def test_unauthenticated_clients_keep_no_worker_out(listener: Listener) -> None:
     """One who says nothing, one who takes us for a web server, some who leave, one who guesses."""
     address = (LOOPBACK, listener.port)
-    with stranger(listener), stranger(listener, b"GET / HTTP/1.1\r\n\r\n"):
-        stranger(listener).close()
-        stranger(listener, b"\0\0").close()
+    with raw_client(listener), raw_client(listener, b"GET / HTTP/1.1\r\n\r\n"):
+        raw_client(listener).close()
+        raw_client(listener, b"\0\0").close()
         with pytest.raises(AuthenticationError):
             connect(address, b"guessed", "a stranger")
         with connect(address, SECRET, "one of us") as ours:
@@ -68,7 +68,7 @@ def test_one_who_says_nothing_is_shut_out_and_one_of_us_may(
     """Silence is borne for a while before the secret is proved, and for ever after it."""
     monkeypatch.setattr(authentication, "PROOF_S", 0.1)
     address = (LOOPBACK, listener.port)
-    with connect(address, SECRET, limit_s=0.2) as ours, stranger(listener) as silent:
+    with connect(address, SECRET, limit_s=0.2) as ours, raw_client(listener) as silent:
         while silent.recv(256):  # the question for the secret, then the end
             pass
         called = listener.accept(10.0)
@@ -86,7 +86,7 @@ def test_the_newest_callers_take_the_places_of_the_oldest(
     """However many say nothing, one of us is let in at once, and so many threads wait at most."""
     monkeypatch.setattr(authentication, "MOST_CALLERS", 8)
     before = threading.active_count()
-    silent = [stranger(listener) for _ in range(50)]
+    silent = [raw_client(listener) for _ in range(50)]
     with connect((LOOPBACK, listener.port), SECRET, "one of us"):
         called = listener.accept(10.0)
         assert called is not None
@@ -194,4 +194,4 @@ def test_a_listener_that_is_closed_takes_no_calls(listener: Listener) -> None:
     """Nothing listens there any more."""
     listener.close()
     with pytest.raises(ConnectionRefusedError):
-        stranger(listener)
+        raw_client(listener)

@@ -11,7 +11,7 @@ import pytest
 from placewright.errors import InputError
 from placewright.runtime.engines import torchrun_connect as secret
 from placewright.runtime.engines.torchrun_connect import given_secret, read_secret, write_secret
-from tests.strangers import UID, needs_root
+from tests.other_user import UID, needs_root
 
 GOOD = "0123456789abcdef" * 2
 

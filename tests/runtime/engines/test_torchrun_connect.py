@@ -24,7 +24,7 @@ from placewright.runtime.engines.torchrun_connect import (
     warn_of_open_rendezvous,
 )
 from placewright.runtime.host import Host
-from tests.strangers import UID, needs_root
+from tests.other_user import UID, needs_root
 
 GIVEN = "0123456789abcdef" * 2
 

@@ -17,7 +17,7 @@ from placewright.samples.files import problem_from, read_problem
 from placewright.samples.formats.reading import problem_of
 from placewright.samples.formats.schema import SampleFile
 from placewright.samples.formats.writing import problem_json
-from tests.spoiling import HOSTILE, places, spoilt
+from tests.corruption import HOSTILE, value_paths, with_value
 
 FULL: dict[str, Any] = {
     "schema_version": 1,
@@ -72,7 +72,7 @@ def reading_error(data: Any) -> PlacewrightError | None:
     return None
 
 
-def test_the_files_are_good_before_they_are_spoilt() -> None:
+def test_the_files_are_valid_before_corruption() -> None:
     """Else nothing below would mean anything."""
     assert reading_error(FULL) is None
     assert reading_error(TABLE) is None
@@ -80,12 +80,12 @@ def test_the_files_are_good_before_they_are_spoilt() -> None:
 
 @settings(derandomize=True, max_examples=500)
 @given(data=st.data())
-def test_whatever_is_spoilt_is_named(data: st.DataObject) -> None:
+def test_corrupted_values_are_named(data: st.DataObject) -> None:
     """One or two values replaced or missing: the file and the place in front, never a traceback."""
     made = data.draw(st.sampled_from((FULL, TABLE)))
     for _ in range(data.draw(st.integers(1, 2))):
-        path = data.draw(st.sampled_from(places(made)))
-        made = spoilt(made, path, data.draw(st.sampled_from((..., *WORSE))))
+        path = data.draw(st.sampled_from(value_paths(made)))
+        made = with_value(made, path, data.draw(st.sampled_from((..., *WORSE))))
     error = reading_error(made)
     if error is not None:
         assert error.what
@@ -125,7 +125,7 @@ def test_what_is_no_file_at_all_is_refused(data: Any) -> None:
 def test_each_contradiction_has_its_words(path: tuple[Any, ...], value: Any, words: str) -> None:
     """Of everything that fields can say against each other."""
     with pytest.raises(InputError, match=words):
-        problem_from(spoilt(FULL, path, value), where="file.json", name="file")
+        problem_from(with_value(FULL, path, value), where="file.json", name="file")
 
 
 def test_ports_are_as_slow_as_the_slowest_on_the_way() -> None:

@@ -1,4 +1,4 @@
-"""What a test starts with torchrun to be attacked: a session that lasts until it is let go."""
+"""A session under torchrun that lasts until the test ends its attack on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files move while another user of the machine does what he can."""
+"""Transfers of samples that another user of the machine attacks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from placewright.samples.data.images import images
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import Moved, move
 from placewright.samples.plan import SamplePlan
+from tests.other_user import needs_root, nothing_executed, run_as_other_user
+from tests.processes import listening_addresses, output_of, reachable_address
 from tests.samples.tiny import tiny
-from tests.strangers import ended, listening, needs_root, reach, stranger, unhurt
 
 PLAN = SamplePlan(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([60, 25, 5]))
 
@@ -37,7 +38,7 @@ for address in ADDRESSES:
         link.sendall(struct.pack("!i", len(data)) + data)
 """
 
-SAYS_NOTHING = """
+STAYS_SILENT = """
 calls = [socket.create_connection(address) for address in ADDRESSES for _ in range(100)]
 print("calling", flush=True)
 sys.stdin.read()
@@ -51,7 +52,7 @@ class Moving(threading.Thread):
         super().__init__(daemon=True)
         self.problem = tiny([80, 3, 20], relay=True)
         self.shards, self.digests = deal(self.problem, images(103, 0), folder)
-        self.before = set(listening(os.getpid()))
+        self.before = set(listening_addresses(os.getpid()))
         self.moved: Moved | None = None
         self.start()
 
@@ -62,9 +63,9 @@ class Moving(threading.Thread):
     def addresses(self) -> list[tuple[str, int]]:
         """Where the three nodes listen."""
         for _ in range(1000):
-            found = set(listening(os.getpid())) - self.before
+            found = set(listening_addresses(os.getpid())) - self.before
             if len(found) == 3:
-                return [reach(address) for address in found]
+                return [reachable_address(address) for address in found]
             time.sleep(0.01)
         raise AssertionError(f"three nodes listen at {found}")
 
@@ -77,25 +78,25 @@ class Moving(threading.Thread):
 
 
 @needs_root
-def test_nobody_executes_what_a_stranger_sends(tmp_path: Path) -> None:
+def test_pickles_of_another_user_are_not_executed(tmp_path: Path) -> None:
     """Neither with the key that stood in the source once, nor before any key is asked for."""
     moving, mark = Moving(tmp_path), tmp_path / "executed"
     addresses = moving.addresses()
     for script in (GUESSES_THE_KEY, KNOWS_NO_KEY):
-        ended(stranger(script, mark, addresses))
+        output_of(run_as_other_user(script, mark, addresses))
     assert moving.is_alive()
-    assert unhurt(mark)
+    assert nothing_executed(mark)
     assert moving.arrived()
 
 
 @needs_root
-def test_strangers_who_say_nothing_keep_no_file_waiting(tmp_path: Path) -> None:
+def test_silent_connections_delay_no_file(tmp_path: Path) -> None:
     """A hundred calls to every node that nobody ends before the files have arrived."""
     moving = Moving(tmp_path)
-    caller = stranger(SAYS_NOTHING, tmp_path / "executed", moving.addresses())
+    caller = run_as_other_user(STAYS_SILENT, tmp_path / "executed", moving.addresses())
     assert caller.stdout is not None
     assert caller.stdout.readline() == "calling\n"
     assert moving.is_alive()
     arrived = moving.arrived()
-    ended(caller)
+    output_of(caller)
     assert arrived

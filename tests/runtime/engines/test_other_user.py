@@ -1,4 +1,4 @@
-"""A run under torchrun while another user of the machine does what he can."""
+"""A run under torchrun that another user of the machine attacks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.strangers import ended, listening, needs_root, reach, stranger, unhurt
+from tests.other_user import needs_root, nothing_executed, run_as_other_user
+from tests.processes import listening_addresses, output_of, reachable_address
 
 ROOT = Path(__file__).parents[3]
 
 STORE = "from torch.distributed import TCPStore"
 CONNECT = "from placewright.runtime.connections.authentication import connect"
 
-READS_THE_STORE = """
+READS_STORE = """
 store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
 for key in store.list_keys():
     print(key, store.get(key).hex())
 """
 
-TRIES_WHAT_HE_READ = (
-    READS_THE_STORE
+GUESSES_SECRETS = (
+    READS_STORE
     + """
 guesses = {b"placewright", b"", b"secret"}
 for key in store.list_keys():
@@ -59,7 +60,7 @@ print("let in", let_in)
 """
 )
 
-SAYS_NOTHING = """
+STAYS_SILENT = """
 calls = [socket.create_connection(address) for address in ADDRESSES[1:] for _ in range(100)]
 print("calling", flush=True)
 sys.stdin.read()
@@ -77,12 +78,14 @@ class Run:
 
     def ports(self) -> dict[tuple[str, int], int]:
         """Where rank 0, torchrun and all that they have started listen, the store left out."""
-        found = listening(self.process.pid)
+        found = listening_addresses(self.process.pid)
         return {address: pid for address, pid in found.items() if address[1] != self.store[1]}
 
     def orders(self) -> list[tuple[str, int]]:
         """Where rank 0 listens."""
-        return [reach(address) for address, pid in self.ports().items() if pid == self.lead]
+        return [
+            reachable_address(address) for address, pid in self.ports().items() if pid == self.lead
+        ]
 
     def let_go(self) -> None:
         """The session goes on and computes what it should."""
@@ -101,7 +104,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     options = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port)
     command = [sys.executable, "-m", "torch.distributed.run", *options]
     process = subprocess.Popen(
-        [*command, "-m", "tests.runtime.besieged", str(tmp_path)],
+        [*command, "-m", "tests.runtime.attacked_run", str(tmp_path)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -122,7 +125,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 @needs_root
-def test_a_run_on_one_machine_that_a_stranger_attacks(run: Run) -> None:
+def test_another_user_cannot_disturb_a_run_on_one_machine(run: Run) -> None:
     """Nothing that stands in the store lets him in or gives him a file of ours that does.
 
     Nothing that he sends is executed, and a hundred of his calls at a time hold up nothing. All
@@ -131,12 +134,14 @@ def test_a_run_on_one_machine_that_a_stranger_attacks(run: Run) -> None:
     mark, orders = run.folder / "executed", run.orders()
     assert orders
     assert {host for host, _ in run.ports()} == {"127.0.0.1"}
-    caller = stranger(SAYS_NOTHING, mark, [run.store, *orders])
+    caller = run_as_other_user(STAYS_SILENT, mark, [run.store, *orders])
     assert caller.stdout is not None
     assert caller.stdout.readline() == "calling\n"
-    output = ended(stranger(TRIES_WHAT_HE_READ, mark, [run.store, *orders], f"{STORE}\n{CONNECT}"))
+    output = output_of(
+        run_as_other_user(GUESSES_SECRETS, mark, [run.store, *orders], f"{STORE}\n{CONNECT}")
+    )
     assert "placewright/coordinator/port" in output
     assert output.endswith("let in 0\n")
     run.let_go()
-    ended(caller)
-    assert unhurt(mark)
+    output_of(caller)
+    assert nothing_executed(mark)

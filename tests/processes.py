@@ -1,0 +1,64 @@
+"""Read the output, the descendants and the listening sockets of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+
+def output_of(process: subprocess.Popen[str], limit_s: float = 60.0) -> str:
+    """Wait for a process that must exit with 0, and return what it printed."""
+    out, err = process.communicate(timeout=limit_s)
+    assert process.returncode == 0, err
+    return out
+
+
+def listening_addresses(pid: int) -> dict[tuple[str, int], int]:
+    """Addresses at which a process and its descendants listen, with the process of each."""
+    inodes: dict[str, int] = {}
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):
+            for link in Path(f"/proc/{each}/fd").iterdir():
+                with suppress(OSError):
+                    inodes[os.readlink(link)] = each
+    return {
+        address: inodes[f"socket:[{inode}]"]
+        for address, inode in _listeners()
+        if f"socket:[{inode}]" in inodes
+    }
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
+
+
+def _listeners() -> list[tuple[tuple[str, int], str]]:
+    """Address and inode of every listening TCP socket; the host is ``""`` for all interfaces."""
+    found: list[tuple[tuple[str, int], str]] = []
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+            found += [_entry(line.split()) for line in lines if line.split()[3] == "0A"]
+    return found
+
+
+def _entry(fields: list[str]) -> tuple[tuple[str, int], str]:
+    host, port = fields[1].split(":")
+    raw = bytes.fromhex(host)
+    quad = ".".join(map(str, reversed(raw[-4:])))
+    return ("" if not any(raw) else quad, int(port, 16)), fields[9]
+
+
+def reachable_address(address: tuple[str, int]) -> tuple[str, int]:
+    """The address to connect to: loopback for a socket that listens on every interface."""
+    return (address[0] or "127.0.0.1", address[1])
