@@ -13,18 +13,20 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE
 from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.rows import Row
 
 if TYPE_CHECKING:
-    from placewright.requests.serving.dispatcher import Dispatcher, Row
+    from placewright.requests.serving.dispatcher import Dispatcher
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DECISIONS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
@@ -37,7 +39,8 @@ OVERLOAD = ("queue-full", "deadline", "no-server")
 class Observer:
     """Counts, logs and traces requests.
 
-    `log`: file of every request, one JSON object a line; ``None``: none.
+    `log`: file of every request, one JSON object a line; ``None``: none. Where the disk refuses it,
+    requests are answered without a log from then on.
     `totals`: requests by outcome: ``in-time``, ``late``, or the code of a refusal.
     """
 
@@ -57,7 +60,7 @@ class Observer:
         self._overload: Counter[str] = Counter()
         self._number = 0
         self._accuracy = 0.0
-        self._recent: deque[tuple[float, bool, float]] = deque(maxlen=20_000)
+        self._recent: deque[tuple[float, bool, float]] = deque()
         self._log = None if log is None else _opened(Path(log))
         self._tracer = _tracer()
         self._metrics()
@@ -117,7 +120,7 @@ class Observer:
             self._rows.labels(each.server, each.variant).inc()
         accuracy = min(each.accuracy for each in served) if in_time else 0.0
         self._accuracy += accuracy
-        self._recent.append((last.end_s, in_time, accuracy))
+        self._remember(last.end_s, in_time, accuracy)
         fields = {
             "server": last.server,
             "variant": last.variant,
@@ -146,7 +149,7 @@ class Observer:
             self._overload[refusal.code] += 1
         fields = {"server": None, "status": refusal.status, "reason": refusal.reason}
         if refusal.code != "malformed":
-            self._recent.append((time.monotonic(), False, 0.0))
+            self._remember(time.monotonic(), False, 0.0)
         self._note(model, arrival_s, needs, fields)
         self._span(model, arrival_s, time.monotonic(), fields, headers)
 
@@ -175,7 +178,8 @@ class Observer:
             event("refused-overload", **{k.replace("-", "_"): n for k, n in self._overload.items()})
             self._overload.clear()
         if self._log is not None:
-            self._log.flush()
+            with self._writing():
+                self._log.flush()
 
     def close(self) -> None:
         """Close the log."""
@@ -183,6 +187,22 @@ class Observer:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            event("log-failed", file=str(self.path), reason=error.strerror)
+            log, self._log = self._log, None
+            with suppress(OSError):  # what is buffered cannot be written either
+                cast(TextIO, log).close()
+
+    def _remember(self, end_s: float, in_time: bool, accuracy: float) -> None:
+        """Keep a request for as long as it counts as recent."""
+        self._recent.append((end_s, in_time, accuracy))
+        while self._recent[0][0] < end_s - RECENT_S:
+            self._recent.popleft()
 
     def _count(self, model: str, outcome: str, in_time: bool) -> None:
         self.totals[outcome] += 1
@@ -202,7 +222,8 @@ class Observer:
         if needs is not None:
             head["deadline_s"] = arrival_s - self.start_s + needs.deadline_s
             head["min_accuracy"] = needs.min_accuracy
-        self._log.write(json.dumps(head | fields) + "\n")
+        with self._writing():
+            self._log.write(json.dumps(head | fields) + "\n")
 
     def _span(
         self,

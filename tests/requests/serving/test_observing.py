@@ -1,0 +1,63 @@
+"""What is recorded of requests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.requests.serving import observing
+from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.observing import Observer
+from placewright.requests.serving.server import ServingOptions
+from tests.requests.serving.models import family
+
+
+def observer(log: Path | None = None) -> Observer:
+    """An observer of a dispatcher that does nothing."""
+    return Observer(Dispatcher([family()], ServingOptions(port=0).policy.start), log)
+
+
+def refuse(watched: Observer, count: int) -> None:
+    """So many requests are refused now."""
+    for _ in range(count):
+        watched.refused(
+            "double", time.monotonic(), None, Refusal(503, "no server", code="no-server"), {}
+        )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_log_that_the_disk_does_not_take_ends_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is an event, once; requests are answered without a log from then on."""
+    events: list[tuple[str, Any]] = []
+    monkeypatch.setattr(observing, "event", lambda kind, **fields: events.append((kind, fields)))
+    watched = observer(Path("/dev/full"))
+    refuse(watched, 2000)  # more than is buffered
+    watched.flush()
+    refuse(watched, 1)
+    watched.close()
+    assert [kind for kind, _ in events].count("log-failed") == 1
+    assert watched.totals == {"no-server": 2001}
+
+
+def test_rates_above_two_thousand_a_second_are_counted_whole() -> None:
+    """The last ten seconds, however many requests they had."""
+    watched = observer()
+    refuse(watched, 30_000)
+    assert watched.summary()["recent_rate_per_s"] == pytest.approx(3000)
+
+
+def test_what_is_older_than_ten_seconds_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is that of ten seconds."""
+    watched = observer()
+    refuse(watched, 100)
+    later_s = time.monotonic() + 11.0
+    monkeypatch.setattr(observing.time, "monotonic", lambda: later_s)
+    refuse(watched, 1)
+    assert watched.summary()["recent_rate_per_s"] == pytest.approx(0.1)
+    assert len(watched._recent) == 1
