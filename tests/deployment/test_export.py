@@ -17,7 +17,7 @@ from placewright.capturing.state import stored_state
 from placewright.deployment import export
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError
-from placewright.io.tensor_files import stored_tensors
+from placewright.io.tensor_files import INDEX, stored_tensors
 from tests.deployment.test_calls import Net, X, expected, loss, net, same
 from tests.operators.adaptive.jobs import TRIO
 
@@ -129,6 +129,18 @@ def test_tied_weights_are_saved_once_and_in_several_files(
     assert isinstance(module, Tied)
     assert module.b.weight is module.a.weight
     assert torch.equal(expected(module, X), expected(model, X))
+
+
+def test_a_save_leaves_no_file_of_an_earlier_one_that_readers_prefer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers reads ``model.safetensors`` before an index, and others an index before it."""
+    whole, index = tmp_path / "model.safetensors", tmp_path / INDEX
+    with placed(Tied()) as up:
+        for most_bytes in (10**9, 100, 10**9):
+            monkeypatch.setattr(export, "MOST_BYTES", most_bytes)
+            up.save_pretrained(tmp_path)
+            assert (whole.exists(), index.exists()) == (most_bytes > 100, most_bytes == 100)
 
 
 def test_parameters_that_files_lack_are_the_models_own_unless_all_are(folder: Path) -> None:

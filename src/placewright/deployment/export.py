@@ -18,6 +18,9 @@ from placewright.io.tensor_files import INDEX, AnyTensor, StoredTensor, size_of,
 if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
 
+WHOLE = "model.safetensors"
+"""All weights, where one file is enough."""
+
 MOST_BYTES = 5_000_000_000
 """Of one file; a larger tensor has a file of its own."""
 
@@ -80,8 +83,9 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
             write_tensors(folder / f"{name}.new", shard)
         for name in names:
             (folder / f"{name}.new").replace(folder / name)
-        # Of an earlier save in several files: readers would follow it.
-        (folder / INDEX).unlink(missing_ok=True)
+        # Of an earlier save, in one file or several: readers look for these names first.
+        for name in {WHOLE, INDEX}.difference(names):
+            (folder / name).unlink(missing_ok=True)
         if len(shards) > 1:
             where = {key: n for n, s in zip(names, shards, strict=True) for key in s}
             total = sum(size_of(value) for shard in shards for value in shard.values())
@@ -125,7 +129,7 @@ def _shards(weights: Mapping[str, AnyTensor]) -> list[dict[str, AnyTensor]]:
 
 
 def _file_name(k: int, count: int) -> str:
-    return "model.safetensors" if count == 1 else f"model-{k + 1:05d}-of-{count:05d}.safetensors"
+    return WHOLE if count == 1 else f"model-{k + 1:05d}-of-{count:05d}.safetensors"
 
 
 def plain_module(model: nn.Module, weights: Mapping[str, AnyTensor]) -> nn.Module:
