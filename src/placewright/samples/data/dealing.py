@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,9 @@ from placewright.samples.problem import SampleProblem
 
 Held = list[list[list[int]]]
 """Sample numbers by node and class."""
+
+MOST_CHARACTERS = 48
+"""Of a node's name in the name of its folder."""
 
 
 def deal(
@@ -30,11 +35,13 @@ def deal(
     piles = _piles(problem, data)
     shards, digests, sample = [], {}, 0
     for i, name in enumerate(problem.node_names):
-        shard = Shard(folder / f"{i}-{name}")
+        # Names are free text from a file: none of it may lead out of the folder.
+        plain = re.sub(r"[^\w-]", "_", name)[:MOST_CHARACTERS]
+        shard = Shard(folder / f"{i}-{plain}")
         shard.create()
         for c in range(problem.k):
             for _ in range(int(problem.samples[i, c])):
-                at = piles[c].pop(0)
+                at = next(piles[c])
                 label = int(data.labels[at])
                 digests[sample] = shard.put(sample, data.pixels[at], label, file_bytes)
                 sample += 1
@@ -68,7 +75,7 @@ def numbered(problem: SampleProblem) -> Held:
     return held
 
 
-def _piles(problem: SampleProblem, data: Images) -> list[list[int]]:
+def _piles(problem: SampleProblem, data: Images) -> list[Iterator[int]]:
     """Positions of the images of each class."""
     if problem.k == 1:
         piles = [list(range(len(data)))]
@@ -80,4 +87,4 @@ def _piles(problem: SampleProblem, data: Images) -> list[list[int]]:
             raise RunError(
                 "there are too few images", by=f"{len(piles[c])} for {asked} samples{what}"
             )
-    return piles
+    return [iter(pile) for pile in piles]
