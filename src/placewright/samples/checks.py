@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 MOST_NODES = 10_000
 """Every pair of them is a number in several tables: some GiB."""
 
+
+MOST_SAMPLES = 10**18
+"""Of all nodes together: sums of twice as many are still 64-bit numbers."""
 
 LONGEST_S = 1e15
 """Solvers take larger numbers for infinity."""
@@ -73,13 +77,9 @@ def _check_shapes(p: SampleProblem) -> None:
                 by=f"{getattr(p, key).shape}, expected {shape}",
             )
     for kind, names in (("node", p.node_names), ("class", p.class_names)):
-        twice = next((x for x in names if names.count(x) > 1), None) if _repeats(names) else None
-        if twice is not None:
+        twice, times = Counter(names).most_common(1)[0]
+        if times > 1:
             raise InputError(f"the {kind} {twice!r} is there twice", where=p.name)
-
-
-def _repeats(names: tuple[str, ...]) -> bool:
-    return len(set(names)) < len(names)
 
 
 def _check_values(p: SampleProblem) -> None:
@@ -95,10 +95,14 @@ def _check_values(p: SampleProblem) -> None:
         raise InputError("epochs must be at least 1", where=p.name, by=f"got {p.epochs}")
     if not 0 <= p.sync_s < np.inf or not p.label_mix >= 0:
         raise InputError("sync_s and label_mix must be numbers >= 0", where=p.name)
-    if p.samples.sum() == 0:
+    total = float(p.samples.sum(dtype=np.float64))  # whole numbers might overflow
+    if total == 0:
         raise InputError("there are no samples", where=p.name)
+    if total > MOST_SAMPLES:
+        by = f"{total:.3g} of all nodes together, at most {MOST_SAMPLES:.0e}"
+        raise InputError("there are too many samples", where=p.name, by=by)
     with np.errstate(over="ignore"):
-        alone_s = p.epochs * (p.seconds_per_sample * p.samples.sum() + p.fixed_s + p.sync_s)
+        alone_s = p.epochs * (p.seconds_per_sample * total + p.fixed_s + p.sync_s)
     if not alone_s.max() <= LONGEST_S:
         raise InputError(
             "training on this node alone takes too long for the solvers' numbers",

@@ -166,7 +166,7 @@ def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in BASELINES:
-            raise UnknownNameError("peer", name, BASELINES)
+            raise UnknownNameError("baseline", name, BASELINES)
     return tuple(names)
 
 

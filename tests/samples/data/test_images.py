@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewright.errors import RunError, UnknownNameError
+from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.samples.data.dealing import counted, deal, held_by, numbered
 from placewright.samples.data.images import pictures
 from placewright.samples.moving.move import transfers_of
@@ -45,6 +45,18 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     """Another kind; a class of which there are too few."""
     with pytest.raises(UnknownNameError, match="digits"):
         pictures(tiny([3, 3]), "digit")
+    with pytest.raises(InputError, match="11 classes, at most 10"):
+        pictures(tiny([[1] * 11, [1] * 11]), "synthetic")
     data, _ = pictures(tiny([[3, 1], [1, 1]]), "synthetic")
     with pytest.raises(RunError, match="of class c1"):
         deal(tiny([[2, 2], [1, 1]]), data, tmp_path)
+
+
+def test_names_of_nodes_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    """A file of nodes may come from anywhere."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    problem = tiny([1, 1], node_names=("../../c", "d" * 300))
+    shards, _ = deal(problem, pictures(problem, "synthetic")[0], folder)
+    assert all(shard.folder.parent == folder for shard in shards)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

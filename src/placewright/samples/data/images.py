@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import numpy.typing as npt
 
-from placewright.errors import MissingDependencyError, UnknownNameError
+from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.numerics.arrays import IntArray
 from placewright.samples.problem import SampleProblem
 
@@ -86,10 +86,18 @@ def pictures(problem: SampleProblem, kind: str = "auto", seed: int = 0) -> tuple
     scikit-learn is installed and has enough of each class.
 
     Raises `UnknownNameError`: another kind.
+    Raises `InputError`: more classes than images have.
     Raises `MissingDependencyError`: digits without scikit-learn.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of images", kind, KINDS)
+    if problem.k > CLASSES:
+        raise InputError(
+            "the images to train on have fewer classes than the samples",
+            where=problem.name,
+            by=f"{problem.k} classes, at most {CLASSES}",
+            hint="join classes, or leave them out of the file",
+        )
     if kind == "digits" or (kind == "auto" and find_spec("sklearn") is not None):
         real, test = split(digits(seed), TEST_DIGITS)
         if kind == "digits" or _enough(problem, real.labels):
@@ -102,7 +110,7 @@ def _enough(problem: SampleProblem, labels: IntArray) -> bool:
     if problem.k == 1:
         return len(labels) >= int(asked[0])
     there = np.bincount(labels, minlength=CLASSES)
-    return problem.k <= CLASSES and bool((there[: problem.k] >= asked).all())
+    return bool((there[: problem.k] >= asked).all())
 
 
 def _synthetic(problem: SampleProblem, seed: int) -> Images:

@@ -185,7 +185,7 @@ def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
     lines = [
         f"{ENGINE}; emulated: {emulated(real=real)}",
         plain_table(header, rows, "rrrrlrrr"),
-        f"{seconds(total_s(steps))} in all; processes start anew for every epoch, not counted",
+        f"{seconds(total_s(steps))} in all; starting processes is not counted",
     ]
     return "\n".join(lines)
 
