@@ -54,14 +54,15 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if math.isfinite(value) else "0"
 
 
-def ticks(top: float, count: int = 6) -> list[float]:
-    """About `count` round values from 0 to `top`."""
-    if not 0 < top < math.inf:
-        return [0.0]
-    rough = top / count
+def ticks(top: float, count: int = 6, low: float = 0.0) -> list[float]:
+    """About `count` round values from `low` to `top`."""
+    if not low < top < math.inf:
+        return [low]
+    rough = (top - low) / count
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
-    return [k * step for k in range(int(top / step * 1.000001) + 1)]
+    first = math.ceil(low / step - 1e-6)
+    return [k * step for k in range(first, math.floor(top / step * 1.000001) + 1)]
 
 
 def _value(value: object) -> str:

@@ -19,6 +19,7 @@ from placewright.planning.views import (
     result_page,
 )
 from placewright.report.gantt import gantt
+from placewright.report.line_chart import Line, line_chart
 from placewright.report.page import (
     facts,
     heading,
@@ -26,7 +27,7 @@ from placewright.report.page import (
     scroll,
     section,
 )
-from placewright.report.svg import drawing, label, tag, text, ticks
+from placewright.report.svg import text
 from placewright.report.text import amount, plain_table
 from placewright.report.trace import Trace
 from placewright.requests.bounds import fluid
@@ -42,10 +43,6 @@ SHOWN_REQUESTS = 4000
 
 SHOWN_S = 2.0
 """Seconds of the timeline."""
-
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 640.0, 240.0, 46.0, 16.0, 32.0
-
-Curve = tuple[str, Sequence[tuple[float, float]]]
 
 
 def summary(result: Result, measurement: Measurement | None = None) -> str:
@@ -91,7 +88,7 @@ def _body(result: Result) -> Iterator[str]:
     yield section(
         "Regret to the bound",
         "Effective accuracy by tenths of the stream, and what each request could get alone.",
-        chart(regret(result.problem, judged), "share of the stream", "effective accuracy"),
+        _chart(regret(result.problem, judged), "share of the stream", "effective accuracy"),
     )
 
 
@@ -100,7 +97,7 @@ def _facts(judged: RequestJudgement) -> Iterator[tuple[str, str, str]]:
         yield name, amount(value, unit), ""
 
 
-def regret(problem: RequestProblem, judged: RequestJudgement) -> list[Curve]:
+def regret(problem: RequestProblem, judged: RequestJudgement) -> list[Line]:
     """What was earned in each tenth of the stream, beside the bound of each request alone."""
     from placewright.requests.bounds import alone_each
 
@@ -109,11 +106,10 @@ def regret(problem: RequestProblem, judged: RequestJudgement) -> list[Curve]:
     at = [(k + 0.5) / len(parts) for k in range(len(parts))]
     reached = [float(judged.earned[part].mean()) for part in parts]
     could = [float(best[part].mean()) for part in parts]
-    curves: list[Curve] = [
-        ("reached", list(zip(at, reached, strict=True))),
-        ("alone on an idle server", list(zip(at, could, strict=True))),
+    return [
+        Line("reached", list(zip(at, reached, strict=True))),
+        Line("alone on an idle server", list(zip(at, could, strict=True))),
     ]
-    return curves
 
 
 def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
@@ -127,17 +123,25 @@ def _curves(problem: RequestProblem, plan: RequestPlan) -> Iterator[str]:
         effective.append((factor, judged.value))
         with suppress(MissingDependencyError):
             bound.append((factor, fluid(tried)))
-    lines: list[Curve] = [("success", success), ("effective accuracy", effective)]
-    lines += [("fluid bound", bound)] if bound else []
+    lines = [Line("success", success), Line("effective accuracy", effective)]
+    lines += [Line("fluid bound", bound)] if bound else []
     note = f"The first {len(short.stream)} requests, sped up; 1 is the stream's own rate. "
     note += "`requests simulate --bound` computes a tighter bound for one load."
-    yield section("Over load", note, chart(lines, "load", "share"))
+    yield section("Over load", note, _chart(lines, "load", "share"))
     priced = plan if plan.policy == "rolling" else RequestPlan("rolling")
     points = [_priced(short, priced, price) for price in PRICES]
-    knob: list[Curve] = [("price", [(s, e) for s, e in points])]
+    tips = [
+        f"price {price:g}\nsuccess {x:.2%}, effective accuracy {y:.4f}"
+        for price, (x, y) in zip(PRICES, points, strict=True)
+    ]
     note = "Policy rolling, from cheap machine time (accurate, late) to dear: prices "
     note += ", ".join(f"{p:g}" for p in PRICES)
-    yield section("Price of machine time", note, chart(knob, "success", "effective accuracy"))
+    knob = [Line("price of machine time", points, tips)]
+    yield section("Price of machine time", note, _chart(knob, "success", "effective accuracy"))
+
+
+def _chart(lines: Sequence[Line], across: str, up: str) -> str:
+    return scroll(line_chart(lines, across, up))
 
 
 def _priced(problem: RequestProblem, plan: RequestPlan, price: float) -> tuple[float, float]:
@@ -164,37 +168,3 @@ def _first_seconds(trace: Trace) -> Trace:
         trace.end_s[shown],
         title=trace.title,
     )
-
-
-def chart(curves: Sequence[Curve], across: str, up: str) -> str:
-    """Lines over x from the smallest to the largest value, y from 0."""
-    points = [point for _, line in curves for point in line]
-    low = min(x for x, _ in points)
-    right = max(max(x for x, _ in points), low + 1e-9)
-    top = max(max(y for _, y in points), 1e-9) * 1.05
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        share = (x - low) / (right - low)
-        return LEFT + share * (WIDTH - LEFT - 150), HEIGHT - BOTTOM - y / top * (HEIGHT - 60)
-
-    parts = []
-    for y in ticks(top, 4):
-        at = place(low, y)[1]
-        parts.append(tag("line", x1=LEFT, y1=at, x2=WIDTH - 150, y2=at, class_="axis"))
-        parts.append(label(LEFT - 4, at + 4, f"{y:g}", anchor="end"))
-    parts += [
-        label(place(x, 0)[0], HEIGHT - BOTTOM + 14, f"{x:.3g}", anchor="middle")
-        for x in sorted({x for x, _ in curves[0][1]})
-    ]
-    for k, (name, line) in enumerate(curves):
-        drawn = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in line)
-        parts.append(
-            tag("polyline", points=drawn, fill="none", stroke=COLOURS[k % 3], stroke_width=2.0)
-        )
-        x, y = place(*line[-1])
-        parts.append(label(x + 6, y + 4, name))
-    parts += [label(LEFT, TOP - 4, up), label((WIDTH - 150) / 2, HEIGHT - 4, across)]
-    return scroll(drawing(WIDTH, HEIGHT, *parts, title=f"{up} over {across}"))
-
-
-COLOURS = ("#2563eb", "#d97706", "#059669")
