@@ -62,7 +62,7 @@ def ticks(top: float, count: int = 6, low: float = 0.0) -> list[float]:
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
     first = math.ceil(low / step - 1e-6)
-    return [k * step for k in range(first, math.floor(top / step * 1.000001) + 1)]
+    return [k * step for k in range(first, math.floor(top / step + 1e-6) + 1)]
 
 
 def _value(value: object) -> str:
