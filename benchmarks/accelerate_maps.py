@@ -1,4 +1,4 @@
-"""`auto` against accelerate's device map, on Llama 8B and 70B over ten clusters.
+"""Compare `auto` with accelerate's device map on Llama 8B and 70B over ten clusters.
 
 ``python benchmarks/accelerate_maps.py [--seconds S] [--tokens N] [--models 8b 70b] [CLUSTER ...]``
 prints a markdown table and ends with 1 where `auto` is above accelerate's map. Models are built

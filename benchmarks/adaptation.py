@@ -1,4 +1,4 @@
-"""A running job when half a device's CPU goes away, when nothing happens, and under noise.
+"""Measure an adaptive run: recovery from half a CPU lost, overhead, and migrations under noise.
 
     python benchmarks/adaptation.py [recovery] [overhead] [noise]
 
@@ -144,7 +144,7 @@ def noise(name: str, steps: int = 500) -> None:
 
 
 def main() -> None:
-    """Print the tables that are asked for."""
+    """Print the selected tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", nargs="*", default=["recovery", "overhead", "noise"])
     parser.add_argument("--models", nargs="*", default=["resnet50", "rnnlm"])

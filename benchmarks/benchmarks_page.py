@@ -1,10 +1,12 @@
-"""The page of wing 1: ``python benchmarks/benchmarks_page.py [--seconds S] [INSTANCE ...]``.
+"""Compare all planners of operators, and write the page and the plot of the results.
 
-Instance x planner x value x bound x gap x time by the judge's word, `auto` first: the published
+    python benchmarks/benchmarks_page.py [--seconds S] [INSTANCE ...]
+
+Instance x planner x value x bound x gap x time, valued by the judge, `auto` first: the published
 dag files with free and with contended links (``FILE,free``), and training steps of the zoo with
-analytic profiles on 2, 4 and 8 unlike devices (``MODEL@CLUSTER``; the memory limits of edge-duo,
-which some models break whatever the plan, are lifted). Every planner that `auto` asks
-is in the tables: single devices, accelerate's device map where modules are known, list planners,
+analytic profiles on 2, 4 and 8 heterogeneous devices (``MODEL@CLUSTER``; the memory limits of
+edge-duo, which some models break whatever the plan, are lifted). Every planner that `auto` runs is
+in the tables: single devices, accelerate's device map where modules are known, list planners,
 METIS, searches.
 
 What was measured is kept as JSON lines in benchmarks/results/planners.jsonl; an instance that is
@@ -69,7 +71,7 @@ def every_instance() -> list[str]:
 
 
 def measured(problem: OperatorProblem, seconds: float) -> dict[str, Any]:
-    """`auto` on one problem, and every planner that it asked."""
+    """Result of `auto` on one problem, and of every planner that it ran."""
     result = solve(problem, time_limit_s=seconds)
     bounds = dict(result.bound_names)
     return {

@@ -1,4 +1,4 @@
-"""Whether a placed training step equals eager PyTorch, bit for bit.
+"""Check that a placed training step equals eager PyTorch bit for bit.
 
     python benchmarks/bit_exact.py
 

@@ -1,4 +1,4 @@
-"""How long capture takes, and what it finds, for the eight models of the zoo at full size.
+"""Measure the time of capturing the eight models of the zoo at full size, and count what it finds.
 
     python benchmarks/capture.py [MODEL ...]
 

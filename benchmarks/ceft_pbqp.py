@@ -1,4 +1,4 @@
-"""CEFT+PBQP against list schedulers and single devices under contention.
+"""Compare CEFT+PBQP with list schedulers and single devices under contention.
 
 ``python benchmarks/ceft_pbqp.py [FOLDER-OF-DAG-FILES] [MODEL@CLUSTER ...]`` prints a markdown
 table. Values are makespans by the judge relative to CEFT+PBQP's, so that above 1 is worse;

@@ -1,4 +1,6 @@
-"""What ``auto`` gains where transfers wait: ``python benchmarks/dag_contended.py [NAME ...]``.
+"""Compare ``auto`` with HEFT and the best single device where transfers wait for each other.
+
+    python benchmarks/dag_contended.py [NAME ...]
 
 Prints a markdown table of the published dag files at CCR 1 (or of those whose name holds one of
 the words given), links contended: makespans of HEFT, of the best single device and of ``auto``,
@@ -38,8 +40,8 @@ def row(problem: OperatorProblem) -> tuple[float, float]:
     heft = judge(problem, HEFT(problem, Context())).value
     single = float(problem.compute_s.sum(axis=0).min())
     auto = solve(problem, time_limit_s=LIMIT_S)
-    rival = min(heft, single)
-    ratio, least = auto.value / rival, auto.lower_bound / rival
+    baseline = min(heft, single)
+    ratio, least = auto.value / baseline, auto.lower_bound / baseline
     cells = [f"{x:.1f}" for x in (heft, single, auto.value, auto.lower_bound)]
     print(
         f"| {problem.name} | {' | '.join(cells)} | {ratio:.4f} | {least:.4f} "

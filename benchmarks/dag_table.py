@@ -1,4 +1,6 @@
-"""Planners on the published dag files: ``python benchmarks/dag_table.py [PLANNER ...]``.
+"""Compare planners on the published dag files, with free and with contended links.
+
+    python benchmarks/dag_table.py [PLANNER ...]
 
 Prints a markdown table per file: makespan by the judge with free and with contended links, the
 gap to the best lower bound, and seconds to plan (the second call, so that nothing is compiled).

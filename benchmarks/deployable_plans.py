@@ -1,4 +1,6 @@
-"""How simple the plans of `auto` are: ``python benchmarks/deployable_plans.py [--seconds S]``.
+"""Count devices, cuts and transfers in the plans of `auto` and in the simplest plans near them.
+
+    python benchmarks/deployable_plans.py [--seconds S]
 
 Llama 8B from its configuration, without weights (one prefill, analytic profile), over clusters of
 five machines of three kinds, on Ethernet. For each cluster: devices, cuts along the layers and

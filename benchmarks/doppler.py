@@ -1,4 +1,4 @@
-"""DOPPLER's published graphs under its own judge: reference values, `auto`, learned planners.
+"""Compare planners on DOPPLER's published graphs, and check that its reference values are met.
 
     python benchmarks/doppler.py --folder ../shared/data/doppler --seeds 5 --samples 50
 

@@ -1,20 +1,20 @@
-"""The paper's comparison: training steps on unlike boards, planners side by side, for real.
+"""Compare planners by measured training steps on heterogeneous boards, as in the paper.
 
     python benchmarks/dynamic_training.py [--models alexnet] [--clusters boards] [--json FILE]
     python benchmarks/dynamic_training.py --json FILE --table
 
-Three clusters as testbeds on this machine (root): two unlike boards; one strong board with two
-weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
+Three clusters as testbeds on this machine (root): two heterogeneous boards; one strong board with
+two weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
 steps each, so that all of them meet the same noise; there are more rounds where steps are short.
-"dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its
-tryout is over and another --adapt-steps steps are done. All plans are made from a profile that
-was calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
+"dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its plan
+trials are over and another --adapt-steps steps are done. All plans are made from a profile that was
+calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
 (`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
 plan beside those of that board and of CEFT+PBQP in two turns or more.
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
-of both counts. The smallest of several noisy medians would be too small a rival.
+of both counts. The smallest of several noisy medians would be too low a reference.
 
 With --json, pairs that the file has are not measured again, so that a run can be taken up later;
 --table only prints what is there.

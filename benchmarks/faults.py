@@ -1,4 +1,4 @@
-"""Do runs lose anything? Random kills, cut links and returns, then every parameter against eager.
+"""Check that runs lose nothing to kills and cut links: compare every parameter with eager PyTorch.
 
     python benchmarks/faults.py [--schedules 50] [--steps 40]
 

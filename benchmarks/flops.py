@@ -1,5 +1,7 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
-"""FLOPs of large models beside PyTorch's own counter: ``python benchmarks/flops.py [MODEL ...]``.
+# ruff: noqa: D102 - the docstring of the class describes `forward`
+"""Compare counted FLOPs of large models with PyTorch's own counter.
+
+    python benchmarks/flops.py [MODEL ...]
 
 Prints one markdown table: model x step x our FLOPs x the counter's x share without a formula. No
 weights are made: models are captured on the meta device, and run under the counter on fake tensors.
@@ -75,7 +77,7 @@ MENDED = {
 
 
 class Residual(nn.Module):
-    """Two normalised convolutions; attention over positions where it is asked for."""
+    """Two normalised convolutions; optionally attention over positions."""
 
     def __init__(self, entering: int, width: int, heads: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whether placed steps on this machine's GPUs are right, and as fast as predicted.
+"""Check placed steps on this machine's GPUs against eager PyTorch and against predictions.
 
     python benchmarks/gpu_check.py
 

@@ -1,4 +1,4 @@
-"""HP3C's setting: the training step of a translation model in TensorFlow, placed and measured.
+"""Measure plans for a translation model's training step in TensorFlow, the setting of HP3C.
 
     python benchmarks/hp3c_tensorflow.py [--devices 2] [--steps 25] [--planner auto hp3c ...]
 

@@ -1,4 +1,4 @@
-"""HP3C's setting on our own workers: a translation model's training step, placed and measured.
+"""Measure plans for a translation model's training step on this package's workers, as HP3C does.
 
     python benchmarks/hp3c_workers.py [--on edge-duo] [--steps 10] [--measured 20]
 

@@ -1,4 +1,6 @@
-"""HSDAG in both profiles, five seeds: ``python benchmarks/hsdag_table.py [SAMPLES [MODEL ...]]``.
+"""Compare both profiles of HSDAG with HEFT and the best single device, over five seeds.
+
+    python benchmarks/hsdag_table.py [SAMPLES [MODEL ...]]
 
 Zoo models on a preset, inference, analytic profile. Prints a markdown row per model: makespans
 relative to HEFT, the least and the largest over the seeds, beside the best single device.

@@ -1,4 +1,6 @@
-"""Placements per second of the judge: ``python benchmarks/judge_speed.py [MODEL@CLUSTER ...]``.
+"""Measure how many placements the judge simulates per second.
+
+    python benchmarks/judge_speed.py [MODEL@CLUSTER ...]
 
 Seconds are those of one core (time of the thread), medians over rounds in which the lines of a
 table take turns. *random*: independent placements of operators, the hardest to predict for a
@@ -39,7 +41,7 @@ Lines = dict[str, tuple[Callable[[], object], int]]
 
 
 def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
-    """Operators that each read one to `readers` of the 30 before them; unlike devices, own links.
+    """Operators that each read 1 to `readers` of the 30 before them, on heterogeneous devices.
 
     With `readers` = 3 there are two tensor uses per operator, with 1 a tree of them.
     """

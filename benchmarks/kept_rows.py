@@ -1,4 +1,4 @@
-"""Rows of a long benchmark, kept in a file, so that it can be run in calls of a few minutes.
+"""Keep the rows of a long benchmark in a file, so that it can be run in calls of a few minutes.
 
 A benchmark with ``--out FILE --minutes M`` does not compute rows again that FILE holds, begins none
 after M minutes, and says how many are left; the same command goes on from there.

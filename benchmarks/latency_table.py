@@ -1,4 +1,6 @@
-"""Calls through host memory: ``python benchmarks/latency_table.py [WORKLOAD ...]``.
+"""Measure plans for latency with calls of accelerators through host memory.
+
+    python benchmarks/latency_table.py [WORKLOAD ...]
 
 Prints one markdown table: workload x calls per accelerator x value x bound x gap x seconds, beside
 the best value that was known. Values are in milliseconds, as published. The files are

@@ -1,5 +1,5 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
-"""Every executable strategy and random mixes on local processes beside one process.
+# ruff: noqa: D102 - the docstring of the class describes `forward`
+"""Compare executable strategies of layers, on local processes, with training in one process.
 
     python benchmarks/layer_equality.py [--mixes N] [--seed K]
 

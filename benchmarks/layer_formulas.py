@@ -1,4 +1,4 @@
-"""Formulas of layers beside PyTorch, on the models of the zoo.
+"""Compare the formulas for parameters, outputs and FLOPs of layers with PyTorch, on the zoo.
 
     python benchmarks/layer_formulas.py [MODEL ...]
 

@@ -1,4 +1,4 @@
-"""Peak memory of the workers of layer plans beside what the judge predicts.
+"""Compare the peak memory of workers under layer plans with the judge's prediction.
 
     python benchmarks/layer_memory.py [MODEL ...] [--out rows.jsonl]
 

@@ -1,4 +1,4 @@
-"""Models that compute much per weight: several unlike workers can gain on them over slow links.
+"""Define models with much computation per weight, which can gain from workers on slow links.
 
 Factories for ``FILE.py:factory``, with random inputs: ``resnet20`` (arXiv:1512.03385, section 4.2,
 0.27 million parameters), ``denoiser`` (DnCNN, arXiv:1608.03981, without batch norm), ``mixer``

@@ -1,10 +1,10 @@
-"""Strategies of layers on testbeds of unlike nodes: predicted beside measured steps.
+"""Compare predicted and measured steps of layer strategies on testbeds of heterogeneous nodes.
 
     sudo python benchmarks/layer_steps.py --out steps.jsonl [--minutes 8] [--clusters duo,trio]
     python benchmarks/layer_steps.py --sharded --out sharded.jsonl [--minutes 8]
 
-Three clusters (two, three and four unlike nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and six
-models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
+Three clusters (two, three and four heterogeneous nodes on 10 Gbit/s, 1 Gbit/s and 100 Mbit/s) and
+six models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
 data parallelism, tensor, pipeline, sharded (ZeRO 3), the plan of ``auto`` and the one chosen from
 its candidates by trials, measured in turns. ``--clusters trio`` and ``--models mixer,denoiser``
 measure some of them. A row is written as soon as its model has been measured on its cluster, and
@@ -130,7 +130,7 @@ def measured(
 ) -> dict[str, tuple[float, list[Any]]]:
     """Median seconds of a step of every plan, in turns, and a step of its workers.
 
-    Plans that fail are left out, and said.
+    Plans that fail are left out, and printed.
     """
     seconds = {plan: predicted[name] for name, plan in chosen.items()}
     times: dict[LayerPlan, list[tuple[StepTimes, ...]]] = {plan: [] for plan in seconds}

@@ -1,4 +1,4 @@
-"""Planners of wing 2: enumeration, large chains, Piper's inputs, the swarm against the optimum.
+"""Compare planners of layers: with all plans, on large chains, on Piper's inputs, and the swarm.
 
     python benchmarks/layers_planners.py [equal N | large | piper | swarm] ...
 
@@ -43,7 +43,7 @@ PUBLISHED = (
 
 
 def main() -> None:
-    """The tables that were asked for."""
+    """Print the selected tables."""
     words = sys.argv[1:] or ["equal", "large", "piper", "swarm"]
     if "equal" in words:
         numbers = [int(w) for w in words if w.isdigit()]

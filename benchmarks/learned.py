@@ -1,4 +1,6 @@
-"""Learned planners at equal evaluations: ``python benchmarks/learned.py [GRAPH ...]``.
+"""Compare learned planners at equal numbers of evaluations.
+
+    python benchmarks/learned.py [GRAPH ...]
 
 Captures the models of the zoo (small sizes; ``--full`` for the usual ones), profiles them
 analytically on the preset edge-quad, and prints three markdown tables: values over HEFT's of every

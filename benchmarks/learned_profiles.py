@@ -1,4 +1,4 @@
-"""Learned planners, repaired against as published, on models, host memory, DOPPLER's graphs.
+"""Compare learned planners as published with their repaired versions.
 
     python benchmarks/learned_profiles.py --on server-4gpu
     python benchmarks/learned_profiles.py --planners post --out rows.jsonl --minutes 8

@@ -1,4 +1,4 @@
-"""Learned start and search against search alone, at equal time, on large graphs.
+"""Compare search from a learned start with search alone, at equal time, on large graphs.
 
     python benchmarks/learned_start.py
     python benchmarks/learned_start.py --graphs 5 --work 2e7 --start transfer

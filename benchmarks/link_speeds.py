@@ -1,4 +1,4 @@
-"""Fit of links: latency and seconds per byte from messages that were sent.
+"""Fit the latency and the seconds per byte of links to measured messages.
 
 A straight line through the medians over message sizes from 1 KB to 16 MB, least squares on
 relative errors, so that small messages weigh as much as large ones.

@@ -1,4 +1,4 @@
-"""Peak memory of every worker beside what the judge predicted: training steps and inference.
+"""Compare the peak memory of every worker with the judge's prediction, in training and inference.
 
     python benchmarks/memory.py --out memory.jsonl --minutes 8
     python benchmarks/memory.py --models alexnet resnet50 --planner only:board-a topological-split

@@ -1,4 +1,4 @@
-"""Models placed on two and three workers, compared with eager PyTorch over ten steps.
+"""Compare models placed on two and three workers with eager PyTorch over ten steps.
 
     python benchmarks/models.py
     python benchmarks/models.py --only llama --only "decode" --json results.json

@@ -1,4 +1,4 @@
-"""Measured latency of planners on OpenVINO's HETERO:AUTO,CPU, which is two devices on one CPU.
+"""Measure the latency of plans under OpenVINO's HETERO:AUTO,CPU: two devices on one CPU.
 
     python benchmarks/openvino_hetero.py
     python benchmarks/openvino_hetero.py --models resnet50 --planner hsdag --samples 500
@@ -149,7 +149,7 @@ def text(row: dict[str, Any]) -> str:
 
 
 def plans(load: FileWorkload, args: argparse.Namespace) -> dict[str, Result]:
-    """Results by name: single devices, minimum cut, searches, and planners that were asked for."""
+    """Results by name: single devices, minimum cut, searches, and the planners of ``--planner``."""
     problem, found = load.problem, {}
     for name in problem.device_names:
         found[f"only:{name}"] = compare(problem, [f"only:{name}"])

@@ -1,4 +1,4 @@
-"""What the executor costs over the plain model on one device, and what capture and import take.
+"""Measure the overhead of the executor on one device, and the time of capture and import.
 
     python benchmarks/overhead.py
 

@@ -1,4 +1,4 @@
-"""The plot that benchmarks_page.py draws: what plans cost over the bound, against size."""
+"""Draw the plot of benchmarks_page.py: the value over the bound against the number of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown of the page that benchmarks_page.py writes."""
+"""Write the Markdown tables of benchmarks_page.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from placewright.planning.result import relative_gap
 HEAD = """# Planners, instance by instance
 
 `python benchmarks/benchmarks_page.py`: `auto` with {seconds} s per instance, and every planner that
-it asked, on two idle cores. Values are seconds by the judge's word; the bound is
-the highest that is known, whoever proved it. Captured models are training steps with analytic
+it ran, on two idle cores. Values are seconds by the judge; the bound is the
+highest that any planner proved. Captured models are training steps with analytic
 profiles (FLOPs and bytes over shares of the presets' rates), not measured ones; batch 2 on
 edge-duo and edge-quad, 8 on mixed-8; memory limits hold except on edge-duo, where they are lifted.
 `auto` is above no planner in any of the {count} tables: the command fails where it is.

@@ -1,4 +1,6 @@
-"""The PBQP engine: ``python benchmarks/pbqp_table.py [SECONDS [iopddl|dnn|dense|grid ...]]``.
+"""Measure the PBQP engine on the instances of four families.
+
+    python benchmarks/pbqp_table.py [SECONDS [iopddl|dnn|dense|grid ...]]
 
 Prints a markdown table: value, bound, gap, what is proved, and seconds (reading included) for
 

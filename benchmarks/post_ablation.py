@@ -1,4 +1,6 @@
-"""Post's ablation: both parts against each alone, ``python benchmarks/post_ablation.py``.
+"""Compare Post with each of its two parts alone.
+
+    python benchmarks/post_ablation.py
 
 Generated graphs (`transfer_graphs`, seeds from 300,000) and training steps of small captured models
 on a preset; from uniform softmaxes, at 2,400 samples. For every graph the mean over seeds, relative

@@ -1,4 +1,4 @@
-"""How well is a step predicted? Every model, several placements, predicted against measured.
+"""Compare predicted with measured step times of every model under several placements.
 
     python benchmarks/prediction.py [--models resnet50 bert] [--on edge-duo]
 

@@ -1,4 +1,4 @@
-"""Does every command end by itself, whatever happens to its processes? Random signals, by a seed.
+"""Check that every command ends by itself when random signals hit its processes.
 
     python benchmarks/random_faults.py [--schedules 100] [--seed 0] [--only NAME] [--limit 60]
 

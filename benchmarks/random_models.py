@@ -1,4 +1,4 @@
-"""Small models that are nobody's: drawn blocks of the zoo's kinds, to learn residuals from.
+"""Draw small models from the building blocks of the zoo, to fit residual models to.
 
 A seed gives a model of a family, its batch, and whether it is trained. Widths, lengths, depths and
 batches are uniform in their logarithm; none is chosen for a benchmark. Half of the families mix
@@ -124,7 +124,7 @@ class Residual(nn.Module):
 
 
 def branching(draw: Draw) -> tuple[nn.Module, Tensor]:
-    """Convolutions with skips and with branches side by side, narrower and deeper than `plain`."""
+    """Convolutions with skips and with branches in parallel, narrower and deeper than `plain`."""
     channels = draw.size(4, 64)
     pixels = draw.size(8, 64)
     x = torch.randn(draw.size(1, 8), 3, pixels, pixels)

@@ -1,4 +1,4 @@
-"""Seconds of a decision with 1,000 waiting requests and 16 servers, and requests judged a minute.
+"""Measure the time of a decision with 1,000 waiting requests, and requests simulated per minute.
 
     python benchmarks/requests_decisions.py [--decisions 2000] [--policy rolling ...]
 

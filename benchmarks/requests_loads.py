@@ -1,7 +1,7 @@
-"""Four unequal servers, loads 0.5 to 1.5, three kinds of arrivals: policies beside the bound.
+"""Compare request policies with the bound on four heterogeneous servers at loads of 0.5 to 1.5.
 
-Servers of speed 1, 0.6, 0.35, 0.2; variants of 8, 20, 50 ms with accuracy 0.70, 0.76, 0.82;
-deadlines 35 % U(40, 90), 40 % U(90, 220), 25 % U(220, 600) ms; minimum accuracy
+Arrivals of three kinds. Servers of speed 1, 0.6, 0.35, 0.2; variants of 8, 20, 50 ms with accuracy
+0.70, 0.76, 0.82; deadlines 35 % U(40, 90), 40 % U(90, 220), 25 % U(220, 600) ms; minimum accuracy
 none, 0.75, 0.80 for 50, 30, 20 %; 5 % noise. Load 1 is the rate whose cheapest acceptable variants,
 alone, use all servers.
 

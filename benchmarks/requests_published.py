@@ -1,6 +1,8 @@
-"""Published scenarios: every policy beside `auto` and the fluid bound, on the arrivals of a seed.
+"""Compare request policies with `auto` and the fluid bound on published scenarios.
 
-python benchmarks/requests_published.py [--seed 0] [--cut N] [--scenario NAME ...]
+    python benchmarks/requests_published.py [--seed 0] [--cut N] [--scenario NAME ...]
+
+Arrivals are those of a seed.
 """
 
 from __future__ import annotations

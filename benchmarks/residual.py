@@ -1,4 +1,4 @@
-"""Errors of predicted steps before and after a residual model, on models that it never saw.
+"""Measure prediction errors before and after a residual model, on models that it was not fitted to.
 
     python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs FOLDER]
                                    [--random 100]

@@ -1,4 +1,6 @@
-"""Value, bound and plan of 200 fixed problems: ``python benchmarks/same_plans.py -o before.json``.
+"""Record value, bound and plan of 200 fixed problems, and compare two such records.
+
+    python benchmarks/same_plans.py -o before.json
 
 ``python benchmarks/same_plans.py --against before.json`` plans them again and exits 1 with a table
 of what differs: run the first before a change that must not change any plan, the second after it
@@ -47,7 +49,7 @@ WORK: dict[str, dict[str, Any]] = {
 """Parameters other than the default, of planners that take long."""
 
 PROOFS = {"exact": 7, "ilp": 4, "ilp-cp-sat": 4}
-"""Operators or nodes up to which planners that prove are asked: there they end in a moment."""
+"""Largest problems, in operators or nodes, for planners that prove: these end in a moment."""
 
 PLAN = ("placement", "order", "call", "replica_of", "source", "target", "count", "sample_class")
 """Arrays of a plan of either wing, where it has them."""
@@ -92,7 +94,7 @@ def small(seed: int) -> Any:
 
 
 def layered(seed: int) -> Any:
-    """Operators that read some of the ones before them; unlike devices, memory often short."""
+    """Operators that read some of those before them; devices differ, memory is often short."""
     rng = np.random.default_rng(seed)
     n, m = int(rng.integers(40, 160)), int(rng.integers(2, 7))
     reads: list[list[int]] = [[] for _ in range(n)]

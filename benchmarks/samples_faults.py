@@ -1,4 +1,6 @@
-"""Moves with trouble on purpose: ``python benchmarks/samples_faults.py [FIRST RUNS]``.
+"""Check that moves of samples lose nothing when processes are killed and links are cut.
+
+    python benchmarks/samples_faults.py [FIRST RUNS]
 
 Each run moves the plan of ``lp`` with relays on six nodes while processes are killed and links
 cut at random, and then looks for every sample: on exactly one node, checksum equal. Prints how

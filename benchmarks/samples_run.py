@@ -1,4 +1,6 @@
-"""Four unlike nodes, predicted and measured: ``python benchmarks/samples_run.py [NAME ...]``.
+"""Compare predicted and measured epochs of sample plans on four heterogeneous nodes.
+
+    python benchmarks/samples_run.py [NAME ...]
 
 As root the nodes are those of a testbed: CPU quotas, shaped links, files that move over them,
 handwritten digits that are spread unevenly, labels too. The slowest node holds most. Without root

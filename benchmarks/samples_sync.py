@@ -1,4 +1,6 @@
-"""Synchronising less over slow links: ``python benchmarks/samples_sync.py [NAME ...]``, as root.
+"""Measure epochs, bytes and accuracy of ways to synchronise less over slow links.
+
+    sudo python benchmarks/samples_sync.py [NAME ...]
 
 Four equal nodes of a testbed, a quarter of the machine's spare cores each, links of `LINK`,
 train on handwritten digits that they hold unevenly. Each row is one way to exchange: seconds of an

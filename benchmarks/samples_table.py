@@ -1,4 +1,6 @@
-"""Planners of wing 3 in the four regimes: ``python benchmarks/samples_table.py [NODES ...]``.
+"""Compare planners of samples in the four regimes.
+
+    python benchmarks/samples_table.py [NODES ...]
 
 ``python benchmarks/samples_table.py large`` plans 2,000 nodes with ``lp``, one seed per regime.
 

@@ -1,8 +1,10 @@
-"""Cost against size: ``python benchmarks/scale.py [LARGEST]``.
+"""Measure time and memory of planning by HEFT against the size of the graph.
 
-Layered random instances of growing size on 4 unlike devices, planned by HEFT. Prints a markdown
-table: seconds to make and validate the problem, seconds of HEFT (second call, so that nothing is
-compiled), seconds per operator, and the process's peak memory.
+    python benchmarks/scale.py [LARGEST]
+
+Layered random instances of growing size on 4 heterogeneous devices, planned by HEFT. Prints a
+markdown table: seconds to make and validate the problem, seconds of HEFT (second call, so that
+nothing is compiled), seconds per operator, and the process's peak memory.
 """
 
 from __future__ import annotations

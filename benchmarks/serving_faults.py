@@ -1,4 +1,4 @@
-"""Faults under load: workers killed, stopped, continued, links cut; each request answered once.
+"""Check that every request gets one answer while workers are killed and links are cut.
 
     python benchmarks/serving_faults.py --duration 60          # root: servers are a testbed's nodes
 

@@ -1,4 +1,4 @@
-"""MLPerf LoadGen's verdict (Server scenario) at the rate that `requests plan` promises.
+"""Check the rate that `requests plan` promises with MLPerf LoadGen (Server scenario).
 
     python benchmarks/serving_loadgen.py [--latency 0.4] [--duration 60] [--target 0.995]
 

@@ -1,4 +1,4 @@
-"""Real loads on unequal servers beside the simulation of the same requests.
+"""Compare served requests on heterogeneous servers with the simulation of the same requests.
 
 python benchmarks/serving_loads.py                    # Poisson arrivals
 python benchmarks/serving_loads.py --arrivals FILE    # times of a trace, e.g. Azure's of 2023

@@ -1,4 +1,4 @@
-"""Success and effective accuracy beside Ray Serve's default routing: same models, same workers.
+"""Compare success and effective accuracy with Ray Serve's default routing, on the same workers.
 
     pip install 'placewright[torch,serve,ray]' 'ray[serve]'
     python benchmarks/serving_vs_ray_serve.py                    # loads 0.5 to 1.5, 20 s each

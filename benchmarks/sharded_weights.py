@@ -1,4 +1,4 @@
-"""Place and call a model that the launching process never holds: memory of every process.
+"""Measure the memory of every process for a model that its launching process never holds.
 
     python benchmarks/sharded_weights.py [--gigabytes 3] [--folder FOLDER]
 

@@ -1,4 +1,6 @@
-"""Is this tree as fast as an older one? ``python benchmarks/side_by_side.py OLD/src``.
+"""Compare the speed of this tree with an older one.
+
+    python benchmarks/side_by_side.py OLD/src
 
 Both trees run in processes of their own, in turns: the judge on random placements, HEFT, `search`
 with a fixed amount of work, and the executor (a training step on one device). Of the first three

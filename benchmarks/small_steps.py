@@ -1,11 +1,11 @@
-"""Are steps of 1 to 20 ms predicted? Twelve small models, the best device and a plan of several.
+"""Compare predicted and measured steps of 1 to 20 ms: twelve small models, one and several devices.
 
     python benchmarks/small_steps.py [--on edge-duo] [--steps 60] [--models mlp cnn]
 
 Each model is captured and profiled, and two plans of it are measured in turns on the same workers:
 the best single device, and the best plan of a fast planner that uses several devices. Such a plan
 is often slower than the single device, as steps are short beside a link's latency: it is measured
-because its messages have to be predicted, too. What the cluster emulates is said at the end.
+because its messages have to be predicted, too. What the cluster emulates is printed at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Predict the steps of measured plans: errors, rank correlation, and the plan ranked first.
+"""Compare predictions of layer plans with published measurements: errors and rank correlation.
 
     python benchmarks/strategies.py [FOLDER] [--plans]
 

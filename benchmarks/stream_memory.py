@@ -1,4 +1,4 @@
-"""Memory of a long stream: 10,000 batches through a split, copies of the model, copies of a part.
+"""Measure the memory of a stream of 10,000 batches through split and copied models.
 
     python benchmarks/stream_memory.py --batches 10000
 

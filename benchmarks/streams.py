@@ -1,4 +1,4 @@
-"""Streams of samples: predicted beside measured throughput, and against the best single device.
+"""Compare predicted and measured throughput of streams, and with the best single device.
 
     sudo python benchmarks/streams.py --out streams.jsonl --minutes 8
     python benchmarks/streams.py --engine local --on edge-duo --models resnet50 bert

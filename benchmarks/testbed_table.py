@@ -1,11 +1,11 @@
-"""What a testbed asks for and what it gets: rates, delays and quotas of 2 to 6 nodes.
+"""Measure the rates, delays and CPU quotas of testbeds of 2 to 6 nodes against the requested ones.
 
     python benchmarks/testbed_table.py [--nodes 2 3 4 5 6]
 
-As root. For each number of nodes a cluster of unlike devices and links (every pair is joined)
-is made real, every link and quota is measured by `testbed selftest`, and the worst is printed;
-then the delay of one link while every core computes, the emulator's own use of the CPU, and the
-rate of a link without a limit.
+As root. For each number of nodes a cluster of heterogeneous devices and links (every pair is
+joined) is made real, every link and quota is measured by `testbed selftest`, and the worst is
+printed; then the delay of one link while every core computes, the emulator's own use of the CPU,
+and the rate of a link without a limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPIN = "while True: pass"
 
 
 def full_cluster(nodes: int) -> Cluster:
-    """`nodes` unlike devices, every pair joined by a link of its own."""
+    """`nodes` heterogeneous devices, every pair joined by a link of its own."""
     devices = tuple(Device(f"n{k}", node=f"n{k}", speed=SPEEDS[k]) for k in range(nodes))
     shapes = cycle(zip(RATES, DELAYS_S, strict=True))
     links: list[Link] = []

@@ -1,4 +1,6 @@
-"""Pipelines around host memory: ``python benchmarks/throughput_table.py [WORKLOAD ...]``.
+"""Compare planners of pipelines whose transfers go through host memory.
+
+    python benchmarks/throughput_table.py [WORKLOAD ...]
 
 Prints one markdown table: workload x planner x value x bound x gap x seconds, for contiguous plans
 and for any plans. Values are in milliseconds, as published. The files are looked for in

@@ -1,4 +1,6 @@
-"""Train the transfer policy: ``python benchmarks/train_transfer.py [--labels FOLDER]``.
+"""Train the transfer policy by imitation of `search`.
+
+    python benchmarks/train_transfer.py [--labels FOLDER]
 
 Imitation of `search`, four seconds per graph, on graphs of `transfer_graphs` (seeds 0 to 119; the
 last twenty are not trained on and only measured). Two of the network's heads learn, by binary cross

@@ -1,4 +1,4 @@
-"""Whether training on workers equals an ordinary PyTorch loop, bit for bit.
+"""Check that training on workers equals an ordinary PyTorch loop bit for bit.
 
     python benchmarks/training_equality.py
     python benchmarks/training_equality.py --faults       two workers are killed or stopped

@@ -1,4 +1,4 @@
-"""Three small models, their batches, and an optimizer class of a user, for training_equality.py."""
+"""Define three small models, their batches and a custom optimizer for training_equality.py."""
 
 from __future__ import annotations
 

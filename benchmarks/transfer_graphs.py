@@ -1,4 +1,4 @@
-"""Graphs on which the transfer policy is trained and tested, drawn from a seed.
+"""Draw graphs to train and test the transfer policy on, from a seed.
 
 Five families of operator graphs, from 60 to 2,000 operators: random layers, chains that fork and
 join, blocks of a transformer, blocks with parallel branches as in Inception, and a forward pass
@@ -93,7 +93,7 @@ def _transformer(rng: np.random.Generator, size: int) -> tuple[int, Edges]:
 
 
 def _branches(rng: np.random.Generator, size: int) -> tuple[int, Edges]:
-    """Inception-like blocks: parallel chains, concatenated; sometimes two towers side by side."""
+    """Inception-like blocks: parallel chains, concatenated; sometimes two parallel towers."""
     towers = int(rng.integers(1, 4))
     edges: Edges = []
     n, tops = 1, [0]

@@ -1,4 +1,4 @@
-"""The transfer policy on graphs that it was never trained on.
+"""Compare the transfer policy with `auto` and HEFT on graphs that it was not trained on.
 
     python benchmarks/transfer_table.py
     python benchmarks/transfer_table.py --graphs 40 --models bert resnet50
