@@ -24,8 +24,9 @@ from placewright.errors import InputError
 from placewright.requests.service import service_of
 from placewright.requests.serving import connections
 from placewright.requests.serving.application import HttpLimits
-from placewright.requests.serving.dispatcher import Dispatcher, Row
+from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.rows import Row
 from placewright.requests.serving.server import Running, ServingOptions, running_server
 from tests.requests.serving.models import family, scaled
 
@@ -449,6 +450,6 @@ def test_time_for_the_answer_is_reserved(reply_s: float, reserved_s: float) -> N
     for _ in range(400):
         dispatcher.replied(reply_s)
     never: Any = None  # nobody waits for this row
-    dispatcher._enqueue(0, Row(0, (X,), Needs(1.0), 5.0, 6.0, never))
+    dispatcher._enqueue(Row(0, 0, (X,), Needs(1.0), 5.0, 6.0, never))
     queue = dispatcher.queue
     assert queue.deadline_s[queue.by_deadline] == pytest.approx([6.0 - reserved_s])

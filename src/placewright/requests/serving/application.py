@@ -29,7 +29,7 @@ from urllib.parse import parse_qs, unquote
 import numpy as np
 
 from placewright.errors import PlacewrightError, UnknownNameError
-from placewright.requests.serving.dispatcher import Dispatcher, Row
+from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.observing import Observer
@@ -41,6 +41,7 @@ from placewright.requests.serving.protocol import (
     read_request,
     write_answer,
 )
+from placewright.requests.serving.rows import Row
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -226,8 +227,7 @@ class Application:
             )
             needs = request.needs
             rows = self.dispatcher.submit(position, request.inputs, needs, arrival_s)
-            for row in rows:
-                await row.done
+            await self._served(rows)
         except Refusal as refusal:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
@@ -238,6 +238,14 @@ class Application:
         self.observer.overhead(now_s - last.start_s - last.compute_s)
         self.observer.answered(family.name, rows, headers)
         return reply
+
+    async def _served(self, rows: list[Row]) -> None:
+        try:
+            for row in rows:
+                await row.done
+        except Refusal:
+            self.dispatcher.withdraw(rows)
+            raise
 
     # Numbers and administration
 

@@ -9,6 +9,7 @@
 A row is bound to a server when that is idle, not before (unless the policy binds early). All of
 this runs on one asyncio loop, so that no lock is needed: state changes between two awaits only.
 Every row is in exactly one place: waiting (`_rows`), at a server (`Slot.rows`), or answered.
+What is refused before it waits, and in which words, is in `admission`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,29 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.policy import Policy, warm_up
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service, service_of
+from placewright.requests.serving.admission import (
+    fastest_alone_s,
+    no_server,
+    overload,
+    queue_full,
+    refuse_impossible,
+    server_lost,
+    shutting_down,
+)
 from placewright.requests.serving.engines import LocalServers, ServerEngine
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.fleet import Fleet, Slot
 from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.rows import Batch, Row, Served
 from placewright.requests.serving.tensors import Array
 
 if TYPE_CHECKING:
@@ -53,66 +64,6 @@ MOST_RESERVED = 0.25
 SILENT_S = 2.0
 SILENT_TIMES = 20.0
 """A batch that takes so many seconds more than so many times what is expected is lost."""
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """One row of a request: what waits in the queue and goes to a server.
-
-    `inputs`: one array per input of the family, of one row.
-    `arrival_s`, `deadline_s`: points on the monotonic clock.
-    """
-
-    family: int
-    inputs: tuple[Array, ...]
-    needs: Needs
-    arrival_s: float
-    deadline_s: float
-    done: asyncio.Future[Served]
-    attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    """How a row was served.
-
-    Attributes
-    ----------
-    predicted_s, real_s
-        Seconds from its arrival to its answer, expected when it was dispatched, and as it was.
-    slack_s
-        Seconds between its answer and its deadline; below 0 if it is late.
-    start_s, end_s
-        Points on the monotonic clock.
-    """
-
-    outputs: tuple[Array, ...]
-    server: str
-    variant: str
-    accuracy: float
-    batch: int
-    attempts: int
-    predicted_s: float
-    real_s: float
-    slack_s: float
-    start_s: float
-    end_s: float
-    compute_s: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """A batch at a server.
-
-    `start_s`, `expected_s`: when it started, on the monotonic clock; seconds that it is expected to
-    take.
-    """
-
-    server: int
-    family: int
-    variant: Variant
-    start_s: float
-    expected_s: float
 
 
 class Dispatcher:
@@ -147,6 +98,7 @@ class Dispatcher:
             families,
             most_batch,
             LocalServers() if engine is None else engine,
+            check_variants=self._check_variants,
             on_loss=self._lost,
             on_change=self._rebuild,
             on_state=self._decide_soon,
@@ -187,18 +139,24 @@ class Dispatcher:
         Raises `Refusal`: 422: no variant is so accurate, or none so fast; 429: too many wait; 503:
         no server.
         """
-        rows = len(inputs[0])
-        self._admit(family, needs, rows)
-        loop, found = asyncio.get_running_loop(), []
-        for k in range(rows):
+        count = len(inputs[0])
+        self._admit(family, needs, count)
+        loop, due_s = asyncio.get_running_loop(), arrival_s + needs.deadline_s
+        rows = []
+        for k in range(count):
             own = tuple(array[k : k + 1] for array in inputs)
-            due_s = arrival_s + needs.deadline_s
-            row = Row(family, own, needs, arrival_s, due_s, loop.create_future())
-            self._enqueue(self._count, row)
-            self._count += 1
-            found.append(row)
+            done = loop.create_future()
+            rows.append(Row(self._count + k, family, own, needs, arrival_s, due_s, done))
+            self._enqueue(rows[-1])
+        self._count += count
         self._decide_soon()
-        return found
+        return rows
+
+    def withdraw(self, rows: Sequence[Row]) -> None:
+        """Take those that still wait out of the queue: their request has been refused."""
+        waiting = [row.number for row in rows if row.number in self._rows]
+        for number in self.queue.take(self.queue.slots_of(waiting)):
+            del self._rows[number]
 
     def replied(self, seconds: float) -> None:
         """An answer was written so long after its batch had ended."""
@@ -211,7 +169,7 @@ class Dispatcher:
         """
         # The loop takes about as long to come to a request's bytes as to an answer's.
         wanted_s = 2 * self._reply_s + self._late_s
-        room_s = deadline_s - self._fastest_s(family, min_accuracy)
+        room_s = deadline_s - fastest_alone_s(self.service, family, min_accuracy)
         return max(0.0, min(wanted_s, MOST_RESERVED * room_s))
 
     async def drain(self, limit_s: float) -> None:
@@ -225,9 +183,9 @@ class Dispatcher:
         """End all processes; whatever is still here is refused."""
         self._draining = True
         self.fleet.close()
-        left = [*self._rows.values(), *(r for s in self.fleet.slots for r in s.rows.values())]
+        left = [*self._rows.values(), *(row for slot in self.fleet.slots for row in slot.rows)]
         for row in left:
-            _fail(row, _shutting_down())
+            row.fail(shutting_down())
         if self._wake is not None:
             self._wake.cancel()
 
@@ -247,59 +205,20 @@ class Dispatcher:
 
     def _admit(self, family: int, needs: Needs, rows: int) -> None:
         if self._draining:
-            raise _shutting_down()
+            raise shutting_down()
         # A server that is on its way back is waited for, as long as the deadline allows.
         if not self.ready and not self.fleet.returning:
-            raise _no_server()
+            raise no_server()
         if self.queue.count + rows > self.most_waiting:
-            raise Refusal(
-                429,
-                f"{self.queue.count} rows wait; {rows} more would be above {self.most_waiting}",
-                code="queue-full",
-                retry_after_s=self._backlog_s(),
-            )
-        self._refuse_impossible(family, needs)
+            raise queue_full(self.service, self.queue.count, rows, self.most_waiting)
+        refuse_impossible(self.service, family, needs)
 
-    def _refuse_impossible(self, family: int, needs: Needs) -> None:
-        """Refuse what no server could do if it had nothing else to do."""
-        service = self.service
-        own = service.family == family
-        name = self.fleet.families[family].name
-        fastest_s = self._fastest_s(family, needs.min_accuracy)
-        if fastest_s == math.inf:
-            raise Refusal(
-                422,
-                f"no variant of {name!r} has min_accuracy {needs.min_accuracy:g}; "
-                f"the best has {service.accuracy[own].max():.4f}",
-                code="accuracy",
-            )
-        if needs.deadline_s < fastest_s:
-            raise Refusal(
-                422,
-                f"no server answers {name!r} at min_accuracy {needs.min_accuracy:g} within "
-                f"{needs.deadline_s * 1e3:.3g} ms; the fastest takes {fastest_s * 1e3:.3g} ms",
-                code="infeasible",
-            )
-
-    def _fastest_s(self, family: int, min_accuracy: float) -> float:
-        """Seconds of a batch of one; ``inf`` where no variant is so accurate."""
-        service = self.service
-        fits = (service.family == family) & (service.accuracy >= min_accuracy)
-        return float(service.latency_s[:, fits, 1].min(initial=math.inf))
-
-    def _backlog_s(self) -> float:
-        """Roughly what the queue takes at the best rate of each server."""
-        service = self.service
-        sizes = np.arange(1, service.max_batch + 1)
-        rates = (sizes / service.latency_s[:, :, 1:]).max(axis=(1, 2))
-        return float(min(60.0, max(1.0, self.queue.count / max(float(rates.sum()), 1e-9))))
-
-    def _enqueue(self, number: int, row: Row, *, again: bool = False) -> None:
-        self._rows[number] = row
+    def _enqueue(self, row: Row, *, again: bool = False) -> None:
+        self._rows[row.number] = row
         needs = row.needs
         reserve_s = self.reserved_s(row.family, needs.min_accuracy, needs.deadline_s)
         self.queue.add(
-            number,
+            row.number,
             row.family,
             row.arrival_s,
             row.deadline_s - reserve_s,
@@ -317,13 +236,14 @@ class Dispatcher:
         order = self.queue.by_deadline
         # The deadline in the queue, which is earlier than the client's by what the reply takes.
         late = order[self.queue.deadline_s[order] < now_s]
-        for number in self.queue.take(late):
-            why = "its deadline passed while it waited for a server"
-            refusal = self._overload(why) if self.ready else _no_server()
-            _fail(self._rows.pop(number), refusal)
+        why = "its deadline passed while it waited for a server"
+        self._refuse(late, why if self.ready else "")
 
-    def _overload(self, why: str) -> Refusal:
-        return Refusal(503, why, code="deadline", retry_after_s=self._backlog_s())
+    def _refuse(self, slots: IntArray, why: str) -> None:
+        """Refuse waiting rows: `why` under this load; empty: no server is up."""
+        for number in self.queue.take(slots):
+            refusal = overload(self.service, self.queue.count, why) if why else no_server()
+            self._rows.pop(number).fail(refusal)
 
     # Decisions
 
@@ -353,9 +273,8 @@ class Dispatcher:
         self.on_decision(time.monotonic() - now_s)
         for batch in decision.dispatches:
             self._start(batch.server, batch.variant, self.queue.take(batch.slots))
-        for number in self.queue.take(decision.refused):
-            why = "under this load no server can keep its deadline and minimum accuracy"
-            _fail(self._rows.pop(number), self._overload(why))
+        why = "under this load no server can keep its deadline and minimum accuracy"
+        self._refuse(decision.refused, why)
         self._wake_at(decision.wake_s)
 
     def _wake_at(self, wake_s: float) -> None:
@@ -372,14 +291,12 @@ class Dispatcher:
         assert self._servers is not None
         slot, rows = self.fleet.slots[server], [self._rows.pop(number) for number in numbers]
         family, chosen = self.fleet.variants[variant]
-        now_s, expected_s = (
-            time.monotonic(),
-            self.fleet.table.expected_s(server, variant, len(rows)),
-        )
+        expected_s = self.fleet.table.expected_s(server, variant, len(rows))
+        now_s = time.monotonic()
         self._servers.start(self.service, server, variant, now_s)
         self._servers.free_s[server] = now_s + expected_s
         # Before the order is given: a loss, which may come at once, takes the rows from here.
-        slot.rows = dict(zip(numbers, rows, strict=True))
+        slot.rows = rows
         for row in rows:
             row.attempts += 1
         answer = slot.process.give(
@@ -404,14 +321,14 @@ class Dispatcher:
             return
         assert self._servers is not None
         now_s, slot, computed = time.monotonic(), self.fleet.slots[batch.server], answer.result()
-        rows, slot.rows = list(slot.rows.values()), {}
+        rows, slot.rows = slot.rows, []
         if not rows:  # lost in the very turn in which the answer came
             return
         slot.failures, slot.busy_s = 0, slot.busy_s + now_s - batch.start_s
         self._servers.busy[batch.server], self._servers.free_s[batch.server] = False, now_s
         if computed.error:
             for row in rows:
-                _fail(row, Refusal(400, f"the model refused it: {computed.error:.300}"))
+                row.fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
         else:
             slot.served += len(rows)
             self._observe(batch, len(rows), now_s - batch.start_s)
@@ -434,31 +351,35 @@ class Dispatcher:
         """Put the rows of a lost server back into the queue."""
         slot = self.fleet.slots[server]
         # Taken first: whatever follows must not find them twice.
-        rows, slot.rows = slot.rows, {}
+        rows, slot.rows = slot.rows, []
         if self._servers is not None:
             self._servers.busy[server], self._servers.up[server] = False, False
-        for number, row in rows.items():
+        for row in rows:
             if row.attempts >= ATTEMPTS:
-                why = f"{row.attempts} servers failed while they computed it; the last: {reason}"
-                _fail(row, Refusal(503, why, code="server-lost", retry_after_s=1.0))
+                row.fail(server_lost(row.attempts, reason))
             elif not row.done.done():
-                self._enqueue(number, row, again=True)
+                self._enqueue(row, again=True)
         self._decide_soon()
 
     # What the policy knows
 
     def _rebuild(self) -> None:
         """A new service after servers or variants have changed."""
-        old, self._service = self._servers, self._made_service()
+        table = self.fleet.table
+        old, self._service = (
+            self._servers,
+            self._made_service(self.fleet.variants, table.latency_s()),
+        )
         servers = self._servers = Servers.of(self._service)
         for k, slot in enumerate(self.fleet.slots):
             servers.up[k], servers.busy[k] = slot.up, bool(slot.rows)
         # With the same variants the policy keeps what it has learnt; others make its tables and
         # parameters meaningless.
         same = old is not None and old.resident.shape[1] == self._service.variants
+        if old is not None:
+            servers.free_s[: len(old.up)] = old.free_s
         if old is not None and same:
-            known = len(old.up)
-            servers.free_s[:known], servers.variant[:known] = old.free_s, old.variant
+            servers.variant[: len(old.up)] = old.variant
         if self._policy is not None and same:
             self._policy.revise(self._service)
         else:
@@ -471,18 +392,26 @@ class Dispatcher:
         table, fits = self.fleet.table, self._service is not None
         self._late_s = table.late_s
         if self._policy is not None and fits and table.changed():
-            self._service = self._made_service()
+            self._service = self._made_service(self.fleet.variants, table.latency_s())
             self._policy.revise(self._service)
 
-    def _made_service(self) -> Service:
+    def _check_variants(self, variants: Sequence[tuple[int, Variant]]) -> None:
+        """Raise `InputError` where the policy cannot serve these: it may be fitted to others."""
+        shape = (len(self.fleet.slots), len(variants), self.fleet.table.most + 1)
+        if self.fleet.slots:
+            self._make_policy(self._made_service(variants, np.ones(shape)))
+
+    def _made_service(
+        self, variants: Sequence[tuple[int, Variant]], latency_s: FloatArray
+    ) -> Service:
         fleet = self.fleet
         return service_of(
             tuple(slot.process.name for slot in fleet.slots),
-            tuple(fleet.key(*each) for each in fleet.variants),
-            np.array([variant.accuracy for _, variant in fleet.variants]),
-            fleet.table.latency_s(),
+            tuple(fleet.key(*each) for each in variants),
+            np.array([variant.accuracy for _, variant in variants]),
+            latency_s,
             family_names=tuple(family.name for family in fleet.families),
-            family=np.array([family for family, _ in fleet.variants]),
+            family=np.array([family for family, _ in variants]),
             noise=fleet.table.noise,
         )
 
@@ -504,17 +433,3 @@ def _served(
         now_s,
         computed.compute_s,
     )
-
-
-def _fail(row: Row, refusal: Refusal) -> None:
-    if not row.done.done():
-        row.done.set_exception(refusal)
-        row.done.exception()  # its client may have left
-
-
-def _no_server() -> Refusal:
-    return Refusal(503, "no server is up", code="no-server", retry_after_s=1.0)
-
-
-def _shutting_down() -> Refusal:
-    return Refusal(503, "the server is shutting down", code="draining", retry_after_s=5.0)

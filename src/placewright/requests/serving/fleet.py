@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +20,9 @@ from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
+from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import NUMPY
 from placewright.requests.serving.workers import ServerProcess
-
-if TYPE_CHECKING:
-    from placewright.requests.serving.dispatcher import Row
 
 RESTART_S = (0.0, 0.5, 2.0, 10.0)
 """Waited before a server is started again after its first, second, ... failure in a row."""
@@ -44,7 +42,7 @@ class Slot:
     Attributes
     ----------
     rows
-        By number: what it computes now.
+        What it computes now.
     active
         It takes batches, or will again after a restart.
     up
@@ -56,7 +54,7 @@ class Slot:
     """
 
     process: ServerProcess
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
     active: bool = False
     up: bool = False
     failures: int = 0
@@ -78,6 +76,8 @@ class Fleet:
         Rows of the largest batch.
     engine
         Makes the processes of servers.
+    check_variants
+        Raises `InputError` where the variants that are to be served cannot be.
     on_loss
         Called with a server's position and the reason when its process is gone.
     on_change
@@ -92,6 +92,7 @@ class Fleet:
         most_batch: int,
         engine: ServerEngine,
         *,
+        check_variants: Callable[[Sequence[tuple[int, Variant]]], None],
         on_loss: Callable[[int, str], None],
         on_change: Callable[[], None],
         on_state: Callable[[], None],
@@ -100,7 +101,7 @@ class Fleet:
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []
         self.table = LatencyTable(most_batch)
-        self._engine = engine
+        self._engine, self._check_variants = engine, check_variants
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
         self._models = {self.key(*each): each[1].model for each in self.variants}
         self._changing = asyncio.Lock()
@@ -193,13 +194,15 @@ class Fleet:
         Raises
         ------
         InputError
-            Its name is taken, or it is no ONNX file with the family's inputs and outputs.
+            Its name is taken, it is no ONNX file with the inputs and outputs of the family, or the
+            policy is fitted to the variants that are there.
         """
         async with self._changing:
             old = self.families[family]
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
             changed = await loop.run_in_executor(None, make_family, old.name, variants)
+            self._check_variants([*self.variants, (family, variant)])
             key = self.key(family, variant)
             # Servers that are started meanwhile load it too. All else changes at the end: what is
             # served has latencies at any moment.
@@ -236,7 +239,8 @@ class Fleet:
         Raises
         ------
         InputError
-            There is none of this name, or it is the last of its family.
+            There is none of this name, it is the last of its family, or the policy is fitted to the
+            variants that are there.
         """
         async with self._changing:
             old = self.families[family]
@@ -246,6 +250,7 @@ class Fleet:
             rest = tuple(v for v in old.variants if v is not gone)
             if not rest:
                 raise InputError("the last variant cannot be removed", where=f"family {old.name!r}")
+            self._check_variants([each for each in self.variants if each[1] is not gone])
             position = self.variants.index((family, gone))
             key = self.key(family, gone)
             self.families[family] = Family(old.name, old.inputs, old.outputs, rest)

@@ -1,18 +1,22 @@
-"""Servers that are started again while something else changes, without any process."""
+"""Servers and variants that change while something else happens, without any process."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import numpy as np
+import pytest
 
+from placewright.errors import InputError
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.program import Computed
+from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.workers import ServerProcess
 from tests.requests.serving.models import family, scaled
 from tests.requests.serving.test_fleet import Answering
@@ -161,3 +165,61 @@ def test_a_server_that_is_added_while_the_fleet_is_closed_is_closed_too() -> Non
         return ended, len(fleet.slots)
 
     assert asyncio.run(main()) == (["b"], 1)
+
+
+def test_a_policy_that_cannot_serve_other_variants_refuses_the_change() -> None:
+    """Parameters that were fitted to two variants: nothing changes, and requests are answered."""
+
+    async def main() -> tuple[list[str], str]:
+        plan = RequestPlan("opportunity", (("patience_s", (1.0, 1.0)), ("worth", (0.8, 0.9))))
+        dispatcher = Dispatcher([family(matmuls=(0, 0))], lambda s: start(plan, s), engine=Hold())
+        fleet = dispatcher.fleet
+        await fleet.add_server("a")
+        with pytest.raises(InputError, match="one number for each variant"):
+            await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        with pytest.raises(InputError, match="one number for each variant"):
+            await fleet.remove_variant(0, "small")
+        rows = [np.zeros((1, 4), np.float32)]
+        (row,) = dispatcher.submit(0, rows, Needs(60.0, 0.85), time.monotonic())
+        served = await asyncio.wait_for(row.done, 10)
+        return [variant.name for _, variant in fleet.variants], served.variant
+
+    assert asyncio.run(main()) == (["small", "large"], "large")
+
+
+def test_a_busy_server_stays_expected_when_variants_change() -> None:
+    """A policy that plans ahead must not take it for free."""
+
+    async def main() -> float:
+        hold = Hold()
+        dispatcher = await hold.dispatcher("a", "b")
+
+        def submit(order: str, key: str) -> None:
+            if order == "load":  # its other server is busy for long when the variant is there
+                servers = dispatcher._servers
+                assert servers is not None
+                servers.free_s[:] = 1e9
+
+        hold.before = submit
+        await dispatcher.fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        assert dispatcher._servers is not None
+        return float(dispatcher._servers.free_s.min())
+
+    assert asyncio.run(main()) == 1e9
+
+
+def test_rows_of_a_refused_request_wait_no_more() -> None:
+    """They would be computed for nobody, under a load that refuses some already."""
+
+    async def main() -> tuple[int, int, dict[int, Any]]:
+        dispatcher = await Hold().dispatcher("a")
+        dispatcher.fleet.slots[0].up = False
+        dispatcher.fleet.slots[0].restarting = True  # so that rows wait
+        inputs = [np.zeros((3, 4), np.float32)]
+        rows = dispatcher.submit(0, inputs, Needs(60.0), time.monotonic())
+        waited = dispatcher.queue.count
+        dispatcher.withdraw(rows[1:])
+        dispatcher.withdraw(rows)
+        return waited, dispatcher.queue.count, dispatcher._rows
+
+    assert asyncio.run(main()) == (3, 0, {})
