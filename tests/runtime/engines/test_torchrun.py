@@ -1,19 +1,22 @@
-"""The worker program under torchrun: two nodes that share nothing but a network."""
+"""The worker program under torchrun, on two nodes that share only a network."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
+from placewright.runtime.engines import torchrun
 from placewright.runtime.engines.torchrun import Torchrun
 
 ROOT = Path(__file__).parents[3]
@@ -85,3 +88,26 @@ def test_one_process_per_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match=r"2 processes for 3 devices .*\(1 too few\)"):
         Torchrun(cluster)
+
+
+def test_an_engine_that_cannot_be_entered_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while ranks are waited for: its handler, its port and its folder are gone."""
+    for variable, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(variable, value)
+    closed: list[bool] = []
+    listener = SimpleNamespace(port=1, accept=_interrupt, close=lambda: closed.append(True))
+    for name in ("end_with_torchrun", "warn_of_open_rendezvous", "run_agent"):
+        monkeypatch.setattr(torchrun, name, lambda *_: None)
+    monkeypatch.setattr(torchrun, "listen_for_workers", lambda folder: (listener, b""))
+    monkeypatch.setattr(Torchrun, "_opened", False)
+    before = signal.getsignal(signal.SIGTERM)
+    engine = Torchrun(Cluster((Device("a"), Device("b")), name="duo"))
+    with pytest.raises(KeyboardInterrupt):
+        engine.__enter__()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert closed
+    assert not Path(engine._folder.name).exists()
+
+
+def _interrupt(limit_s: float) -> None:
+    raise KeyboardInterrupt

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -50,7 +51,7 @@ GONE = ("gone", -int(signal.SIGKILL))
 
 
 class Torchrun:
-    """The engine, in the process of rank 0; a context manager that the agents call_coordinator.
+    """The engine, in the process of rank 0; a context manager that agents connect to.
 
     `cluster`: its devices are served by torchrun's processes, one each.
     Raises `InputError`: this is not torchrun's rank 0, its processes serve another placed model or
@@ -75,15 +76,28 @@ class Torchrun:
         self._hosts: dict[int, Host] = {}
         self._listener: Listener
         self._folder: Scratch
-        self._before: Any = signal.SIG_DFL
+        self._held: ExitStack
 
     def __enter__(self) -> Torchrun:
         self._refuse_second()
         Torchrun._opened = True
-        # torchrun's way to end us when another rank fails
-        self._before = signal.signal(signal.SIGTERM, _leave)
-        self._folder = Scratch()
-        self._listener, secret = listen_for_workers(Path(self._folder.name))
+        with ExitStack() as stack:
+            # torchrun's way to end us when another rank fails
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
+            self._folder = Scratch()
+            stack.callback(self._folder.cleanup)
+            self._listener, secret = listen_for_workers(Path(self._folder.name))
+            stack.callback(self._listener.close)
+            stack.callback(self._leave_agents)
+            self._gather(secret)
+            self._held = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._held.close()
+
+    def _gather(self, secret: bytes) -> None:
+        """Wait until every rank's agent has connected."""
         # Rank 0's own agent is a thread here: torchrun starts one process per rank.
         threading.Thread(target=run_agent, args=(self._listener.port, secret), daemon=True).start()
         limit_s = limits.patience(limits.GATHER_S)
@@ -94,14 +108,10 @@ class Torchrun:
             (rank, host), connection = called
             self._agents[rank], self._hosts[rank] = Agent(connection), host
         self._ranks = assign_ranks(self._cluster, [self._hosts[r] for r in range(self._world)])
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+    def _leave_agents(self) -> None:
         for agent in self._agents.values():
             agent.channel.close()
-        self._listener.close()
-        self._folder.cleanup()
-        signal.signal(signal.SIGTERM, self._before)
 
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> TorchrunGroup:
         """Workers for devices of the cluster, each a child of its rank's agent.
@@ -136,7 +146,6 @@ class Torchrun:
 
     def _absent(self, limit_s: float) -> RunError:
         missing = [str(rank) for rank in range(self._world) if rank not in self._agents]
-        self.__exit__()
         return RunError(
             "processes that torchrun has started do not call",
             where=f"rank {', '.join(missing)}",
