@@ -136,7 +136,7 @@ class OnnxSessions:
         slow = [
             f"{d.name} at speed {d.speed:g}"
             for k, d in enumerate(self.cluster.devices)
-            if k in used and d.speed != 1
+            if k in used and d.speed < 1
         ]
         links = ["links"] if self.cluster.links and len(used) > 1 else []
         return ", ".join(slow + links)
