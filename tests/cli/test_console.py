@@ -1,4 +1,4 @@
-"""How a verb speaks."""
+"""Console output: warnings as notes on stderr."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def _tell(console: Console) -> None:
     with console.noted(TrainerOptions):
         warnings.warn("it was busy", TrainerOptions, stacklevel=1)
         warnings.warn("not ours", RuntimeWarning, stacklevel=1)
+
+
+def test_warnings_before_an_error_are_notes_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """They may say why it failed."""
+    with pytest.raises(ValueError, match="failed"):
+        _fail(Console())
+    assert capsys.readouterr().err == "warning: it was busy\n"
+
+
+def _fail(console: Console) -> None:
+    with console.noted(TrainerOptions):
+        warnings.warn("it was busy", TrainerOptions, stacklevel=1)
+        raise ValueError("failed")

@@ -1,4 +1,4 @@
-"""devices, doctor, capture, show, schema."""
+"""``placewright devices``, ``doctor``, ``profile``, ``show`` and ``schema``."""
 
 from __future__ import annotations
 
@@ -120,6 +120,19 @@ def test_show_tells_what_it_does_not_know(
         assert output.code == 1
         assert message in output.err
         assert "x.json" in output.err
+
+
+def test_a_saved_page_takes_candidates_without_an_outcome(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plan files may leave it out, or have null: their schema says so."""
+    entry = {"value": 1.0, "status": "FEASIBLE", "runtime_s": 0.0}
+    candidates = [{"planner": "a", **entry}, {"planner": "b", **entry, "outcome": None}]
+    plan = {"placement": {"x": "d"}, "devices": ["d"]}
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    file.write_text(json.dumps({"plan": plan, "candidates": candidates}))
+    output = run_cli(capsys, "show", file, "-o", page, "--no-open")
+    assert (output.code, output.err, page.exists()) == (0, "", True)
 
 
 def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Weights that only workers hold, and their way out again."""
+"""Weights that only workers hold: loading from files and saving."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_tied_weights_are_saved_once_and_in_several_files(
 def test_a_save_leaves_no_file_of_an_earlier_one_that_readers_prefer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """transformers reads ``model.safetensors`` before an index, and others an index before it."""
+    """Transformers reads ``model.safetensors`` before an index, and others an index before it."""
     whole, index = tmp_path / "model.safetensors", tmp_path / INDEX
     with placed(Tied()) as up:
         for most_bytes in (10**9, 100, 10**9):

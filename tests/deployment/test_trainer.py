@@ -1,4 +1,4 @@
-"""Trainer: a user's own loop in five lines, and what it refuses."""
+"""`Trainer`: training in five lines, and refusals."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:
     meta = net().to("meta")
     with (
         placewright.place(meta, x, TRIO, method="analytic", planner="heft") as placed,
-        pytest.raises(InputError, match=r"no weights.*\(\d+ of its tensors are there\)"),
+        pytest.raises(InputError, match=r"no weights.*\(\d+ of its tensors have no values\)"),
     ):
         placed(x)
 

@@ -75,15 +75,18 @@ class Console:
 
     @contextmanager
     def noted(self, kind: type[Warning]) -> Iterator[None]:
-        """Turn warnings of this kind into notes, after the progress line."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", kind)
-            yield
-        for each in caught:
-            if issubclass(each.category, kind):
-                self.note(f"warning: {each.message}")
-            else:
-                warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+        """Turn warnings of this kind into notes, after the progress line; before an error too."""
+        caught: list[warnings.WarningMessage] = []
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", kind)
+                yield
+        finally:
+            for each in caught:
+                if issubclass(each.category, kind):
+                    self.note(f"warning: {each.message}")
+                else:
+                    warnings.showwarning(each.message, each.category, each.filename, each.lineno)
 
     def meter(self, title: str, names: Names = SEARCH, unit: str = "s") -> Meter:
         """A progress display with this title, to be used in a ``with`` statement."""

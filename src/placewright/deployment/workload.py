@@ -74,7 +74,7 @@ class Workload:
             raise InputError(
                 "the model is on the meta device and has no weights, so it cannot be run",
                 where=f"model {self.graph.name}",
-                by=f"{_meta_count(self.source.model)} of its tensors are there",
+                by=f"{_meta_count(self.source.model)} of its tensors have no values",
                 hint="give their safetensors files: place(..., weights=FOLDER)",
             )
         return self.state

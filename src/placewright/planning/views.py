@@ -271,7 +271,7 @@ def _saved_candidates(data: Data, unit: str) -> str:
 
 def _outcome(entry: Data) -> Outcome:
     """Of a saved candidate; files of version 0.1 have only its status."""
-    if "outcome" in entry:
+    if entry.get("outcome") is not None:
         return Outcome(entry["outcome"])
     if Status(entry["status"]) is Status.FEASIBLE:
         return Outcome.FITS
