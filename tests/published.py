@@ -1,4 +1,4 @@
-"""Where the published instances lie."""
+"""Paths of the published instances."""
 
 from __future__ import annotations
 

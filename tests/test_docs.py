@@ -1,4 +1,4 @@
-"""The documentation speaks of what is there."""
+"""The documentation agrees with the package: names, paths, menu, examples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_model_and_preset_is_named() -> None:
     assert all(f"`{name}`" in page("reference/cluster-file.md") for name in preset_names())
 
 
-def test_the_rooms_of_the_house_exist() -> None:
+def test_folders_of_the_architecture_page_exist() -> None:
     """Every line of the drawing in architecture.md is a folder or a file; no folder is left out."""
     text = page("concepts/architecture.md")
     drawing = text.split("src/placewright/\n", 1)[1].split("```", 1)[0]
@@ -74,7 +74,7 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
     assert cluster.device_names == ("board-a", "board-b")
 
 
-def test_the_lines_of_the_readme_run_as_they_stand(
+def test_code_of_the_readme_runs_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Placed, called, trained, saved, reloaded and streamed; what was learned is reloaded."""
@@ -93,7 +93,7 @@ def test_the_lines_of_the_readme_run_as_they_stand(
     assert all(torch.equal(y, made["model"](made["x"])) for y in made["outputs"])
 
 
-def test_the_places_that_contributing_names_exist() -> None:
+def test_paths_of_the_contributing_page_exist() -> None:
     """Every path in its table is a folder or a file of the package."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     table = text.split("| you want to", 1)[1].split("\n## ", 1)[0]

@@ -1,4 +1,4 @@
-"""A line through message times, as `benchmarks/gpu_check.py` measures links."""
+"""The fit of latency and bandwidth in `benchmarks/link_speeds.py`."""
 
 from __future__ import annotations
 

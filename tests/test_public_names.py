@@ -1,4 +1,4 @@
-"""What ``import placewright`` offers."""
+"""The public names of ``import placewright``."""
 
 from __future__ import annotations
 

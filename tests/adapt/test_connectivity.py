@@ -1,4 +1,4 @@
-"""Which nodes reach each other, on a testbed and where there is none any more."""
+"""Sets of nodes that reach each other, on a testbed and after its end."""
 
 from __future__ import annotations
 

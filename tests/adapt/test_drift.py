@@ -1,4 +1,4 @@
-"""Drift is seen when it is there and not in noise."""
+"""Drift detection: lasting changes are detected, noise is not."""
 
 from __future__ import annotations
 

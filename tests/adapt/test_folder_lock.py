@@ -1,4 +1,4 @@
-"""A folder is one run's."""
+"""The lock of a snapshot folder: one run at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, pressed at precise moments."""
+"""Ctrl-C at precise moments of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part in a run, from who is dead and who is reached."""
+"""Members of a run, computed from dead and unreachable workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run can go back to, with workers that only write a file."""
+"""The replay log, with workers that only write a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a step may take before it counts as stuck."""
+"""Timeouts of steps."""
 
 from __future__ import annotations
 

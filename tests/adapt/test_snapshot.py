@@ -1,4 +1,4 @@
-"""Snapshots are whole or do not count."""
+"""Snapshots on disk: complete ones are read back, all others are ignored."""
 
 from __future__ import annotations
 

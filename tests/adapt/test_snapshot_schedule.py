@@ -1,4 +1,4 @@
-"""When snapshots are written, with a disk and workers that fail to order."""
+"""The schedule of snapshots, with scripted failures of the disk and of workers."""
 
 from __future__ import annotations
 

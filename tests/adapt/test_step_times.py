@@ -1,4 +1,4 @@
-"""What noisy steps say: medians, their errors, and what another look may gain."""
+"""Statistics of noisy step times: medians, standard errors, expected gain of another round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans in turns: the fastest one is found, at a small price, also while the machine changes."""
+"""Plan trials: the fastest plan is found in few steps, also while the machine changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain eager PyTorch beside the captured program, from the same start and the same seed."""
+"""Compare a captured program with eager PyTorch from the same start and the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step really holds: storages that live values keep, call by call."""
+"""Measure the bytes of live storages of one step, call by call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - what `forward` does is said by the class
-"""Small models of a user's own, each with something that is easily captured wrong."""
+"""Small models, each with a feature that is easily captured wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizer classes of a user, which workers import from here."""
+"""Custom optimizer classes, in a module that workers can import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a Program in one process: the plainest way, against which the others are checked."""
+"""Execute a Program in one process, as the reference for the worker program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ended a trace is said in words that one can act on."""
+"""Error messages of failed traces."""
 
 from __future__ import annotations
 

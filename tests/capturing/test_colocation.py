@@ -1,4 +1,4 @@
-"""Colocation: what must live together does, and no more."""
+"""Colocation groups: no operator is missing, none is superfluous."""
 
 from __future__ import annotations
 

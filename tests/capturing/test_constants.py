@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - small models, each named by its test
-"""What may become a constant of a program, and what is refused by name."""
+"""Tensors that may become constants of a program, and those that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors are found in whatever holds them, and nobody's object is changed."""
+"""Tensors inside containers and objects are found, and the objects stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that no value carries."""
+"""Orders between operators that no value carries."""
 
 from __future__ import annotations
 

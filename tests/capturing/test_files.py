@@ -1,4 +1,4 @@
-"""A captured graph goes through a file and runs as before."""
+"""A captured graph read back from a file executes as before."""
 
 from __future__ import annotations
 

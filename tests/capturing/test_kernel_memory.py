@@ -1,4 +1,4 @@
-"""Memory of oneDNN's LSTM kernels: by their own account, and in the judged peak."""
+"""Workspace of oneDNN's LSTM kernels, against their own report and in the judged peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: what the judge counts is what PyTorch holds."""
+"""The judged memory of views equals what PyTorch holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From fx nodes to calls on named values."""
+"""Lowering of fx nodes to calls on named values."""
 
 from __future__ import annotations
 

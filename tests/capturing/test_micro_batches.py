@@ -1,4 +1,4 @@
-"""A training step in micro-batches: what a plain loop over them computes, bit for bit."""
+"""A captured step in micro-batches equals a plain loop over them bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mode for a while, and what a module counts up by itself."""
+"""Training mode during capture, and counters that a module changes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle of capture: what is captured computes what eager PyTorch computes."""
+"""Captured steps compute what eager PyTorch computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates appended to a step."""
+"""Optimizer updates appended to a captured step."""
 
 from __future__ import annotations
 

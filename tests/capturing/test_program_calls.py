@@ -1,4 +1,4 @@
-"""From plain data to calls."""
+"""Conversion of plain data to PyTorch calls."""
 
 from __future__ import annotations
 

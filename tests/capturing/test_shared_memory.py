@@ -1,4 +1,4 @@
-"""What training changes beside a parameter's value is refused by name."""
+"""Refusal of training steps that change more than a parameter's value."""
 
 from __future__ import annotations
 

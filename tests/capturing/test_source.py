@@ -1,4 +1,4 @@
-"""Models by name: what is taken, and what is said about what is not."""
+"""Models given by name, and the messages about names that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values that a program starts from."""
+"""Initial values of a program."""
 
 from __future__ import annotations
 

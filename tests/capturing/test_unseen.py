@@ -1,4 +1,4 @@
-"""Models that capture was not written for: captured bit for bit, or refused with a reason."""
+"""Models unknown to capture: equal to eager bit for bit, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates by the class of a user's optimizer object, captured and interpreted, beside eager."""
+"""Updates by a custom optimizer class, captured and interpreted, equal eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that the verbs are tried on."""
+"""Problem files for the tests of the verbs."""
 
 from __future__ import annotations
 

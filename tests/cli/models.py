@@ -1,4 +1,4 @@
-"""A user's model, as ``tests.cli.models:factory``."""
+"""Custom models, given on the command line as ``tests.cli.models:factory``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file is, told from its keys; large ones that cannot be ours are not parsed."""
+"""Recognition of files by their keys; large foreign files are not parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``placewright operators run --engine``: who serves, and what is refused before any work."""
+"""``placewright operators run --engine``: serving ranks, and refusals before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C."""
+"""Exit codes and output after Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a whole."""
+"""Verbs, help, exit codes and error messages of the command line."""
 
 from __future__ import annotations
 

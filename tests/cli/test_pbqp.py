@@ -1,4 +1,4 @@
-"""placewright pbqp solve."""
+"""``placewright pbqp solve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of pipelines: copies of stages, clusters, passes that do not mix."""
+"""Options of pipelines: copies of stages, clusters, separate passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main jobs, start to finish, on models that take no time."""
+"""The quickstart from start to finish, on models that take no time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of wing 3."""
+"""``placewright samples``: plan, compare, simulate, generate, run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""placewright testbed."""
+"""``placewright testbed``."""
 
 from __future__ import annotations
 

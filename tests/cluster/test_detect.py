@@ -1,4 +1,4 @@
-"""What this machine is."""
+"""Detection of this machine's devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters as YAML."""
+"""Cluster files in YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clusters that ship."""
+"""The cluster presets."""
 
 from __future__ import annotations
 

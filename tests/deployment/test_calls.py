@@ -1,4 +1,4 @@
-"""A placed model is called like the model."""
+"""Calls of a placed model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements measured on real workers: once each, with an error bar, or refused."""
+"""Placements measured on workers: once each, with an error bar, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model placed by OpenVINO's HETERO: outputs, repairs, what is written, and the command line."""
+"""Models placed by OpenVINO's HETERO: outputs, repairs, written files, command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`placewright.place` and what can be done with its answer."""
+"""`placewright.place`, and the methods of a placed model."""
 
 from __future__ import annotations
 

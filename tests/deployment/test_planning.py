@@ -1,4 +1,4 @@
-"""Plans for workers that are slower side by side than alone."""
+"""Plans for workers whose devices slow each other down."""
 
 from __future__ import annotations
 

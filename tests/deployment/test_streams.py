@@ -1,4 +1,4 @@
-"""Batches streamed through a placed model come out as the model returns them, each once."""
+"""Streams through a placed model: every batch once, in order, with the outputs of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script of docs/how-to/train-a-model.md, started by torchrun as it stands there."""
+"""The script of docs/how-to/train-a-model.md, started by torchrun."""
 
 from __future__ import annotations
 

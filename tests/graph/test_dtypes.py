@@ -1,4 +1,4 @@
-"""The names of dtypes, beside PyTorch's own."""
+"""Names of dtypes are those of PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph files: written and read back equal, and clear about what is wrong in them."""
+"""Graph files: read back equal, and errors that name the field."""
 
 from __future__ import annotations
 

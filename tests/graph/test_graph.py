@@ -1,4 +1,4 @@
-"""A graph checks itself when it is made."""
+"""Validation of graphs."""
 
 from __future__ import annotations
 

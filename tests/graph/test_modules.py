@@ -1,4 +1,4 @@
-"""Modules as data: what a tree refuses, and that files keep it."""
+"""Module trees as data: refusals, and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where files come in."""
+"""Parsing of files, and its errors."""
 
 from __future__ import annotations
 

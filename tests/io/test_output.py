@@ -1,4 +1,4 @@
-"""Files of a command that could not be written are refused before it computes."""
+"""Output files that cannot be written are refused before a command computes."""
 
 from __future__ import annotations
 

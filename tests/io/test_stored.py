@@ -1,4 +1,4 @@
-"""Data in files whose names say how."""
+"""Data files whose format follows from their name."""
 
 from __future__ import annotations
 

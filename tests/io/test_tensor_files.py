@@ -1,4 +1,4 @@
-"""Safetensors files that the library reads, and that are read as the library does."""
+"""Safetensors files, against the safetensors library."""
 
 from __future__ import annotations
 

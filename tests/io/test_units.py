@@ -1,4 +1,4 @@
-"""Quantities with units."""
+"""Parsing and formatting of quantities with units."""
 
 from __future__ import annotations
 

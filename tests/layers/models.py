@@ -1,4 +1,4 @@
-"""Small models that users could have written."""
+"""Small models for tests of layers."""
 
 from __future__ import annotations
 

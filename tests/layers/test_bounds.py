@@ -1,4 +1,4 @@
-"""Bounds of layer problems whose tables are not full."""
+"""Bounds of layer problems with incomplete tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the plan that is executed: which plans are tried, and which one is taken."""
+"""Choice of the plan to execute: the plans that are tried, and the winner."""
 
 from __future__ import annotations
 

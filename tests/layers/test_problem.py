@@ -1,4 +1,4 @@
-"""Problems and plans of wing 2: defaults, links, and what is refused."""
+"""Problems and plans of layers: defaults, links, refusals."""
 
 from __future__ import annotations
 

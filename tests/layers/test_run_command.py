@@ -1,4 +1,4 @@
-"""Verbs of `placewright layers`: what they print, and what they refuse."""
+"""Verbs of `placewright layers`: output and refusals."""
 
 from __future__ import annotations
 

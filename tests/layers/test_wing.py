@@ -1,4 +1,4 @@
-"""The wing keeps the house's contract; so does each planner."""
+"""The wing and its planners pass the conformance kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far two arrays are apart."""
+"""Distances between arrays."""
 
 from __future__ import annotations
 

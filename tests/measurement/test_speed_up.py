@@ -1,4 +1,4 @@
-"""The interval of a speed-up covers what it should, and a busy machine is recognised."""
+"""Coverage of the interval of a speed-up, and detection of a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen arrays, and the same numbers for kernels."""
+"""Frozen arrays and their versions for kernels."""
 
 from __future__ import annotations
 

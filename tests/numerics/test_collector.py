@@ -1,4 +1,4 @@
-"""Garbage collection is switched off inside, and as it was afterwards."""
+"""The garbage collector is off inside the block, and as before afterwards."""
 
 from __future__ import annotations
 

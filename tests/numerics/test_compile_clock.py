@@ -1,4 +1,4 @@
-"""Compiling is counted, and is not the planners' time."""
+"""Compile time is counted, and does not count as planning time."""
 
 from __future__ import annotations
 

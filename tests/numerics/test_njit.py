@@ -1,4 +1,4 @@
-"""How often numba compiles one function, and what it makes of an older cache."""
+"""Number of specialisations that numba compiles, and stale caches."""
 
 from __future__ import annotations
 

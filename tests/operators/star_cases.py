@@ -1,4 +1,4 @@
-"""Small pipelines around host memory, and every plan of them tried."""
+"""Small pipelines around host memory, and the enumeration of all their plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds never exceed any plan's value, and are as strong as published or solved by LP."""
+"""Bounds never exceed any plan's value, and equal published values or an LP's."""
 
 from __future__ import annotations
 

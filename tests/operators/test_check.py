@@ -1,4 +1,4 @@
-"""A placed run is held against eager step by step, and a difference is named."""
+"""The check of a placed run against eager PyTorch, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tolerance of a check: 0 where eager's kernels are repeated, else their rounding."""
+"""The tolerance of a check: 0 where the same kernels run, else their rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an operator is where it is."""
+"""Explanations of an operator's device."""
 
 from __future__ import annotations
 

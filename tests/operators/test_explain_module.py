@@ -1,4 +1,4 @@
-"""Why a module is where it is: what the judge says of moving it whole."""
+"""Explanations of a module's device, and the value of moving the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problem and plan files: written, read back equal, and refused with a name."""
+"""Problem and plan files: read back equal, and refusals that name the field."""
 
 from __future__ import annotations
 

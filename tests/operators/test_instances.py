@@ -1,4 +1,4 @@
-"""The instances that tests stand on: what they promise holds."""
+"""Properties of the instances that other tests use."""
 
 from __future__ import annotations
 

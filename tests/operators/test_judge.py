@@ -1,4 +1,4 @@
-"""The judge on examples by hand; `tests.operators.simulation.test_differential` has the rest."""
+"""The judge on hand-computed examples; `tests.operators.simulation.test_differential` has more."""
 
 from __future__ import annotations
 

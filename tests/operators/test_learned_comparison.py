@@ -1,4 +1,4 @@
-"""Comparisons at equal budgets."""
+"""Comparisons of learned planners at equal budgets."""
 
 from __future__ import annotations
 

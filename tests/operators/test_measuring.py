@@ -1,4 +1,4 @@
-"""Which steps of a block do not count."""
+"""Steps of a block that the measurement leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a plan runs a model, by module: every operator once, and short."""
+"""Summaries of a plan by module: every operator once, in few lines."""
 
 from __future__ import annotations
 

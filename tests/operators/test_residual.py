@@ -1,4 +1,4 @@
-"""The residual model: known biases are found on models held out, and noise is not corrected."""
+"""The residual model finds known biases on held-out models, and does not correct noise."""
 
 from __future__ import annotations
 

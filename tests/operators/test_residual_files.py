@@ -1,4 +1,4 @@
-"""Files of measured runs: read back equal, added to, and refused by name when they are damaged."""
+"""Files of measured runs: read back equal, extended, refused where damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan that is carried out computes what eager PyTorch computes."""
+"""An executed plan computes what eager PyTorch computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan for ``overlap serial`` is carried out serially, and computes the same."""
+"""A plan for ``overlap serial`` executes serially, with the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes are counted in 64 bits: what cannot bind does not, what cannot be counted is refused."""
+"""Byte counts in 64 bits: huge limits never bind, uncountable sizes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with checkpoints."""
+"""Training with activation checkpoints."""
 
 from __future__ import annotations
 

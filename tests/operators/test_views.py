@@ -1,4 +1,4 @@
-"""The self-contained page."""
+"""The self-contained page of a plan."""
 
 from __future__ import annotations
 

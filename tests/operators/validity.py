@@ -1,4 +1,4 @@
-"""Is a schedule possible? Written without the judge: from the problem's words alone."""
+"""Check that a schedule is possible, without the judge's code."""
 
 from __future__ import annotations
 

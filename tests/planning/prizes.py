@@ -1,4 +1,4 @@
-"""A wing that maximises: choose one prize; the largest is best."""
+"""A wing that maximises: choose one prize."""
 
 from __future__ import annotations
 

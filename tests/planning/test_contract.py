@@ -1,4 +1,4 @@
-"""A search that is broken off answers with what it found last."""
+"""Results of interrupted searches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to plan, said beside a plan: refused by both wings before anything is loaded."""
+"""Planning options beside a given plan are refused by both wings."""
 
 from __future__ import annotations
 

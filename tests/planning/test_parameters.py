@@ -1,4 +1,4 @@
-"""Planners with parameters: as text, mapping, file and object; what is wrong with them is told."""
+"""Parameters of planners as text, mapping, file and object, and their errors."""
 
 from __future__ import annotations
 

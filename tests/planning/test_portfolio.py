@@ -1,4 +1,4 @@
-"""The portfolio: the judge decides, bounds only rise, and the end is put into words."""
+"""The portfolio: judged candidates, rising bounds, and notes on its end."""
 
 from __future__ import annotations
 

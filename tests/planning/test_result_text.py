@@ -1,4 +1,4 @@
-"""What objects print."""
+"""Printed form of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking for plans: limits that are no limits, packages that are missing, plans from files."""
+"""`solve` and `compare`: time limits, missing packages, plans from files."""
 
 from __future__ import annotations
 

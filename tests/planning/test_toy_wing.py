@@ -1,4 +1,4 @@
-"""A fifth wing in one file: bin packing gets what every wing gets, without an edit elsewhere."""
+"""A fifth wing in one file, bin packing, needs no edit elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wings that are listed, registered, and offered by other distributions."""
+"""Registration of wings: listed, registered, from entry points."""
 
 from __future__ import annotations
 

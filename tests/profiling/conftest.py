@@ -1,4 +1,4 @@
-"""What a message costs is measured by the tests that are about it, and given to the others."""
+"""A fixed cost of messages, so that no test starts workers to measure it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine that others use is noticed before it is measured."""
+"""Detection of other load before a measurement."""
 
 from __future__ import annotations
 

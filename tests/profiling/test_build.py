@@ -1,4 +1,4 @@
-"""A graph on a cluster becomes a problem with the same names and measured costs."""
+"""Profiling: a graph on a cluster becomes a problem with measured costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole steps on every worker correct what the profile says of the devices."""
+"""Calibration of devices by whole steps on every worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPUs with more cores than this machine are not measured oversubscribed."""
+"""CPUs with more cores than this machine are not measured with too many threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Efficiencies below the peak: every kind of work has one, operators find theirs."""
+"""Efficiencies: one for every kind of work, and the lookup by operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that are here are measured, others are computed."""
+"""GPUs of this machine are measured, others are computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All operators together take a plain step, each of them its share with what follows it."""
+"""Measurement in place: a plain step's time is shared among its operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices that work side by side: what a plan's own steps say about its kind."""
+"""Interference between devices, estimated from the steps of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One operator at a time on made-up inputs."""
+"""Measurement of single operators on generated inputs."""
 
 from __future__ import annotations
 

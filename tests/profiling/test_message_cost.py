@@ -1,4 +1,4 @@
-"""What a message costs beside its link: found exactly where known, measured where not."""
+"""The cost of a message beside its link: fitted where known, else measured."""
 
 from __future__ import annotations
 

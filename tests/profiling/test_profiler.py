@@ -1,4 +1,4 @@
-"""Seconds of one device: measured, scaled once, computed where nothing could be measured."""
+"""Seconds of one device: measured, scaled once, else computed."""
 
 from __future__ import annotations
 

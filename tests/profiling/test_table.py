@@ -1,4 +1,4 @@
-"""A kept profile loses nothing, and says what it is."""
+"""Saved profiles are read back equal, with their machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of the graph."""
+"""Drawing of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of a run: a dot per step, a mark per event, hostile words stay words."""
+"""The history of a run: a dot per step, a mark per event, escaped text."""
 
 from __future__ import annotations
 

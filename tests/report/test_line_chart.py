@@ -1,4 +1,4 @@
-"""Lines through points: every point is inside of the drawing, names stand in the legend."""
+"""Line charts: points inside of the drawing, names in the legend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of spans become as many as can be seen."""
+"""Thousands of spans are merged to as many as can be drawn."""
 
 from __future__ import annotations
 

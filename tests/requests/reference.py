@@ -1,4 +1,4 @@
-"""A slow simulator on SimPy: servers are processes, the queue a list; the policy is the same."""
+"""Reference simulator on SimPy: servers as processes, the queue as a list, the same policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds reproduce published values, and no policy passes them."""
+"""Bounds reproduce published values, and no policy exceeds them."""
 
 from __future__ import annotations
 

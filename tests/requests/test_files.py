@@ -1,4 +1,4 @@
-"""Files read back equal; what is wrong in them is named."""
+"""Request files: read back equal, and errors that name the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitting: the compiled simulation is the judge's, and the search finds minima."""
+"""Fitting: the compiled simulation equals the judge, and the search finds minima."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue and servers: orders, slots used again, variants loaded in place of old ones."""
+"""Queue and servers: orders, reused slots, replaced variants."""
 
 from __future__ import annotations
 

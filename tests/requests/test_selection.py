@@ -1,4 +1,4 @@
-"""`auto` keeps central EDF's success and looks at no arrival times."""
+"""`auto` keeps central EDF's success and does not read arrival times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a service refuses, and that the message names it."""
+"""Refusals of services, with messages that name the field."""
 
 from __future__ import annotations
 

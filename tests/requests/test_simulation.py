@@ -1,4 +1,4 @@
-"""The simulator equals a slow one on SimPy, to the last bit, and refuses impossible dispatches."""
+"""The simulator equals a reference on SimPy to the last bit, and refuses impossible dispatches."""
 
 from __future__ import annotations
 

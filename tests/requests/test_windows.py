@@ -1,4 +1,4 @@
-"""Exact windows beside an enumeration of all schedules, and as a bound."""
+"""Exact windows against an enumeration of all schedules, and as a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests start with torchrun: sessions one after another, one of which loses a worker."""
+"""Sessions one after another under torchrun, one of which loses a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on CPUs in layouts that only GPUs have by themselves."""
+"""Sessions on CPUs in the layouts of processes and devices that GPUs have."""
 
 from __future__ import annotations
 

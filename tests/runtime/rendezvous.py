@@ -1,4 +1,4 @@
-"""NCCL at its worst, played by hand: whether the shares of a program come to their end.
+"""Simulate NCCL without buffering, to find deadlocks between the shares of a program.
 
 A process has a host and two streams, one that computes and one for all its untagged messages. A
 stream does one thing after the other; a message begins after what was asked of the computing

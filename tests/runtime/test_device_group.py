@@ -1,4 +1,4 @@
-"""Devices that share a process, and messages without tags, compute what eager computes."""
+"""Devices in one process, and messages without tags, give eager's results."""
 
 from __future__ import annotations
 

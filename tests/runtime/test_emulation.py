@@ -1,4 +1,4 @@
-"""A slower device takes its CPU time as many times as it is slower, however often it is asked."""
+"""Emulation of slower devices by CPU time."""
 
 from __future__ import annotations
 

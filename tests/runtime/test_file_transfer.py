@@ -1,4 +1,4 @@
-"""Files that travel in orders, with workers in this process."""
+"""File transfer in orders, with workers in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process, where the C library can be asked for it."""
+"""Freed memory stays with the process where the C library allows it."""
 
 from __future__ import annotations
 

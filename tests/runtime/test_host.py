@@ -1,4 +1,4 @@
-"""Which of a launcher's processes serves which device."""
+"""Devices of each process of a launcher."""
 
 from __future__ import annotations
 

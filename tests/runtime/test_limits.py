@@ -1,4 +1,4 @@
-"""Waits end."""
+"""Time limits of waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other processes take is told apart from what the session's own do."""
+"""Load of other processes is distinguished from the session's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's devices need is its own memory, and no pages of files."""
+"""Memory of a worker's devices: its own, without pages of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A placement changes between two steps and the numbers go on as if it had not."""
+"""A placement changes between two steps without changing results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of workers whose memory does not suffice."""
+"""Errors of workers that run out of memory."""
 
 from __future__ import annotations
 

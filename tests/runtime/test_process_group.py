@@ -1,4 +1,4 @@
-"""Workers find those of their own session, and nobody waits for ever."""
+"""Workers join their own session, and waiting is limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of killed processes go away, those of living ones stay."""
+"""Temporary folders of killed processes are removed, others are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes compute what one process computes, and never outlive their caller."""
+"""Workers compute what one process computes, and end with their caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers are told to be, on the hosts that are there."""
+"""Worker specifications on the available hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step put together from what its devices saw."""
+"""The record of a step, assembled from the logs of its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever tensors look like, a safetensors file takes them."""
+"""Tensors of every layout can be written to safetensors files."""
 
 from __future__ import annotations
 

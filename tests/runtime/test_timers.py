@@ -1,4 +1,4 @@
-"""Marks of a GPU are read on the host's clock; a fake GPU keeps the time."""
+"""GPU events on the host's clock, with a fake GPU."""
 
 from __future__ import annotations
 

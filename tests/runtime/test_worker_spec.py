@@ -1,4 +1,4 @@
-"""What a worker is told survives every way that it may be told."""
+"""Worker specifications survive every way of passing them."""
 
 from __future__ import annotations
 

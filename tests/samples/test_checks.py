@@ -1,4 +1,4 @@
-"""Sample problems that are refused."""
+"""Refusals of sample problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a node keeps or sends samples, against plans that can be priced by hand."""
+"""Explanations of kept and sent samples, against hand-computed plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of nodes and links, and what is said where they are wrong."""
+"""Files of nodes and links, and the messages about wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge against slow plain Python, and the transfers that it plays."""
+"""The judge against plain Python, and the transfers that it simulates."""
 
 from __future__ import annotations
 

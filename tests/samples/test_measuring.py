@@ -1,4 +1,4 @@
-"""From timed steps and files to speeds: made-up steps of known speeds come out as these."""
+"""Speeds fitted to steps and files of known speeds."""
 
 from __future__ import annotations
 

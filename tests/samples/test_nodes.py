@@ -1,4 +1,4 @@
-"""Nodes of wing 3 as processes, and as devices of a testbed."""
+"""Nodes as worker processes and as devices of a testbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""place_samples does from Python what ``samples run`` does."""
+"""`place_samples` gives the results of ``samples run``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems so small that every plan can be tried, and the trying of every plan."""
+"""Tiny problems of samples, and the enumeration of all their plans."""
 
 from __future__ import annotations
 

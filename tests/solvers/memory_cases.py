@@ -1,4 +1,4 @@
-"""Small PBQPs with memory over time, and every assignment of them."""
+"""Small PBQPs with memory over time, and the enumeration of all assignments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contest's file format."""
+"""The file format of the IOPDDL contest."""
 
 from __future__ import annotations
 

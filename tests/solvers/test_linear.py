@@ -1,4 +1,4 @@
-"""SCIP and HiGHS answer a program alike, and as trying every whole choice does."""
+"""SCIP and HiGHS agree with each other and with enumeration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Value and peak of an assignment against the slow count."""
+"""Value and peak of an assignment against slow counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cheapest cut."""
+"""Minimum cuts."""
 
 from __future__ import annotations
 

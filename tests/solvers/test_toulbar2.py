@@ -1,4 +1,4 @@
-"""Our engine against toulbar2, and toulbar2 against brute force."""
+"""The PBQP engine against toulbar2, and toulbar2 against brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A second exact engine for small PBQPs, with or without memory: toulbar2.
+"""Solve small PBQPs, with or without memory, by toulbar2 as a second exact engine.
 
 toulbar2 (github.com/toulbar2/toulbar2, MIT) solves cost function networks by branch and bound
 with soft arc consistency.

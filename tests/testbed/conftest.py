@@ -1,4 +1,4 @@
-"""Testbeds for tests: real ones, made as root and removed whatever happens."""
+"""Testbeds for tests: made as root, and removed whatever happens."""
 
 from __future__ import annotations
 

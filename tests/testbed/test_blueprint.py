@@ -1,4 +1,4 @@
-"""What a cluster asks of one machine."""
+"""CPUs, addresses and links that a cluster takes of one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link emulator, with sockets in the place of devices and a clock that we turn."""
+"""The link emulator, with sockets for devices and a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups of both versions, on folders that look like them."""
+"""Control groups of both versions, on imitated folders."""
 
 from __future__ import annotations
 

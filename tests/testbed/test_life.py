@@ -1,4 +1,4 @@
-"""A testbed under any sequence of orders and accidents: it works, or says that it does not."""
+"""A testbed under random sequences of commands and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that the emulator shares with whoever changes a link."""
+"""The table that the emulator shares with those who change a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TCP must do in a namespace, on folders that look like the kernel's."""
+"""TCP settings of a namespace, on imitated kernel folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process takes its handle."""
+"""A process that enters a node of a testbed."""
 
 from __future__ import annotations
 

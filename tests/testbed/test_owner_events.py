@@ -1,4 +1,4 @@
-"""What the emulator watches, on records of nothing."""
+"""Events that the emulator waits for, on empty records."""
 
 from __future__ import annotations
 

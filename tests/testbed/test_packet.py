@@ -1,4 +1,4 @@
-"""The bytes of a packet that the emulator reads and changes."""
+"""Packet fields that the emulator reads and changes."""
 
 from __future__ import annotations
 

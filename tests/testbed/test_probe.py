@@ -1,4 +1,4 @@
-"""A probe measures the link, not how soon the processes at its ends wake up."""
+"""A probe measures the link, without the wake-up time of its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of what was made."""
+"""The record of a testbed."""
 
 from __future__ import annotations
 

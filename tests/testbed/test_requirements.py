@@ -1,4 +1,4 @@
-"""What is said where no testbed can be made."""
+"""Messages where no testbed can be made."""
 
 from __future__ import annotations
 

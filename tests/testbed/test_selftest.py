@@ -1,4 +1,4 @@
-"""The self-test measures what is there, whatever was asked."""
+"""The self-test measures what exists, not what was requested."""
 
 from __future__ import annotations
 

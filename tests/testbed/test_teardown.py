@@ -1,4 +1,4 @@
-"""When a testbed ends: runs that share one, each a process of its own."""
+"""The end of a testbed that several runs share, each a process of its own."""
 
 from __future__ import annotations
 

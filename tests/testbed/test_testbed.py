@@ -1,4 +1,4 @@
-"""Real testbeds: up, changed, broken, down; nothing of others is touched, nothing is left."""
+"""Real testbeds: up, changed, broken, down, without leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files: what they become, and what is refused."""
+"""ONNX files: their graphs, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO models: what they become, and what is refused."""
+"""OpenVINO models: their graphs, and refusals."""
 
 from __future__ import annotations
 

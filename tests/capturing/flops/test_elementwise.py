@@ -1,4 +1,4 @@
-"""FLOPs per element, by windows, sorting, transforms."""
+"""FLOPs of elementwise operations, pooling windows, sorting and transforms."""
 
 from __future__ import annotations
 

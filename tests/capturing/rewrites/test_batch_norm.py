@@ -1,4 +1,4 @@
-"""Normalisation layers: what they update is seen, whatever the variant."""
+"""Normalisation layers: their updates of buffers are captured in every variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks with the strides of eager mode."""
+"""Dropout masks have the strides of eager mode."""
 
 from __future__ import annotations
 

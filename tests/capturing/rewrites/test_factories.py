@@ -1,4 +1,4 @@
-"""Fills that read a tensor for its shape alone."""
+"""Fills that read a tensor only for its shape."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - what `forward` does is said by the class
-"""What is made of constants alone may decide a branch; what is not may not."""
+"""Branches on values computed from constants are captured; branches on inputs are refused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: D102 - what `forward` does is said by the class
-"""Random numbers that checkpointing draws a second time are drawn once."""
+"""Random numbers that checkpointing draws twice are drawn once."""
 
 from __future__ import annotations
 

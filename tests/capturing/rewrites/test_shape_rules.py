@@ -1,4 +1,4 @@
-"""Shapes that PyTorch's own rule refuses and its kernels take."""
+"""Shapes that PyTorch's meta functions refuse and its kernels accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo against what its papers and other implementations publish."""
+"""Models of the zoo against published numbers."""
 
 from __future__ import annotations
 

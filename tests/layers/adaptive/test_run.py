@@ -1,4 +1,4 @@
-"""A layer plan's training goes on when a worker slows down or is killed; real processes."""
+"""Training of a layer plan continues when a worker slows down or is killed."""
 
 from __future__ import annotations
 

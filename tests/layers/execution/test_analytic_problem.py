@@ -1,4 +1,4 @@
-"""Costs of layers computed from a model and a cluster, beside those that a worker counts."""
+"""Costs computed from a model and a cluster, against those that a worker counts."""
 
 from __future__ import annotations
 

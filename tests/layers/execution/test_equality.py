@@ -1,4 +1,4 @@
-"""Every strategy gives the loss and the gradients of one process: real processes, gloo."""
+"""Every strategy gives the loss and the gradients of one process, on gloo workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""place_training: refusals and notes; real processes."""
+"""`place_training`: refusals and notes, on worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How slow a worker is, apart from what others do to it."""
+"""Timing of a worker's own speed, apart from other load."""
 
 from __future__ import annotations
 

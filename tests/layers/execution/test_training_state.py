@@ -1,4 +1,4 @@
-"""Training goes from plan to plan with its parameters and optimizer states."""
+"""Parameters and optimizer states move from plan to plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How calls pass on values that are split."""
+"""Propagation of split values through calls."""
 
 from __future__ import annotations
 

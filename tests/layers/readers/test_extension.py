@@ -1,4 +1,4 @@
-"""Profiles of single passes taken apart again into what they were made of."""
+"""Profiles of single passes decomposed into their known parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Piper's inputs: published values, and what is refused."""
+"""Piper's inputs: published values, and refusals."""
 
 from __future__ import annotations
 

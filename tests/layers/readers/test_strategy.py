@@ -1,4 +1,4 @@
-"""Measured plans: what is read, what is never read, and how near the predictions are."""
+"""Files of measured plans: fields that are read or ignored, and prediction errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device becomes slow for real, and the run moves away from it without losing a bit."""
+"""A device really slows down, and the run migrates from it without losing a bit."""
 
 from __future__ import annotations
 

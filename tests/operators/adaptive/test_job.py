@@ -1,4 +1,4 @@
-"""What a job says of its size, and where it opens its sessions."""
+"""The size of a job, and the devices of its sessions."""
 
 from __future__ import annotations
 

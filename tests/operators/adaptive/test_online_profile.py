@@ -1,4 +1,4 @@
-"""The online profile tells a slow device from a wrongly measured operator."""
+"""The online profile distinguishes slow devices from wrongly measured operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is probed of that which the steps do not show."""
+"""Probes of devices and links that the steps do not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans for a running job."""
+"""Plans for a running job, in a process of their own."""
 
 from __future__ import annotations
 

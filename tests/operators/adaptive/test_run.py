@@ -1,4 +1,4 @@
-"""A run loses nothing: killed workers, at any moment, leave the same numbers behind."""
+"""Adaptive runs keep exact results when workers are killed at any moment."""
 
 from __future__ import annotations
 

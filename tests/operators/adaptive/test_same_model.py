@@ -1,4 +1,4 @@
-"""Snapshots of models that are almost the same."""
+"""Snapshots of slightly different models are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accumulation, clipping, casts and scales of a step, interpreted beside eager PyTorch."""
+"""Accumulation, clipping, casts and scaling of a step, interpreted, equal eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with a user's optimizer on workers, beside an ordinary loop."""
+"""Training with a custom optimizer on workers equals an ordinary loop."""
 
 from __future__ import annotations
 

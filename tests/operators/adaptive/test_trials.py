@@ -1,4 +1,4 @@
-"""Plans tried before a run: the fastest for real is taken, whatever was said."""
+"""Plan trials before a run: the plan that is measured fastest wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of problems and plans under attack: read, or an error that says what, where and next."""
+"""Corrupted files of problems and plans: read, or an error that names file, field and fix."""
 
 from __future__ import annotations
 

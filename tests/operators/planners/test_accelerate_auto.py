@@ -1,4 +1,4 @@
-"""accelerate's map as a plan: operators follow the map, and what it cannot do is said."""
+"""accelerate's map as a plan: operators follow the map, and its limits are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A problem as a chain: the line, its units, what crosses cuts, merged units."""
+"""Chains: the order of operators, units, tensors across cuts, merged units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages with copies on devices that differ."""
+"""Copied stages on heterogeneous devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPOP: the whole critical path, its device, the paper's example and published values."""
+"""CPOP: the critical path on one device, the paper's example and published values."""
 
 from __future__ import annotations
 

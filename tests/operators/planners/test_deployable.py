@@ -1,4 +1,4 @@
-"""The simplest plan within a tolerance: brute force on tiny models, and what must never happen."""
+"""The simplest plan within a tolerance, against brute force on tiny models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact throughput: brute force on small problems, published values, and proofs that are right."""
+"""Exact throughput against brute force and published values, and correct proofs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HEFT against its published value, an oracle column, and the mistakes others make."""
+"""HEFT against published values and a reference table."""
 
 from __future__ import annotations
 

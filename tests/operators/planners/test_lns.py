@@ -1,4 +1,4 @@
-"""LNS: windows are solved to the optimum, plans are never worse, the same seed the same plan."""
+"""LNS: optimal windows, plans never worse, the same plan from the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minimum cuts for problems in which one thing runs at a time."""
+"""Minimum cuts, for problems with serial execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue search: the optimum where plans can be counted, never worse than what it starts from."""
+"""Queue search against enumeration, and never worse than its start."""
 
 from __future__ import annotations
 

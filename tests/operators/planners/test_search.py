@@ -1,4 +1,4 @@
-"""Search and auto: never worse than where they start, repeatable, and they stop when told."""
+"""Search and auto: never worse than their start, deterministic, and interruptible."""
 
 from __future__ import annotations
 

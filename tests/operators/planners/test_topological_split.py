@@ -1,4 +1,4 @@
-"""Stretches of a topological order: what is needed late is not taken for early."""
+"""Stretches of a topological order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dag files: read as told, and refused with file and field."""
+"""dag files: values, and refusals with file and field."""
 
 from __future__ import annotations
 

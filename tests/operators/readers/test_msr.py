@@ -1,4 +1,4 @@
-"""Workloads with accelerators around host memory: published splits, quirks, kind refusals."""
+"""Workloads with accelerators around host memory: published splits, variants, refusals."""
 
 from __future__ import annotations
 

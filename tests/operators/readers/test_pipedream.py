@@ -1,4 +1,4 @@
-"""Profiles of PipeDream: published sums, the backward pass, kind refusals."""
+"""Profiles of PipeDream: published sums, the backward pass, refusals."""
 
 from __future__ import annotations
 

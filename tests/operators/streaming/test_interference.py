@@ -1,4 +1,4 @@
-"""What a stream through several devices shows about how they slow each other."""
+"""Interference of devices, estimated from a stream through several of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predicted stream: period, latency and how many samples are in flight."""
+"""Prediction of a stream: period, latency and samples in flight."""
 
 from __future__ import annotations
 

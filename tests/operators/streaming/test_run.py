@@ -1,4 +1,4 @@
-"""A plan that is executed for a stream of samples, measured and compared with eager PyTorch."""
+"""Plans executed for a stream of samples, measured and compared with eager PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: what a stream executes without waiting in between."""
+"""Segments: parts of a stream that run without waiting."""
 
 from __future__ import annotations
 

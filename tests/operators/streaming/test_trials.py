@@ -1,4 +1,4 @@
-"""Streams of several plans, executed in turns: which one is taken, and what is learned of it."""
+"""Trials of streams: the plan that is taken, and the corrected costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One word on which devices can send to which."""
+"""Pairs of devices that can send to each other."""
 
 from __future__ import annotations
 

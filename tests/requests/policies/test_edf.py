@@ -1,4 +1,4 @@
-"""Central EDF plans with all that a request takes."""
+"""Central EDF accounts for all of a request's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rolling horizon has seen of the load."""
+"""The load that the rolling horizon observes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opportunity costs: what is started, what waits, and what is refused."""
+"""Opportunity costs: requests that start, wait, or are refused."""
 
 from __future__ import annotations
 

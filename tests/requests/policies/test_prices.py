@@ -1,4 +1,4 @@
-"""Prices of machine time beside the dual of the fluid program."""
+"""Prices of machine time against the dual of the fluid program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SlackFit-like decides as its rule says, request by request."""
+"""SlackFit-like follows its rule, request by request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small families for tests, written without training."""
+"""Small model families for tests, without training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of a fleet whose processes answer at once, without any process."""
+"""Changes of a fleet, with simulated processes."""
 
 from __future__ import annotations
 

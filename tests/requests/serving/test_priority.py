@@ -1,4 +1,4 @@
-"""What answers clients is scheduled before what computes."""
+"""Scheduling priority of the process that answers clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers as actors of Ray: answers, actors that are killed and stopped."""
+"""Servers as Ray actors: answers, killed and stopped actors."""
 
 from __future__ import annotations
 

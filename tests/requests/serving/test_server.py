@@ -1,4 +1,4 @@
-"""The real server with its clients: worker processes, HTTP, faults, changes while it runs."""
+"""The server with clients: worker processes, HTTP, faults, changes while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers' processes of this machine."""
+"""Server processes of this machine."""
 
 from __future__ import annotations
 

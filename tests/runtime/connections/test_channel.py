@@ -1,4 +1,4 @@
-"""Messages through pipes and into other processes."""
+"""Messages through pipes and between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are data, and come back as they were."""
+"""Encoding and decoding of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames are read in any pieces, as `Connection` wrote them."""
+"""Frames are read in pieces of any size, in the format of `Connection`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers end with the block that they were started in."""
+"""Workers end with the block that started them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that read nothing any more hold up nobody, neither an order nor the end."""
+"""A worker that reads nothing delays neither an order nor the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes start, end and are seen to end, whatever happens to the fork server."""
+"""Worker processes: start, end, and detection of their end, also without the fork server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker program as Ray actors: two Ray nodes whose custom resources name the cluster's."""
+"""The worker program as Ray actors, on two Ray nodes."""
 
 from __future__ import annotations
 

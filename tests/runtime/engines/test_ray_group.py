@@ -1,4 +1,4 @@
-"""Actors that answer, raise, stay silent or die, told by a stand-in for Ray."""
+"""A group of actors that answer, raise, hang or die, with a stand-in for Ray."""
 
 from __future__ import annotations
 

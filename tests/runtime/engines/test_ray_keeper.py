@@ -1,4 +1,4 @@
-"""What a killed launcher has started of Ray ends, and nothing else does."""
+"""The keeper ends the Ray processes of a killed launcher, and no others."""
 
 from __future__ import annotations
 

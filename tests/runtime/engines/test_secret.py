@@ -1,4 +1,4 @@
-"""A secret that only this user knows, or an error that says who else may."""
+"""Files of secrets: readable by this user only, else an error."""
 
 from __future__ import annotations
 

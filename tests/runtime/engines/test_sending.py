@@ -1,4 +1,4 @@
-"""What is sent arrives whole, however late and slowly it is read."""
+"""Messages arrive complete, however late and slowly they are read."""
 
 from __future__ import annotations
 

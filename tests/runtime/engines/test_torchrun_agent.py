@@ -1,4 +1,4 @@
-"""What torchrun's processes do when its agent is gone."""
+"""Processes of torchrun whose agent is gone."""
 
 from __future__ import annotations
 

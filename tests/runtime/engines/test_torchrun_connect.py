@@ -1,4 +1,4 @@
-"""Rank 0 is found through a store that anyone may read and change."""
+"""Finding rank 0 through a store that every user may read and change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of a session under torchrun, as far as the coordinator alone can see them."""
+"""The workers of a session under torchrun, as the coordinator sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a message over an emulated link is due, and that the moment travels with it."""
+"""Arrival times of messages over an emulated link."""
 
 from __future__ import annotations
 

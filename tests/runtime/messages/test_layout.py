@@ -1,4 +1,4 @@
-"""Which process drives which device, and what carries tensors between them."""
+"""The processes of devices, and the transports between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages without tags are named in one order at both ends, and nobody waits for ever."""
+"""Messages without tags have one order at both ends, and no deadlock."""
 
 from __future__ import annotations
 

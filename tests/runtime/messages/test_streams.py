@@ -1,4 +1,4 @@
-"""What moves without a GPU: nothing that a later change of the source could reach."""
+"""Copies without a GPU are safe from later changes of their source."""
 
 from __future__ import annotations
 

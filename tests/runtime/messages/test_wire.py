@@ -1,4 +1,4 @@
-"""Tensors keep their bits and their layout on the wire."""
+"""Tensors keep bits and layout when they are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of one step from machines whose clocks differ."""
+"""Logs of one step from machines with different clocks."""
 
 from __future__ import annotations
 

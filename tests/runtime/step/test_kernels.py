@@ -1,4 +1,4 @@
-"""A program captured on a CPU runs on GPUs: played with fake tensors, which have devices."""
+"""A program captured on a CPU runs on GPUs, tested with fake tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A placed program is cut so that every value is where it is actor_options, once."""
+"""Partition of a placed program: every value is where it is needed, once."""
 
 from __future__ import annotations
 

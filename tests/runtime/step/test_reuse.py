@@ -1,4 +1,4 @@
-"""An activation writes over its input only where nobody else can see that."""
+"""Activations overwrite their input only where no other operator reads it."""
 
 from __future__ import annotations
 

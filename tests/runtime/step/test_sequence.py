@@ -1,4 +1,4 @@
-"""A watched step reads every operator's span from its own device's timer."""
+"""A profiled step reads every operator's span from its own device's timer."""
 
 from __future__ import annotations
 

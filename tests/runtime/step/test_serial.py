@@ -1,4 +1,4 @@
-"""One operator or transfer at a time: control passes on, and no process waits in a circle."""
+"""Serial execution: one operator or transfer at a time, without deadlock."""
 
 from __future__ import annotations
 

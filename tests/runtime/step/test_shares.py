@@ -1,4 +1,4 @@
-"""Devices that share a process take turns in the predicted order."""
+"""Devices that share a process run in the predicted order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream of samples gives what each of them gives alone, however many are in flight."""
+"""A stream returns for each sample what the model returns, at any number in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled balance against slow plain Python that adds everything up anew for every move.
+"""The compiled balance against plain Python that recomputes everything at every move.
 
 Times are multiples of 1/64, so that sums are exact whatever their order, and so are decisions.
 """

@@ -1,4 +1,4 @@
-"""A plan in the making: what it runs along is what follows from its flows, and no limit breaks."""
+"""The state of a plan under construction follows from its flows, within all limits."""
 
 from __future__ import annotations
 

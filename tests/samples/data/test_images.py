@@ -1,4 +1,4 @@
-"""Which images a run trains on."""
+"""The images that a run trains on."""
 
 from __future__ import annotations
 

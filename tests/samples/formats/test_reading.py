@@ -1,4 +1,4 @@
-"""Files of nodes and links under attack: a problem, or an error that says what, where and next."""
+"""Corrupted files of nodes and links: read, or an error that names file, field and fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file says survives being read and written, to the last bit."""
+"""Files survive being read and written, to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that really move between processes."""
+"""Moves of files between processes."""
 
 from __future__ import annotations
 

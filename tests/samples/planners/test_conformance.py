@@ -1,4 +1,4 @@
-"""Every planner of wing 3 keeps to the conformance kit."""
+"""Every planner of samples passes the conformance kit."""
 
 from __future__ import annotations
 

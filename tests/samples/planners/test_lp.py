@@ -1,4 +1,4 @@
-"""Fractional plans become whole ones and break no limit by it."""
+"""Rounding of fractional plans keeps every limit."""
 
 from __future__ import annotations
 

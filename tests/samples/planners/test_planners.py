@@ -1,4 +1,4 @@
-"""What every planner of wing 3 must keep to, and how near each comes to the best."""
+"""Rules that every planner of samples keeps, and its distance from the optimum."""
 
 from __future__ import annotations
 

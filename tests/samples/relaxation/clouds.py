@@ -1,4 +1,4 @@
-"""Small clouds in every mode, with limits of every kind, for the linear program."""
+"""Small random problems in every mode, with limits of every kind, for the linear program."""
 
 from __future__ import annotations
 

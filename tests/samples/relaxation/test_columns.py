@@ -1,4 +1,4 @@
-"""Column generation from few columns against the whole program."""
+"""Column generation from few columns against the complete program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in whole numbers admit every plan that the judge admits, at no more than its value."""
+"""Integer rows admit every plan that the judge admits, at no more than its value."""
 
 from __future__ import annotations
 

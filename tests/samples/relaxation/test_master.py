@@ -1,4 +1,4 @@
-"""The master with every column against the whole program, written in loops and solved by scipy."""
+"""The master with all columns against the program in plain loops, solved by scipy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing fits only where nothing fits by the judge's own measure."""
+"""Infeasibility is reported only where the judge admits no plan."""
 
 from __future__ import annotations
 

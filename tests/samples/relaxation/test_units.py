@@ -1,4 +1,4 @@
-"""Times of about 1 for solvers: nothing is rounded, and bounds hold where times are tiny."""
+"""Scaling of times for solvers: no rounding, and valid bounds for tiny times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node sends of its gradients, against the plain sum."""
+"""Gradients that a node sends, against the plain sum."""
 
 from __future__ import annotations
 

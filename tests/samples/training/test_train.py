@@ -1,4 +1,4 @@
-"""Training together against one node alone."""
+"""Training on several nodes against training on one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of runs of wing 3: whole, alone, with what happened; hostile names stay names."""
+"""Pages of runs: complete, self-contained, with events and escaped names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan of wing 3 as text."""
+"""Printed tables of sample plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""As many calls as anyone may say."""
+"""The limit on the number of calls."""
 
 from __future__ import annotations
 

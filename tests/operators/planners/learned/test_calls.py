@@ -1,4 +1,4 @@
-"""Placements made into calls: always valid, and unchanged where nothing is to be mended."""
+"""Placements become calls: always valid, and unchanged where they were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DOPPLER: episodes against a plain computation, likelihoods against episodes, what it promises."""
+"""DOPPLER: episodes against a plain computation, likelihoods against episodes, guarantees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counting, penalties, repair and what is kept of judged placements."""
+"""Counting, penalties, repair and storage of judged placements."""
 
 from __future__ import annotations
 

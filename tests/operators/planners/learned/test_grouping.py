@@ -1,4 +1,4 @@
-"""Groups that a policy places as one."""
+"""Groups of operators that a policy places together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HSDAG: determinism, quirks as published, and answers no worse than trivial ones."""
+"""HSDAG: determinism, published behaviour, and values no worse than trivial plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning from measured runs: rehearsal, error bars, refusals, the final in turns."""
+"""Learning from measured runs: rehearsal, error bars, refusals, the last trial in turns."""
 
 from __future__ import annotations
 

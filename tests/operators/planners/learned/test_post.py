@@ -1,4 +1,4 @@
-"""Post and the baselines that only draw or walk."""
+"""Post, and the baselines that only draw or walk at random."""
 
 from __future__ import annotations
 

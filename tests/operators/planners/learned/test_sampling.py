@@ -1,4 +1,4 @@
-"""Settings of torch while a planner learns."""
+"""PyTorch's settings while a planner learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transfer policy: shipped parameters, determinism, answers no worse than HEFT."""
+"""The transfer policy: shipped parameters, determinism, values no worse than HEFT."""
 
 from __future__ import annotations
 

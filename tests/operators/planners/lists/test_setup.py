@@ -1,4 +1,4 @@
-"""What list schedulers share: budgets that shrink until a plan fits, or time is up."""
+"""The shared setup of list schedulers: memory budgets shrink until a plan fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device map against accelerate itself, module by module."""
+"""The device map equals accelerate's, module by module."""
 
 from __future__ import annotations
 

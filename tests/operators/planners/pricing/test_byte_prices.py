@@ -1,4 +1,4 @@
-"""Prices of bytes bring PBQP within memories that are short, and do nothing elsewhere."""
+"""Prices of bytes let PBQP fit limited memory, and change nothing elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement as a PBQP: what its edges say about the true total time."""
+"""Placement as a PBQP: its edge costs against the true total time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bound where one thing runs at a time never costs a plan that is there."""
+"""A failed bound never costs a plan that was found."""
 
 from __future__ import annotations
 

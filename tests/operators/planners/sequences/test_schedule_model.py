@@ -1,4 +1,4 @@
-"""The model of schedules, where costs are finite and practically infinite."""
+"""The schedule model with very large costs."""
 
 from __future__ import annotations
 

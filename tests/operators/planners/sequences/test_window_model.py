@@ -1,4 +1,4 @@
-"""A window's model, where costs are finite and practically infinite."""
+"""The window model with very large costs."""
 
 from __future__ import annotations
 

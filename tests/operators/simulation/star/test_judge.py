@@ -1,4 +1,4 @@
-"""Values of many placements through host memory, against the judge one by one."""
+"""Batch values of placements through host memory equal those of the judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads of ideals stay exact beside numbers that are practically infinite."""
+"""Loads of ideals stay exact beside very large costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages by CP-SAT, where a number is too large for the solver."""
+"""Stages by CP-SAT, with numbers that are too large for the solver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Annealing over links keeps to its time."""
+"""The time limit of annealing over links."""
 
 from __future__ import annotations
 

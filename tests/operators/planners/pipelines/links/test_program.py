@@ -1,4 +1,4 @@
-"""The program over links is built in time, or not at all."""
+"""The time limit on building the program over links."""
 
 from __future__ import annotations
 

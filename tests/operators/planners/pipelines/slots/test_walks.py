@@ -1,4 +1,4 @@
-"""Walks of annealing end when they are told to, and are never worse than their start."""
+"""Annealing walks stop when they are interrupted, and are never worse than their start."""
 
 from __future__ import annotations
 
