@@ -1,4 +1,4 @@
-"""TrainingLoop: an ordinary loop, ordinary results."""
+"""`TrainingLoop` gives the results of an ordinary loop."""
 
 from __future__ import annotations
 
