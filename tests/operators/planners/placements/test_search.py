@@ -1,4 +1,4 @@
-"""Local moves: what they keep, and that their word is the judge's."""
+"""Local moves keep the rules, and their values are the judge's."""
 
 from __future__ import annotations
 
@@ -53,6 +53,22 @@ def test_no_placement_is_better_where_there_are_few(seed: int, objective: Object
         patch.setattr(search, "BLOCK", 7)
         best = improve(judge, groups, start, moves=int(kept.sum()), heat=0.0, seed=0)
     assert best.score == min(Score(*pair) for pair in zip(over, values, strict=True))
+
+
+def test_many_operators_with_one_device_each_are_no_digits() -> None:
+    """NumPy counts in 64 digits at most; a run with one device left has an operator in each."""
+    n = 100
+    compute_s = np.full((n, 2), [1.0, np.inf])
+    compute_s[n - 1] = [2.0, 1.0]
+    problem = tiny(compute_s)
+    start = score_all(Judge(problem), [np.zeros(n, dtype=np.int64)])[0]
+    best = improve(Judge(problem), groups_of(problem), start, moves=1000, heat=1.0, seed=0)
+    assert best.place.tolist() == [0] * (n - 1) + [1]
+    compute_s[n - 1, 1] = np.inf
+    problem = tiny(compute_s)
+    alone = score_all(Judge(problem), [np.zeros(n, dtype=np.int64)])[0]
+    best = improve(Judge(problem), groups_of(problem), alone, moves=1000, heat=1.0, seed=0)
+    assert best.place.tolist() == [0] * n
 
 
 def test_same_seed_same_walk() -> None:

@@ -120,14 +120,19 @@ def improve(
 def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) -> Start:
     """The start, or the first of the placements that are best under its order, if it is better."""
     devices, best = [np.flatnonzero(row) for row in groups.allowed], start
-    sizes = [len(each) for each in devices]
+    # Those with a single device have no digit: NumPy counts in at most 64 of them.
+    free = [g for g, each in enumerate(devices) if len(each) != 1]
+    single = np.array([each[0] if len(each) else 0 for each in devices])
+    sizes = [len(devices[g]) for g in free]
     count = math.prod(sizes)
     for first in range(0, count, BLOCK):
         if time.perf_counter() >= deadline_s:
             break
-        digits = np.unravel_index(np.arange(first, min(first + BLOCK, count)), sizes)
-        columns = [each[digit] for each, digit in zip(devices, digits, strict=True)]
-        places = np.stack(columns, axis=1)[:, groups.group]
+        block = np.arange(first, min(first + BLOCK, count))
+        columns = np.tile(single, (len(block), 1))
+        for g, digit in zip(free, np.unravel_index(block, sizes) if free else (), strict=True):
+            columns[:, g] = devices[g][digit]
+        places = columns[:, groups.group]
         values, over = judge.many(places, start.order, start.dispatch)
         k = np.lexsort((values, over))[0]
         score = Score(float(over[k]), float(values[k]))
