@@ -223,3 +223,26 @@ def test_the_fork_server_may_begin_before_the_first_worker(monkeypatch: pytest.M
 
     monkeypatch.setattr(process.forkserver, "ensure_running", none)
     process.begin_fork_server(PLACED_STEPS)
+
+
+def test_threads_that_start_workers_leave_the_main_module_alone() -> None:
+    """The second one waits for the first, whose stand-in it would else put back at its end."""
+    main, inside, done = sys.modules["__main__"], threading.Event(), threading.Event()
+
+    def hide(until: threading.Event) -> None:
+        with process.main_hidden():
+            inside.set()
+            until.wait()
+
+    first = threading.Thread(target=hide, args=(done,))
+    first.start()
+    inside.wait()
+    inside.clear()
+    second = threading.Thread(target=hide, args=(done,))
+    second.start()
+    assert not inside.wait(0.1)
+    done.set()
+    first.join()
+    second.join()
+    assert inside.is_set()
+    assert sys.modules["__main__"] is main

@@ -203,14 +203,19 @@ def _handle_of(pid: int) -> int | None:
 def main_hidden() -> Iterator[None]:
     """Keep a starting worker from executing the caller's script again.
 
-    Workers need nothing of it, and a script of three lines has no ``__main__`` guard.
+    Workers need nothing of it, and a script of three lines has no ``__main__`` guard. One thread at
+    a time: another one would take the stand-in for the script, and leave it there.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _HIDING:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+_HIDING = threading.Lock()
 
 
 def fork_server_context(preloaded: Sequence[str]) -> ForkServerContext:
