@@ -1,4 +1,4 @@
-"""Memory over time kept by runs and in a tree, and regions chosen anew, against counting."""
+"""Memory over time in runs and in a tree, and rebuilt regions, against counting."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_runs_and_tree_count_what_is_used() -> None:
         for _ in range(5):
             nodes = np.sort(rng.permutation(problem.n)[:4])
             choice[nodes] = rng.integers(0, width[nodes])
-            row, over = exchange(a, loads, state, nodes, choice[nodes])
+            row, over = exchange(loads, state, nodes, choice[nodes])
             counted = np.array([used(problem, choice, t) for t in c.moment]) - problem.limit
             assert (loaded(a, loads, choice) - loads.room).tolist() == counted.tolist()
             assert over == counted.max()

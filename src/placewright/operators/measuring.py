@@ -153,10 +153,8 @@ def load_plan(
 
 def execution_order(problem: OperatorProblem, judgement: OperatorJudgement) -> list[int]:
     """Operators by predicted start, ties in topological order: what each worker follows."""
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
-    order: IntArray = np.lexsort((position, judgement.op_start_s))
-    return [int(i) for i in order]
+    order: IntArray = np.lexsort((problem.topology.position, judgement.op_start_s))
+    return order.tolist()
 
 
 def measured_trace(problem: OperatorProblem, record: StepRecord) -> Trace:

@@ -217,6 +217,11 @@ class OperatorProblem:
         """The tensor that each entry of `consumers` reads."""
         return np.repeat(np.arange(self.t), np.diff(self.consumer_offsets))
 
+    @property
+    def consumed_from(self) -> IntArray:
+        """The producer of what each entry of `consumers` reads."""
+        return self.tensor_producer[self.consumed]
+
     def readers(self, tensor: int) -> IntArray:
         """Operators that read a tensor."""
         return self.consumers[self.consumer_offsets[tensor] : self.consumer_offsets[tensor + 1]]

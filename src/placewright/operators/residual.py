@@ -232,7 +232,7 @@ def _bytes(p: OperatorProblem) -> FloatArray:
     """Shape (operators,): what each reads, writes and keeps."""
     found = np.array(p.resident_bytes, dtype=np.float64)
     np.add.at(found, p.tensor_producer, p.tensor_bytes)
-    np.add.at(found, p.consumers, np.repeat(p.tensor_bytes, np.diff(p.consumer_offsets)))
+    np.add.at(found, p.consumers, p.tensor_bytes[p.consumed])
     return found
 
 

@@ -26,10 +26,8 @@ def home_bytes(p: OperatorProblem) -> FloatArray:
 def views(p: OperatorProblem) -> IntArray:
     """Views of tensors, each before what it is a view of."""
     found = np.flatnonzero(p.alias_of >= 0)
-    rank = np.empty(p.n, dtype=np.int64)
-    rank[p.topology.order] = np.arange(p.n)
     # A view's producer reads its base, and so comes later in the topological order than the base's.
-    return found[np.argsort(-rank[p.tensor_producer[found]], kind="stable")]
+    return found[np.argsort(-p.topology.position[p.tensor_producer[found]], kind="stable")]
 
 
 UNLIMITED = 2**62

@@ -31,6 +31,13 @@ class Topology:
     out_offsets: IntArray
     out_tensors: IntArray
 
+    @property
+    def position(self) -> IntArray:
+        """Shape (n,): place of each operator in `order`."""
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = np.arange(len(self.order))
+        return found
+
     def read_by(self, operator: int) -> IntArray:
         """Tensors that an operator reads."""
         return self.in_tensors[self.in_offsets[operator] : self.in_offsets[operator + 1]]

@@ -50,12 +50,12 @@ def improve_region(core: Core, s: State, rng: np.random.Generator, size: int, he
         # Dearer prices would only make it dearer still.
         if change > -heat * np.log(max(draws[1], 1e-300)):
             return 0.0
-        row, over = exchange(arrays, loads, s, nodes, answer.choice)
+        row, over = exchange(loads, s, nodes, answer.choice)
         if row < 0:
             return change
         # Does not fit: back, and raise the fullest row's price by what would have made both answers
         # equal, more with every attempt.
-        exchange(arrays, loads, s, nodes, before)
+        exchange(loads, s, nodes, before)
         own = part.cost + memory_cost
         gain = evaluate(part._replace(cost=own), before) - answer.value
         each = max(float(gain), abs(change), 1e-9 * abs(now)) / over * 1.5**attempt
@@ -162,9 +162,7 @@ def charge(
 
 
 @njit_cached
-def exchange(
-    arrays: Arrays, loads: Loads, s: State, nodes: IntArray, options: IntArray
-) -> tuple[int, int]:
+def exchange(loads: Loads, s: State, nodes: IntArray, options: IntArray) -> tuple[int, int]:
     """Put the region's nodes to these options: the row that overflows most (or -1), by how much."""
     for k in range(len(nodes)):
         if s.choice[nodes[k]] != options[k]:

@@ -136,10 +136,9 @@ def _little(problem: OperatorProblem, plan: OperatorPlan) -> BoolArray:
 
 def _used(problem: OperatorProblem, plan: OperatorPlan) -> set[tuple[int, int]]:
     """Pairs of devices between which tensors travel."""
-    count = np.diff(problem.consumer_offsets)
-    sources = np.repeat(plan.placement[problem.tensor_producer], count)
-    targets = plan.placement[problem.consumers]
-    return {(int(i), int(j)) for i, j in zip(sources, targets, strict=True) if i != j}
+    sources = plan.placement[problem.consumed_from].tolist()
+    targets = plan.placement[problem.consumers].tolist()
+    return {(i, j) for i, j in zip(sources, targets, strict=True) if i != j}
 
 
 def _message_s(problem: OperatorProblem) -> FloatArray:

@@ -106,8 +106,7 @@ def _held_bytes(problem: OperatorProblem, placement: IntArray, segments: Segment
         found[target] += problem.tensor_bytes[k]
     held = np.zeros((problem.m, len(segments.device)))
     for k in range(problem.t):
-        readers = problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]
-        maker = problem.tensor_producer[k]
+        readers, maker = problem.readers(k), problem.tensor_producer[k]
         own = segments.segment[readers[placement[readers] == placement[maker]]]
         if len(own):
             held[placement[maker], segments.segment[maker] : own.max()] += problem.tensor_bytes[k]
@@ -122,9 +121,9 @@ def _crossings(
     for k in range(problem.t):
         maker = int(problem.tensor_producer[k])
         away: dict[int, list[int]] = defaultdict(list)
-        for i in problem.consumers[problem.consumer_offsets[k] : problem.consumer_offsets[k + 1]]:
+        for i in problem.readers(k).tolist():
             if placement[i] != placement[maker]:
-                away[int(placement[i])].append(int(i))
+                away[int(placement[i])].append(i)
         for target, readers in away.items():
             yield k, maker, target, readers
 

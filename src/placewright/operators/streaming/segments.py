@@ -44,7 +44,7 @@ def segments_of(problem: OperatorProblem, placement: IntArray) -> Segments:
     on other devices, and no lower than those on its own. Operators of one device and level are a
     segment; what it reads from elsewhere comes from lower levels.
     """
-    source, target = _edges(problem)
+    source, target = problem.consumed_from, problem.consumers
     level = _device_ranks(problem.m, placement[source], placement[target])
     levels = _levels(problem, placement) if level is None else level[placement]
     position = _positions(problem, source, target)
@@ -57,22 +57,12 @@ def segments_of(problem: OperatorProblem, placement: IntArray) -> Segments:
     return Segments(order, segment, placement[order][new].astype(np.int64))
 
 
-def _edges(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
-    """Producer and reader of every use of a tensor."""
-    tensor = np.repeat(np.arange(problem.t), np.diff(problem.consumer_offsets))
-    return problem.tensor_producer[tensor], problem.consumers
-
-
 def _positions(problem: OperatorProblem, source: IntArray, target: IntArray) -> IntArray:
     """The order within a device: that of the problem, where producers come first in it.
 
     A captured graph is in the order of the model's own calls, which frees tensors early.
     """
-    position = np.arange(problem.n)
-    if (source < target).all():
-        return position
-    position[problem.topology.order] = np.arange(problem.n)
-    return position
+    return np.arange(problem.n) if (source < target).all() else problem.topology.position
 
 
 def _device_ranks(devices: int, source: IntArray, target: IntArray) -> IntArray | None:
@@ -92,10 +82,8 @@ def _device_ranks(devices: int, source: IntArray, target: IntArray) -> IntArray 
 
 def _levels(problem: OperatorProblem, placement: IntArray) -> IntArray:
     level = np.zeros(problem.n, dtype=np.int64)
-    topology = problem.topology
-    for i in topology.order:
-        read = topology.in_tensors[topology.in_offsets[i] : topology.in_offsets[i + 1]]
-        made_by = problem.tensor_producer[read]
+    for i in problem.topology.order:
+        made_by = problem.tensor_producer[problem.topology.read_by(i)]
         if len(made_by):
             level[i] = (level[made_by] + (placement[made_by] != placement[i])).max()
     return level

@@ -40,12 +40,9 @@ STEPS = 200
 def followers(problem: OperatorProblem) -> BoolArray:
     """Shape (n, n): whether operator j follows operator i."""
     follows = np.zeros((problem.n, problem.n), dtype=np.bool_)
-    offsets, makes = problem.consumer_offsets, problem.tensor_producer
-    out: list[list[int]] = [[] for _ in range(problem.n)]
-    for k, i in enumerate(makes.tolist()):
-        out[i] += problem.consumers[offsets[k] : offsets[k + 1]].tolist()
-    for i in problem.topology.order[::-1].tolist():
-        for j in set(out[i]):
+    topology = problem.topology
+    for i in topology.order[::-1].tolist():
+        for j in {j for k in topology.made_by(i) for j in problem.readers(k).tolist()}:
             follows[i] |= follows[j]
             follows[i, j] = True
     return follows

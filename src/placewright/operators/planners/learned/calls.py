@@ -73,7 +73,7 @@ class CallDecoder:
         np.add.at(work, graph.block, np.where(np.isfinite(p.compute_s), p.compute_s, 0.0))
         host_s = np.where(allowed & ~accelerators(p), work, np.inf)
         host = np.where(np.isfinite(host_s).any(axis=1), host_s.argmin(axis=1), -1)
-        source = graph.block[p.tensor_producer[p.consumed]]
+        source = graph.block[p.consumed_from]
         target = graph.block[p.consumers]
         pairs = np.unique(np.stack([source, target])[:, source != target], axis=1)
         back = np.lexsort((pairs[0], pairs[1]))
@@ -206,14 +206,14 @@ def _made(b: Blocks, wanted: IntArray) -> tuple[IntArray, IntArray, int]:
         for d in range(m):
             if not b.called[d] or left[d] == 0 or meant[d] == 0 or best_whole:
                 continue
-            size, work = _collected(b, d, want, waits, done, room[d], member)
+            size, work = _collected(b, d, want, done, room[d], member)
             # A call of all that is meant for a device comes first, since nothing of it is then left
             # over.
             whole = size == meant[d]
             if size > 0 and (whole or work > most_work):
                 best, most_work, best_whole = d, work, whole
         if best >= 0:
-            size, _ = _collected(b, best, want, waits, done, room[best], member)
+            size, _ = _collected(b, best, want, done, room[best], member)
             for a in range(size):
                 x = member[a]
                 done[x] = True
@@ -243,7 +243,6 @@ def _collected(
     b: Blocks,
     d: int,
     want: IntArray,
-    waits: IntArray,
     done: BoolArray,
     room: float,
     member: IntArray,

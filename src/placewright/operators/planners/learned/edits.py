@@ -9,7 +9,6 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, group_operators
-from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.problem import OperatorProblem
 
 JOIN, CROSS, CUT = 0.6, 0.1, 0.25
@@ -35,8 +34,7 @@ class Edges(NamedTuple):
 
 def edges_of(problem: OperatorProblem, grouping: Grouping) -> Edges:
     """The edges between groups of operators."""
-    source = problem.tensor_producer[problem.consumed]
-    ends = np.stack([grouping.group[source], grouping.group[problem.consumers]])
+    ends = grouping.group[np.stack([problem.consumed_from, problem.consumers])]
     return Edges(*np.unique(ends[:, ends[0] != ends[1]], axis=1))
 
 
@@ -54,7 +52,7 @@ class Edits:
         self.grouping = grouping or group_operators(problem, "colocation", problem.n)
         self.edges = edges_of(problem, self.grouping)
         self.rng = rng or np.random.default_rng(evaluations.context.seed)
-        self.uniform = softmax(np.zeros(self.grouping.allowed.shape), self.grouping.allowed)
+        self.uniform = self.grouping.uniform
 
     def judged(self, wanted: int, chances: FloatArray | None = None) -> tuple[IntArray, FloatArray]:
         """Devices of groups and costs of so many edits, or as many as there is room for.

@@ -129,7 +129,7 @@ def no_policy(n: int) -> EncodedPolicy:
 def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> EpisodeInstance:
     """The arrays of a problem."""
     p, groups = problem, groups_of(problem)
-    source, target = p.tensor_producer[p.consumed], np.array(p.consumers)
+    source, target = p.consumed_from, np.array(p.consumers)
     size = p.tensor_bytes[p.consumed]
     out = csr([np.flatnonzero(source == i).tolist() for i in range(p.n)])
     into = csr([np.flatnonzero(target == i).tolist() for i in range(p.n)])

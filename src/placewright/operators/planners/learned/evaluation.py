@@ -277,7 +277,7 @@ class Evaluations:
     def _unlinked(self, place: IntArray) -> float:
         """Share of tensor uses between devices without a link."""
         p = self.problem
-        source = place[p.tensor_producer[p.consumed]]
+        source = place[p.consumed_from]
         target = place[p.consumers]
         missing = (source != target) & ~linked(p)[source, target]
         return float(missing.mean()) if len(missing) else 0.0

@@ -65,9 +65,8 @@ def published_features(problem: OperatorProblem) -> FloatArray:
     p, first = problem, groups_of(problem).first
     kinds = list(p.operator_kinds) or [""] * p.n
     number = {kind: k for k, kind in enumerate(sorted(set(kinds)))}
-    producer = p.tensor_producer[p.consumed]
     signed: list[list[int]] = [[] for _ in range(p.n)]
-    for a, b in zip(producer.tolist(), p.consumers.tolist(), strict=True):
+    for a, b in zip(p.consumed_from.tolist(), p.consumers.tolist(), strict=True):
         signed[b].append(-(a + 1))
         signed[a].append(b + 1)
     rows = []

@@ -55,8 +55,8 @@ def coarsen(problem: OperatorProblem) -> CoarseGraph:
     """
     groups = groups_of(problem)
     node, allowed = np.array(groups.group), np.array(groups.allowed)
-    source, target, size = _uses(problem)
-    order = problem.topology.order
+    source, target = problem.consumed_from, problem.consumers
+    size, order = problem.tensor_bytes[problem.consumed], problem.topology.order
     pair = np.unique(np.stack([source, target], axis=1), axis=0)
     node = _join_chains(order, node, allowed, pair)
     found, first_at, inverse = np.unique(node[order], return_index=True, return_inverse=True)
@@ -71,13 +71,6 @@ def coarsen(problem: OperatorProblem) -> CoarseGraph:
     first = order[np.sort(first_at)]
     of_node = allowed[found[np.argsort(first_at)]]
     return CoarseGraph(number, first, of_node, ends[:, 0], ends[:, 1], moved)
-
-
-def _uses(problem: OperatorProblem) -> tuple[IntArray, IntArray, FloatArray]:
-    """Producer, consumer and bytes of every use of a tensor."""
-    tensor = problem.consumed
-    source, size = problem.tensor_producer[tensor], problem.tensor_bytes[tensor]
-    return source, np.array(problem.consumers), size
 
 
 @njit_cached

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 
@@ -37,6 +38,11 @@ class Grouping:
     def count(self) -> int:
         """Number of groups."""
         return len(self.allowed)
+
+    @property
+    def uniform(self) -> FloatArray:
+        """Shape (count, m), the chance of each allowed device, all alike."""
+        return softmax(np.zeros(self.allowed.shape), self.allowed)
 
     def placements(self, devices: IntArray) -> IntArray:
         """Devices of groups, shape (k, count), as devices of operators, shape (k, n)."""
@@ -117,8 +123,7 @@ class _Union:
 
 def _join_chains(problem: OperatorProblem, group: IntArray, join: _Union) -> None:
     """Operators with one successor that has one predecessor."""
-    producer = problem.tensor_producer[problem.consumed]
-    edges = np.unique(np.stack([producer, problem.consumers]), axis=1)
+    edges = np.unique(np.stack([problem.consumed_from, problem.consumers]), axis=1)
     successors = np.bincount(edges[0], minlength=problem.n)
     predecessors = np.bincount(edges[1], minlength=problem.n)
     alone = (successors[edges[0]] == 1) & (predecessors[edges[1]] == 1)
@@ -144,11 +149,9 @@ def _evened(
     problem: OperatorProblem, label: IntArray, allowed: BoolArray, at_most: int, joined: float
 ) -> Grouping:
     """Number the groups topologically, and join neighbours where there are too many."""
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
     roots, group = np.unique(label, return_inverse=True)
     first = np.full(len(roots), problem.n)
-    np.minimum.at(first, group, position)
+    np.minimum.at(first, group, problem.topology.position)
     least = np.where(problem.allowed(), problem.compute_s, np.inf).min(axis=1)
     work = np.bincount(group, least, len(roots)).astype(np.float64)
     order = np.argsort(first, kind="stable").tolist()

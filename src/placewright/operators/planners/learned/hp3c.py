@@ -16,7 +16,7 @@ from placewright.operators.planners.learned.features import (
     group_features,
     published_features,
 )
-from placewright.operators.planners.learned.grouping import Grouping, group_operators
+from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
 from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
 from placewright.operators.problem import OperatorProblem
@@ -161,7 +161,7 @@ class _Run:
             first = np.unique(self.units.group, return_index=True)[1]
             rows = published_features(problem)[groups_of(problem).group[first]]
         self.features = torch.tensor(rows, dtype=torch.float32)
-        self.columns = _columns(problem, self.units, rows, self.repaired)
+        self.columns = rows if self.repaired else _published_columns(rows)
         between = self.units.adjacency_bytes(problem)
         self.source, self.target = np.nonzero(between)
         scale = between.max() if between.size and between.max() > 0 else 1.0
@@ -329,12 +329,8 @@ class _Run:
                 break
 
 
-def _columns(
-    problem: OperatorProblem, units: Grouping, rows: FloatArray, repaired: bool
-) -> FloatArray:
-    """Shape (units, columns): what the features of a group are summed from."""
-    if repaired:
-        return rows
+def _published_columns(rows: FloatArray) -> FloatArray:
+    """Shape (units, columns): type counts and shapes, added into the same columns."""
     kinds = rows[:, 0].astype(np.int64)
     counts = (kinds[:, None] == np.arange(kinds.max() + 1)).astype(np.float64)
     shapes = np.maximum(rows[:, 1:26], 0.0)

@@ -324,7 +324,7 @@ class _Training:
 
     def _misplaced(self, places: IntArray) -> IntArray:
         """Devices by position in another list of operators, where those can run there."""
-        groups, position = self.evaluations.groups, np.argsort(self.problem.topology.order)
+        groups, position = self.evaluations.groups, self.problem.topology.position
         own = places[:, groups.first]
         moved = np.empty_like(own)
         moved[:, np.argsort(position[groups.first])] = own

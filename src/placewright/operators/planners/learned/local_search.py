@@ -12,7 +12,6 @@ from placewright.operators.planners.learned.edits import edges_of, edit
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import softmax
 from placewright.operators.planners.placements.search import improve, mean_operator_s
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count
@@ -81,8 +80,7 @@ class LocalSearch(LearnedPlanner):
         problem, rng = evaluations.problem, np.random.default_rng(evaluations.context.seed)
         grouping = group_operators(problem, "colocation", problem.n)
         edges, mean_s = edges_of(problem, grouping), mean_operator_s(problem)
-        uniform = softmax(np.zeros(grouping.allowed.shape), grouping.allowed)
-        walk = 0
+        uniform, walk = grouping.uniform, 0
         while count := evaluations.room(self.walk):
             place = grouping.devices(problem, evaluations.best.place)
             value_s, heat = evaluations.best.score.value_s, self.heats[walk % len(self.heats)]

@@ -136,7 +136,7 @@ def learn_from_runs(
             chosen, against = _chosen(run, trivial.place, measure, context)
         except KeyboardInterrupt:
             interrupted = True
-    note = f"{_text(measure, chosen)}{against}; {_counts(run, measure)}"
+    note = f"{_text(measure, chosen)}{against}; {_counts(measure)}"
     plan = OperatorPlan(np.array(chosen))
     return MeasuredRun(run, Proposal(plan, interrupted=interrupted, note=note))
 
@@ -192,7 +192,7 @@ def _text(measure: Measured, place: IntArray) -> str:
     return f"measured {seconds(found.median_s)}{half} ({found.steps} steps)"
 
 
-def _counts(run: Evaluations, measure: Measured) -> str:
+def _counts(measure: Measured) -> str:
     """How many placements were executed, taken from memory, and refused."""
     ran = len(measure.known) - len(measure.refused)
     return f"{ran} placements measured, {measure.repeated} known, {len(measure.refused)} refused"

@@ -153,7 +153,7 @@ class _Policy:
         self, p: Post, grouping: Grouping, evaluations: Evaluations, repaired: bool
     ) -> None:
         self.p, self.allowed, self.repaired = p, grouping.allowed, repaired
-        self.uniform = softmax(np.zeros(grouping.allowed.shape), grouping.allowed)
+        self.uniform = grouping.uniform
         self.explore = min(p.explore, p.moved / grouping.count) if repaired else p.explore
         self.beta, self.average = 1.0, MovingAverage()
         self.elites: tuple[IntArray, FloatArray] | None = None

@@ -11,7 +11,7 @@ from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import How, group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import drawn, softmax
+from placewright.operators.planners.learned.sampling import drawn
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count
 
@@ -48,6 +48,5 @@ class RandomSearch(LearnedPlanner):
         """Draw until the budget is spent."""
         grouping = group_operators(evaluations.problem, self.grouping, self.groups)
         rng = np.random.default_rng(evaluations.context.seed)
-        uniform = softmax(np.zeros(grouping.allowed.shape), grouping.allowed)
         while count := evaluations.room(self.batch):
-            evaluations.costs(grouping.placements(drawn(uniform, count, rng)))
+            evaluations.costs(grouping.placements(drawn(grouping.uniform, count, rng)))

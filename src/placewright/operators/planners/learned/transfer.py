@@ -203,7 +203,7 @@ class Decoder:
         self.features, self.uses = features(self.setup), uses(problem)
         self.heads = np.zeros((problem.n, HEADS))
         self.rules = self.setup.rules(np.array(problem.memory_bytes))
-        self.position = np.argsort(problem.topology.order)
+        self.position = problem.topology.position
         self.forget()
 
     def guide(self, parameters: Mapping[str, Any]) -> None:
@@ -311,7 +311,7 @@ class Uses(NamedTuple):
 
 def uses(problem: OperatorProblem) -> Uses:
     """The edges that messages go along."""
-    source = problem.tensor_producer[problem.consumed]
+    source = problem.consumed_from
     read = np.bincount(problem.consumers, minlength=problem.n).astype(np.float64)
     made = np.bincount(source, minlength=problem.n).astype(np.float64)
     return Uses(source, np.array(problem.consumers), read, made)

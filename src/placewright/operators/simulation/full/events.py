@@ -132,7 +132,7 @@ def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: f
     """Transfer `e` starts."""
     k = w[o.transfer_tensor + e]
     x[o.sent_s + e] = now
-    took = transfer_s(w, x, o, k, place[w[o.producer + k]], w[o.transfer_target + e])
+    took = transfer_s(x, o, k, place[w[o.producer + k]], w[o.transfer_target + e])
     _schedule(w, x, o, o.m + e, now + took)
 
 
@@ -248,7 +248,7 @@ def _serial_transfers(
         size -= 1
         k, target = w[o.transfer_tensor + e], w[o.transfer_target + e]
         x[o.sent_s + e] = now
-        now += transfer_s(w, x, o, k, place[i], target)
+        now += transfer_s(x, o, k, place[i], target)
         x[o.event_s + o.m + e] = now
         if mode.memory:
             release_home(w, x, o, place, k, now)

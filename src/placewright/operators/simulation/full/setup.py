@@ -12,7 +12,7 @@ from placewright.operators.simulation.inputs import DONE, NO_KERNEL, NO_LINK, Mo
 
 
 @njit_inline
-def transfer_s(w: IntArray, x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
+def transfer_s(x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
     """Seconds that tensor `k` holds the channel from `source` to `target` (rule C2)."""
     pair = source * o.m + target
     return x[o.latency_s + pair] + x[o.tensor_bytes + k] * x[o.seconds_per_byte + pair]  # type: ignore[no-any-return]
@@ -39,7 +39,7 @@ def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
                 j = w[o.consumers + b]
                 path = -x[o.priority + j]
                 if place[j] != here:
-                    path += transfer_s(w, x, o, k, here, place[j])
+                    path += transfer_s(x, o, k, here, place[j])
                 tail = max(tail, path)
         x[o.priority + i] = -(x[o.compute_s + i * o.m + here] + tail)
 
@@ -49,13 +49,6 @@ def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
     """Whether operator `i` comes before `j` in the order (rule O3)."""
     a, b = x[o.priority + i], x[o.priority + j]
     return a < b or (a == b and i < j)
-
-
-@njit_inline
-def _is_linked(w: IntArray, x: FloatArray, o: Layout, source: int, target: int) -> bool:
-    pair = source * o.m + target
-    finite = np.isfinite(x[o.latency_s + pair] + x[o.seconds_per_byte + pair])
-    return w[o.channel + pair] >= 0 and finite  # type: ignore[no-any-return]
 
 
 @njit_internal
@@ -88,7 +81,7 @@ def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> in
             w[o.last_transfer + target] = count
             w[o.transfer_tensor + count], w[o.transfer_target + count] = k, target
             w[o.best_reader + count], w[o.copy_readers + count] = j, 1
-            if not _is_linked(w, x, o, source, target):
+            if w[o.channel + source * o.m + target] < 0:
                 w[o.failed_item] = count
                 return NO_LINK
             home_readers += 1  # the transfer reads the tensor where it is made

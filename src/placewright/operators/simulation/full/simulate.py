@@ -118,7 +118,7 @@ def _largest(
             target = place[w[o.consumers + b]]
             if target != source and w[o.last_transfer + target] != k:
                 w[o.last_transfer + target] = k  # once per target
-                took = transfer_s(w, x, o, k, source, target)
+                took = transfer_s(x, o, k, source, target)
                 load_s[source] += took
                 load_s[target] += took
     largest = 0.0
