@@ -23,7 +23,7 @@ import pytest
 from placewright.errors import InputError
 from placewright.requests.service import service_of
 from placewright.requests.serving import connections
-from placewright.requests.serving.application import HttpLimits
+from placewright.requests.serving.bodies import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row

@@ -29,3 +29,9 @@ class Refusal(Exception):  # noqa: N818  (an answer to a client, not a failure o
         super().__init__(reason)
         self.status, self.reason, self.code = status, reason, code
         self.retry_after_s = retry_after_s
+
+
+def only(method: str, wanted: str) -> None:
+    """Raise a `Refusal` of every other method; who may GET may ask for the HEAD alone."""
+    if method != wanted and not (method == "HEAD" and wanted == "GET"):
+        raise Refusal(405, f"use {wanted} here", code="method")

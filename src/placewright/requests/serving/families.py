@@ -12,6 +12,7 @@ from pydantic import Field
 from placewright.errors import InputError, MissingDependencyError
 from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data
+from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.tensors import NUMPY, TensorSpec
 
 SERVE = "serve"
@@ -98,6 +99,18 @@ def make_family(name: str, variants: Sequence[Variant]) -> Family:
     if len(set(names)) < len(names):
         raise InputError("two variants have the same name", where=f"family {name!r}")
     return Family(name, *shapes[0], tuple(variants))
+
+
+def find_family(families: Sequence[Family], name: str) -> int:
+    """Position of the family of this name.
+
+    Raises `Refusal`: 404: there is none.
+    """
+    names = [family.name for family in families]
+    if name not in names:
+        known = ", ".join(names)
+        raise Refusal(404, f"there is no model {name!r:.100}; known: {known}", code="not-found")
+    return names.index(name)
 
 
 def tensors_of(

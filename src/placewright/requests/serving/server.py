@@ -20,7 +20,8 @@ from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
-from placewright.requests.serving.application import Application, HttpLimits
+from placewright.requests.serving.application import Application
+from placewright.requests.serving.bodies import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.engines import (
     ENGINES,
