@@ -18,11 +18,11 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
+from intervals import geometric_mean
 from placewright import Cluster, OperatorProblem, capture_source, load_model, profile
-from placewright.measurement.speed_up import T_95
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -125,7 +125,9 @@ def tables(done: Sequence[dict[str, Any]]) -> str:
         low = [math.log(mean(e["over_heft"] for e in run)) for run in runs]
         reached = [e["reached_heft"] or math.inf for run in runs for e in run]
         seconds = mean(e["seconds"] for run in runs for e in run)
-        line = f"| `{method}` | {' | '.join(cells)} | {interval(low)} | {median(reached):.0f} |"
+        line = (
+            f"| `{method}` | {' | '.join(cells)} | {geometric_mean(low)} | {median(reached):.0f} |"
+        )
         lines.append(f"{line} {seconds:.1f} |")
     return "\n".join(lines)
 
@@ -133,15 +135,6 @@ def tables(done: Sequence[dict[str, Any]]) -> str:
 def one(done: Sequence[dict[str, Any]], graph: str) -> list[dict[str, Any]]:
     """Entries of a graph."""
     return [entry for entry in done if entry["graph"] == graph]
-
-
-def interval(logs: Sequence[float]) -> str:
-    """Geometric mean and its 95 % interval."""
-    if len(logs) < 2:
-        return f"{math.exp(mean(logs)):.3f}"
-    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
-    low, high = math.exp(mean(logs) - half), math.exp(mean(logs) + half)
-    return f"{math.exp(mean(logs)):.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

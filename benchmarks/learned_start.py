@@ -18,13 +18,13 @@ import argparse
 import math
 import time
 from functools import partial
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 from unittest.mock import patch
 
+from intervals import geometric_mean
 from kept_rows import KeptRows, add_options
 from placewright import Context, OperatorPlan, OperatorProblem, judge, planners
-from placewright.measurement.speed_up import T_95
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
 from placewright.planning.contract import proposal_of
@@ -57,7 +57,9 @@ def main(args: argparse.Namespace) -> None:
     kept.print_left()
     if not logs:
         return
-    print(f"\nBoth over search alone: {interval(logs)}, better on {sum(x < 0 for x in logs)}")
+    print(
+        f"\nBoth over search alone: {geometric_mean(logs, 4)}, better on {sum(x < 0 for x in logs)}"
+    )
 
 
 def compared(problem: OperatorProblem, args: argparse.Namespace, seed: int) -> tuple[float, ...]:
@@ -95,15 +97,6 @@ def searched(
 def value(problem: OperatorProblem, plan: OperatorPlan) -> float:
     """The judge's."""
     return float(judge(problem, plan).value)
-
-
-def interval(logs: list[float]) -> str:
-    """Geometric mean, and its interval from two graphs on."""
-    if len(logs) < 2:
-        return f"{math.exp(mean(logs)):.4f}"
-    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
-    low, middle, high = (math.exp(mean(logs) + x) for x in (-half, 0.0, half))
-    return f"{middle:.4f} ({low:.4f} to {high:.4f})"
 
 
 if __name__ == "__main__":

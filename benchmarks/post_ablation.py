@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from statistics import mean, stdev
+from statistics import mean
 from typing import Literal
 
+from intervals import geometric_mean
 from kept_rows import KeptRows, add_options
 from placewright import (
     Cluster,
@@ -29,7 +30,6 @@ from placewright import (
     judge,
     profile,
 )
-from placewright.measurement.speed_up import T_95
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.testing.small_zoo import SIZES, small
@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> None:
     for which in PROFILES:
         for alone in PARTS[1:]:
             logs = [math.log(row[f"{which} both"] / row[f"{which} {alone}"]) for row in rows]
-            print(f"{which}: both over {alone} alone {interval(logs)}, {len(logs)} graphs")
+            print(f"{which}: both over {alone} alone {geometric_mean(logs)}, {len(logs)} graphs")
 
 
 def row_of(problem: OperatorProblem, samples: int, seeds: int) -> dict[str, float]:
@@ -80,17 +80,6 @@ def problems(args: argparse.Namespace) -> Iterator[OperatorProblem]:
     for name in args.models:
         graph = capture_source(small(name), training=True)
         yield profile(graph, Cluster.preset(args.on), method="analytic")
-
-
-def interval(logs: list[float]) -> str:
-    """Geometric mean and its interval."""
-    if len(logs) < 2:
-        return f"{math.exp(mean(logs)):.3f}"
-    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
-    middle = mean(logs)
-    return (
-        f"{math.exp(middle):.3f} ({math.exp(middle - half):.3f} to {math.exp(middle + half):.3f})"
-    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,13 @@ def nodes() -> SampleProblem:
         "nodes": [
             {
                 "name": name,
-                "classes": dict(zip(map(str, range(10)), _labels(k), strict=True)),
+                "classes": dict(
+                    zip(
+                        map(str, range(10)),
+                        samples_by_class(SAMPLES[k], FAVOURITES[k]),
+                        strict=True,
+                    )
+                ),
                 "seconds_per_sample": speed[k],
                 "uplink": link[k],
                 "downlink": link[k],
@@ -75,12 +81,12 @@ def nodes() -> SampleProblem:
     return problem_from(data, where="benchmark", name="four")
 
 
-def _labels(node: int) -> list[int]:
-    """Samples of each class."""
-    weight = np.array([SKEW if c in FAVOURITES[node] else 1.0 for c in range(10)])
-    counts = np.floor(SAMPLES[node] * weight / weight.sum()).astype(int)
-    counts[: SAMPLES[node] - counts.sum()] += 1
-    return [int(count) for count in counts]
+def samples_by_class(count: int, favourites: Sequence[int]) -> list[int]:
+    """Divide `count` samples among ten classes, `SKEW` times as many for each favourite."""
+    weight = np.array([SKEW if c in favourites else 1.0 for c in range(10)])
+    counts = np.floor(count * weight / weight.sum()).astype(int)
+    counts[: count - counts.sum()] += 1
+    return [int(each) for each in counts]
 
 
 def main(names: Sequence[str]) -> None:

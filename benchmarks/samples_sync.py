@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from placewright.report.text import percent, seconds, size
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import Images, pictures
@@ -27,11 +25,11 @@ from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import train
+from samples_run import samples_by_class
 
 LINK = "10Mbps"
 EACH = 250
 FAVOURITES = ((0, 1, 2, 3), (4, 5), (6, 7), (8, 9))
-SKEW = 4.0
 RECIPE = Recipe(epochs=8, batch=100, channels=16, depth=2, enlarged=4, rate=0.05)
 WAYS: dict[str, dict[str, Any]] = {
     "every step": {},
@@ -50,7 +48,9 @@ def nodes() -> SampleProblem:
         "nodes": [
             {
                 "name": name,
-                "classes": dict(zip(map(str, range(10)), _labels(k), strict=True)),
+                "classes": dict(
+                    zip(map(str, range(10)), samples_by_class(EACH, FAVOURITES[k]), strict=True)
+                ),
                 "seconds_per_sample": "10ms",
                 "uplink": LINK,
                 "downlink": LINK,
@@ -62,13 +62,6 @@ def nodes() -> SampleProblem:
         "epochs": RECIPE.epochs,
     }
     return problem_from(data, where="benchmark", name="four")
-
-
-def _labels(node: int) -> list[int]:
-    weight = np.array([SKEW if c in FAVOURITES[node] else 1.0 for c in range(10)])
-    counts = np.floor(EACH * weight / weight.sum()).astype(int)
-    counts[: EACH - counts.sum()] += 1
-    return [int(count) for count in counts]
 
 
 def main(names: Sequence[str]) -> None:
