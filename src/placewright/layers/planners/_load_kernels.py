@@ -1,52 +1,72 @@
 """Compiled parts of the dynamic programme for throughput.
 
-Arrays: ``load[pair, t, start[k] + y]`` with pair = i * (n + 1) + j for the interval of layers i to
-j - 1, t the index of the tensor degree, k that of the number of replicas, y samples in flight.
+Table of loads: ``load[pair, t, start[k] + y]`` with pair = i * (n + 1) + j for the interval of
+layers i to j - 1, t the index of the tensor degree, k that of the number of replicas, y samples in
+flight:
+
+    load[pair, t] = | - y=1 y=2 ... | - y=1 y=2 ... | ...
+                    ^ start[0]      ^ start[1]
+                      replicas[0]     replicas[1]
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
 
 
+class LoadInstance(NamedTuple):
+    """A problem of throughput as the kernels read it: see `placewright.layers.problem.Variants`.
+
+    By edge: `source`, `target`, `edge_bytes`, and by (edge, degree, variant) `sync_in`, `sync_out`.
+    By (layer, degree, variant): `time_s`, `parameter_bytes`, `in_flight`, `fixed`.
+    `replicas`: numbers of replicas that a stage may have; `start`: where the loads of each begin.
+    `most`: replicas of all stages together at most. `room`: bytes of a device.
+    """
+
+    source: IntArray
+    target: IntArray
+    edge_bytes: FloatArray
+    sync_in: FloatArray
+    sync_out: FloatArray
+    time_s: FloatArray
+    parameter_bytes: FloatArray
+    in_flight: FloatArray
+    fixed: FloatArray
+    degrees: IntArray
+    replicas: IntArray
+    start: IntArray
+    devices: int
+    most: int
+    batch: float
+    bandwidth: float
+    room: float
+
+
 @njit_cached
-def interval_costs(
-    i: int,
-    j: int,
-    t: int,
-    d: int,
-    source: Any,
-    target: Any,
-    edge_bytes: Any,
-    sync_in: Any,
-    sync_out: Any,
-    time_s: Any,
-    parameter_bytes: Any,
-    batch: float,
-    bandwidth: float,
-) -> Any:
+def interval_costs(p: LoadInstance, i: int, j: int, t: int, d: int) -> Any:
     """Shape (j - i, variants): seconds per sample of each layer in a stage of d replicas."""
-    variants = time_s.shape[2]
+    variants = p.time_s.shape[2]
     cost = np.empty((j - i, variants))
     for layer in range(i, j):
         for v in range(variants):
             # All-reduce as Piper counts it; once per batch, of which a sample has its share.
-            sync = 4.0 * (d - 1) * parameter_bytes[layer, t, v] / d / batch
-            cost[layer - i, v] = sync / bandwidth + time_s[layer, t, v] / d
-    for e in range(len(source)):
-        a, b = source[e], target[e]
+            sync = 4.0 * (d - 1) * p.parameter_bytes[layer, t, v] / d / p.batch
+            cost[layer - i, v] = sync / p.bandwidth + p.time_s[layer, t, v] / d
+    for e in range(len(p.source)):
+        a, b = p.source[e], p.target[e]
         # Edges into the interval are paid at their target, edges out of it at their source: forward
         # and backward, 2.
         if i <= b < j and a < i:
             for v in range(variants):
-                cost[b - i, v] += 2.0 * (edge_bytes[e] + sync_in[e, t, v]) / d / bandwidth
+                cost[b - i, v] += 2.0 * (p.edge_bytes[e] + p.sync_in[e, t, v]) / d / p.bandwidth
         if i <= a < j and b >= j:
             for v in range(variants):
-                cost[a - i, v] += 2.0 * (edge_bytes[e] + sync_out[e, t, v]) / d / bandwidth
+                cost[a - i, v] += 2.0 * (p.edge_bytes[e] + p.sync_out[e, t, v]) / d / p.bandwidth
     return cost
 
 
@@ -109,90 +129,50 @@ def knapsack(cost: Any, memory: Any, room: float, pick: Any) -> float:
 
 
 @njit_cached
-def stage_loads(
-    n: int,
-    source: Any,
-    target: Any,
-    edge_bytes: Any,
-    sync_in: Any,
-    sync_out: Any,
-    time_s: Any,
-    parameter_bytes: Any,
-    in_flight: Any,
-    fixed: Any,
-    degrees: Any,
-    replicas: Any,
-    start: Any,
-    devices: int,
-    most: int,
-    batch: float,
-    bandwidth: float,
-    room: float,
-) -> Any:
+def stage_loads(p: LoadInstance) -> Any:
     """Loads of all intervals; see the module."""
+    n = len(p.time_s)
     # Infinite: too many devices, or no memory.
-    table = np.full((n * (n + 1) + 1, len(degrees), start[-1]), np.inf)
+    table = np.full((n * (n + 1) + 1, len(p.degrees), p.start[-1]), np.inf)
     pick = np.zeros(n, dtype=np.int64)
     for i in range(n):
         for j in range(i + 1, n + 1):
-            for t in range(len(degrees)):
-                for k in range(len(replicas)):
-                    d = replicas[k]
-                    if d * degrees[t] > devices:
+            for t in range(len(p.degrees)):
+                for k in range(len(p.replicas)):
+                    d = p.replicas[k]
+                    if d * p.degrees[t] > p.devices:
                         continue
-                    cost = interval_costs(
-                        i,
-                        j,
-                        t,
-                        d,
-                        source,
-                        target,
-                        edge_bytes,
-                        sync_in,
-                        sync_out,
-                        time_s,
-                        parameter_bytes,
-                        batch,
-                        bandwidth,
-                    )
-                    for y in range(1, most // d + 2):
-                        memory = fixed[i:j, t] + y * in_flight[i:j, t]
-                        found = knapsack(cost, memory, room, pick)
+                    cost = interval_costs(p, i, j, t, d)
+                    for y in range(1, p.most // d + 2):
+                        memory = p.fixed[i:j, t] + y * p.in_flight[i:j, t]
+                        found = knapsack(cost, memory, p.room, pick)
                         # More samples in flight need more memory still.
                         if not np.isfinite(found):
                             break
-                        table[i * (n + 1) + j, t, start[k] + y] = found
+                        table[i * (n + 1) + j, t, p.start[k] + y] = found
     return table
 
 
 @njit_cached
-def cover(
-    n: int,
-    load: Any,
-    degrees: Any,
-    replicas: Any,
-    start: Any,
-    devices: int,
-    most: int,
-    limit: float,
-) -> Any:
+def cover(p: LoadInstance, load: FloatArray, limit: float) -> Any:
     """Least devices for the layers from i on with s replicas, and the first stage's j, t, k."""
+    n, most = len(p.time_s), p.most
     least = np.full((n + 1, most + 1), np.inf)
     choice = np.full((n, most + 1, 3), -1, dtype=np.int64)
     least[n, 0] = 0.0
     for i in range(n - 1, -1, -1):
         for j in range(i + 1, n + 1):
             pair = i * (n + 1) + j
-            for t in range(len(degrees)):
-                for k in range(len(replicas)):
-                    d = replicas[k]
-                    used = d * degrees[t]
-                    if used > devices or load[pair, t, start[k] + 1] > limit:
+            for t in range(len(p.degrees)):
+                for k in range(len(p.replicas)):
+                    d, first = p.replicas[k], p.start[k]
+                    used = d * p.degrees[t]
+                    if used > p.devices or load[pair, t, first + 1] > limit:
                         continue
                     for s in range(d, most + 1):
                         # With s replicas from here on, each of the d holds ceil(s / d) samples;
                         # loads grow with them.
-                        if load[pair, t, start[k] + (s + d - 1) // d] > limit:
+                        if load[pair, t, first + (s + d - 1) // d] > limit:
                             break
                         found = used + least[j, s - d]
                         if found < least[i, s]:

@@ -24,7 +24,13 @@ from placewright.errors import InfeasibleError
 from placewright.layers.bounds import bounds
 from placewright.layers.loads import costs_of
 from placewright.layers.plan import LayerPlan, Replica, Stage
-from placewright.layers.planners._load_kernels import cover, interval_costs, knapsack, stage_loads
+from placewright.layers.planners._load_kernels import (
+    LoadInstance,
+    cover,
+    interval_costs,
+    knapsack,
+    stage_loads,
+)
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context
@@ -33,66 +39,51 @@ from placewright.report.text import size
 NEAR = (1.05, 1.25, 2.0, 4.0)
 """Multiples of the bound that are tried as largest loads before bisection."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Loads:
-    """Loads of all intervals.
-
-    Attributes
-    ----------
-    replicas
-        Shape (D,): numbers of replicas, divisors of the batch.
-    start
-        Shape (D,): where the loads of a number of replicas begin, by samples in flight.
-    load
-        Shape (pairs, T, sum of samples in flight): seconds per sample, ``inf`` where nothing fits.
-    """
-
-    replicas: IntArray
-    start: IntArray
-    load: FloatArray
+MOST_ENTRIES = 10**9
+"""Of the table of loads: 8 GB."""
 
 
-Tables = tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
-
-
-def _tables(p: LayerProblem) -> Tables:
-    """What the kernels read of edges and variants, in the order of their parameters."""
-    v = costs_of(p)
-    return (
-        np.array(p.edge_source),
+def instance_of(p: LayerProblem) -> LoadInstance:
+    """The problem as the kernels read it."""
+    v, most = costs_of(p), most_replicas(p)
+    replicas = np.array([d for d in range(1, most + 1) if v.batch_samples % d == 0], dtype=np.int64)
+    return LoadInstance(
+        np.array(p.edge_source),  # copies: kernels are compiled for arrays that can be written
         np.array(p.edge_target),
         np.array(p.edge_bytes),
         np.array(v.sync_in_bytes),
         np.array(v.sync_out_bytes),
         np.array(v.time_s),
         np.array(v.parameter_bytes),
-    )
-
-
-def loads_of(p: LayerProblem) -> Loads:
-    """Loads of every interval, tensor degree, number of replicas and samples in flight."""
-    v = costs_of(p)
-    most = min(v.batch_samples, p.w)
-    replicas = np.array([d for d in range(1, most + 1) if v.batch_samples % d == 0], dtype=np.int64)
-    counts = most // replicas + 2
-    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    degrees = np.array(p.degrees, dtype=np.int64)
-    table = stage_loads(
-        p.n,
-        *_tables(p),
         np.array(v.in_flight_bytes),
         np.array(v.fixed_bytes),
-        degrees,
-        replicas,
-        start,
-        p.w,
-        most,
-        float(v.batch_samples),
-        float(v.bandwidth),
-        float(p.memory_bytes.min()),
+        degrees=np.array(p.degrees, dtype=np.int64),
+        replicas=replicas,
+        start=np.concatenate([[0], np.cumsum(most // replicas + 2)]).astype(np.int64),
+        devices=p.w,
+        most=most,
+        batch=float(v.batch_samples),
+        bandwidth=float(v.bandwidth),
+        room=float(p.memory_bytes.min()),
     )
-    return Loads(replicas, start, table)
+
+
+def most_replicas(p: LayerProblem) -> int:
+    """Of all stages together."""
+    return min(costs_of(p).batch_samples, p.w)
+
+
+def table_entries(p: LayerProblem) -> int:
+    """Entries of the table of loads."""
+    most, batch = most_replicas(p), costs_of(p).batch_samples
+    in_flight = sum(most // d + 2 for d in range(1, most + 1) if batch % d == 0)
+    return (p.n * (p.n + 1) + 1) * len(p.degrees) * in_flight
+
+
+def covers(given: LoadInstance, load: FloatArray, limit: float) -> bool:
+    """Whether stages of at most this load hold all layers."""
+    devices, _ = cover(given, load, limit)
+    return bool((devices[0] <= given.devices).any())
 
 
 @final
@@ -103,10 +94,17 @@ class LoadDp:
     name: ClassVar[str] = "dp"
 
     def unsupported_reason(self, problem: LayerProblem) -> str | None:
-        """Where layers have more than two variants."""
+        """Where layers have more than two variants, or there are too many of them for the table."""
         if problem.variants is None:
             return "plans throughput, not steps"
-        return None if len(problem.variants.names) <= 2 else "takes two variants of a layer"
+        if len(problem.variants.names) > 2:
+            return "takes two variants of a layer"
+        entries = table_entries(problem)
+        if entries > MOST_ENTRIES:
+            return (
+                f"its table of loads would have {entries:.2g} entries, at most {MOST_ENTRIES:.2g}"
+            )
+        return None
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` with the smallest shortfall."""
@@ -115,82 +113,63 @@ class LoadDp:
 
 def best_plan(p: LayerProblem, deadline_s: float = np.inf) -> LayerPlan:
     """The least largest load."""
-    table = loads_of(p)
-    values = np.unique(table.load[np.isfinite(table.load)])
-    degrees = np.array(p.degrees, dtype=np.int64)
-    most = min(costs_of(p).batch_samples, p.w)
-
-    def covered(limit: float) -> tuple[FloatArray, IntArray]:
-        found: tuple[FloatArray, IntArray] = cover(
-            p.n, table.load, degrees, table.replicas, table.start, p.w, most, limit
-        )
-        return found
-
+    given = instance_of(p)
+    load = stage_loads(given)
+    values = np.unique(load[np.isfinite(load)])
     # The answer is among ``values[low : high + 1]``; whether a limit is enough grows with it.
     low, high, least = 0, len(values) - 1, bounds(p)["load"]
     for factor in NEAR:  # most answers are near the bound, and time may end the bisection
         at = int(np.searchsorted(values, factor * least, side="right")) - 1
         if low <= at < high:
-            if (covered(values[at])[0][0] <= p.w).any():
+            if covers(given, load, values[at]):
                 high = at
                 break
             low = at + 1
     else:
-        if len(values) == 0 or not (covered(values[-1])[0][0] <= p.w).any():
-            raise _no_room(p, deadline_s)
+        if len(values) == 0 or not covers(given, load, values[-1]):
+            raise _no_room(p, given, deadline_s)
     while low < high:
         middle = (low + high) // 2
-        if (covered(values[middle])[0][0] <= p.w).any():
+        if covers(given, load, values[middle]):
             high = middle
         else:
             low = middle + 1
         if time.perf_counter() > deadline_s:
             break
     # `high` is always enough, also where time has ended the bisection.
-    return _plan(p, *covered(values[high]), degrees, table)
+    return _plan(given, *cover(given, load, values[high]))
 
 
-def _plan(
-    p: LayerProblem, devices: FloatArray, choice: IntArray, degrees: IntArray, table: Loads
-) -> LayerPlan:
+def _plan(given: LoadInstance, devices: FloatArray, choice: IntArray) -> LayerPlan:
     """Read the stages and the variants out of the choices."""
-    s, i, used = int(np.argmin(devices[0])), 0, 0
+    n, s, i, used = len(choice), int(np.argmin(devices[0])), 0, 0
     stages: list[Stage] = []
-    variants = np.zeros(p.n, dtype=np.int64)
-    while i < p.n:
+    variants = np.zeros(n, dtype=np.int64)
+    while i < n:
         j, t, k = choice[i, s].tolist()
-        d, degree = int(table.replicas[k]), int(degrees[t])
+        d, degree = int(given.replicas[k]), int(given.degrees[t])
         workers = [
             Replica(tuple(range(used + r * degree, used + (r + 1) * degree)), 1) for r in range(d)
         ]
-        variants[i:j] = chosen_variants(p, i, j, t, d, -(-s // d))
+        variants[i:j] = chosen_variants(given, i, j, t, d, -(-s // d))
         stages.append(Stage(i, j - 1, tuple(workers), degree))
         i, s, used = j, s - d, used + d * degree
     return LayerPlan(tuple(stages), variants=tuple(variants.tolist()))
 
 
-def chosen_variants(p: LayerProblem, i: int, j: int, t: int, d: int, flight: int) -> IntArray:
+def chosen_variants(given: LoadInstance, i: int, j: int, t: int, d: int, flight: int) -> IntArray:
     """Variants of the layers of a stage, as the table has them."""
-    v = costs_of(p)
-    cost = interval_costs(
-        i,
-        j,
-        t,
-        d,
-        *_tables(p),
-        float(v.batch_samples),
-        float(v.bandwidth),
-    )
-    memory = np.array(v.fixed_bytes[i:j, t] + flight * v.in_flight_bytes[i:j, t])
+    cost = interval_costs(given, i, j, t, d)
+    memory = given.fixed[i:j, t] + flight * given.in_flight[i:j, t]
     pick = np.zeros(j - i, dtype=np.int64)
-    knapsack(cost, memory, float(p.memory_bytes.min()), pick)
+    knapsack(cost, memory, given.room, pick)
     return pick
 
 
-def _no_room(p: LayerProblem, deadline_s: float) -> InfeasibleError:
+def _no_room(p: LayerProblem, given: LoadInstance, deadline_s: float) -> InfeasibleError:
     """Which device misses least memory, in the plan with the smallest stages."""
-    v, room = costs_of(p), float(p.memory_bytes.min())
-    needs = (v.fixed_bytes + v.in_flight_bytes).min(axis=(1, 2))
+    room = given.room
+    needs = (given.fixed + given.in_flight).min(axis=(1, 2))
     layer = int(needs.argmax())
     over = float(needs[layer]) - room
     total = float(needs.sum()) - room * p.w
@@ -198,7 +177,7 @@ def _no_room(p: LayerProblem, deadline_s: float) -> InfeasibleError:
         by = f"layer {p.layer_names[layer]!r} alone needs {size(over)} more on {p.worker_names[0]}"
     elif total > 0:
         by = f"all layers need {size(total)} more than all devices have, {p.worker_names[0]} too"
-    elif math.isinf(least := _least_room(p, deadline_s)):
+    elif math.isinf(least := _least_room(given, deadline_s)):
         by = f"no stages on {p.w} devices have costs for all layers, whatever the memory"
     else:
         more = least - room
@@ -206,20 +185,16 @@ def _no_room(p: LayerProblem, deadline_s: float) -> InfeasibleError:
     return InfeasibleError("the layers fit in no strategy", where=p.name, by=by)
 
 
-def _least_room(p: LayerProblem, deadline_s: float) -> float:
+def _least_room(given: LoadInstance, deadline_s: float) -> float:
     """Least bytes on every device with which a plan fits, to 2 % if time lasts; ``inf``: none."""
 
     def fits(room: float) -> bool:
-        table = loads_of(p.replace(memory_bytes=np.full(p.w, room)))
-        degrees, most = np.array(p.degrees, dtype=np.int64), min(costs_of(p).batch_samples, p.w)
-        devices, _ = cover(
-            p.n, table.load, degrees, table.replicas, table.start, p.w, most, sys.float_info.max
-        )
-        return bool((devices[0] <= p.w).any())
+        other = given._replace(room=room)
+        return covers(other, stage_loads(other), sys.float_info.max)
 
     if not fits(sys.float_info.max):
         return math.inf
-    low = float(p.memory_bytes.min())
+    low = given.room
     high = max(2 * low, 1.0)
     while not fits(high):
         low, high = high, 2 * high
