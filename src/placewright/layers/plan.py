@@ -103,6 +103,11 @@ class Stage:
         return tuple(w for replica in self.replicas for w in replica.workers)
 
     @property
+    def leaders(self) -> tuple[int, ...]:
+        """The first worker of every replica: gradients go round them."""
+        return tuple(replica.workers[0] for replica in self.replicas)
+
+    @property
     def shares(self) -> tuple[int, ...]:
         """Samples of a micro-batch of each replica."""
         return tuple(replica.share for replica in self.replicas)

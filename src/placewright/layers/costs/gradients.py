@@ -26,7 +26,6 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
     rings = _rings(p, plan, s)
     replicas, degree = len(stage.replicas), stage.tensor_degree
     found = np.zeros(len(stage.layers))
-    peers = tuple(r.workers[0] for r in stage.replicas)
     strategies = [stage.strategy(layer) for layer in stage.layers]
     for strategy in dict.fromkeys(strategies):
         chosen = np.array([s is strategy for s in strategies])
@@ -35,7 +34,7 @@ def sync_layer_s(p: LayerProblem, plan: LayerPlan, s: int) -> FloatArray:
         layers = np.arange(stage.first_layer, stage.last_layer + 1)[chosen]
         sent = p.parameters[layers, t] * training.sync_bytes
         apart = strategy in WHOLE or degree == 1
-        members, many = (peers, rings) if apart else (stage.workers, 1)
+        members, many = (stage.leaders, rings) if apart else (stage.workers, 1)
         # Between replicas ZeRO decides, among all workers of the stage the strategy.
         passes = _passes(stage) if apart else 1 if strategy is Strategy.SHARDED else 2
         if not apart or replicas > 1:
@@ -66,7 +65,6 @@ def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
     sent = np.where(exchange > 0, sent * training.sync_bytes, 0.0)
     filled = math.isfinite(training.bucket_bytes) and not stage.strategies
     found, waiting, passes = [], 0.0, _passes(stage)
-    peers = tuple(r.workers[0] for r in stage.replicas)
     rings = _rings(p, plan, s)
     # From the last layer on, as the backward pass makes gradients.
     for k in range(len(exchange) - 1, -1, -1):
@@ -76,7 +74,7 @@ def sync_buckets(p: LayerProblem, plan: LayerPlan, s: int) -> list[Bucket]:
             continue
         waiting += float(sent[k])
         if waiting >= training.bucket_bytes or (k == 0 and waiting > 0):
-            taken_s = ring_s(p, peers, waiting, passes, rings, training.bucket_bytes)
+            taken_s = ring_s(p, stage.leaders, waiting, passes, rings, training.bucket_bytes)
             found.append(Bucket(k, taken_s, waiting))
             waiting = 0.0
     return found
@@ -92,9 +90,8 @@ def sync_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
         return 0.0
     held = sum(layer_elements(p, stage, i) for i in once(p, stage))
     pack = max(float(p.pack_s[p.worker_kind[w]]) for w in stage.workers) * held
-    peers = tuple(r.workers[0] for r in stage.replicas)
-    sent = held * training.sync_bytes
-    return pack + ring_s(p, peers, sent, _passes(stage), _rings(p, plan, s), training.bucket_bytes)
+    sent, rings = held * training.sync_bytes, _rings(p, plan, s)
+    return pack + ring_s(p, stage.leaders, sent, _passes(stage), rings, training.bucket_bytes)
 
 
 def _passes(stage: Stage) -> int:
@@ -151,5 +148,4 @@ def updated_s(p: LayerProblem, plan: LayerPlan, s: int) -> float:
     if stage.zero_stage not in (1, 2) or shards_wait(p, stage):
         return 0.0
     held = sum(layer_elements(p, stage, i) for i in once(p, stage))
-    peers = tuple(r.workers[0] for r in stage.replicas)
-    return ring_s(p, peers, held * p.training.weight_bytes, 1, _rings(p, plan, s))
+    return ring_s(p, stage.leaders, held * p.training.weight_bytes, 1, _rings(p, plan, s))

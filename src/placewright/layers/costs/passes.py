@@ -109,12 +109,14 @@ def shards_wait(p: LayerProblem, stage: Stage) -> bool:
 
 
 def _gathers(p: LayerProblem, stage: Stage, replica: Replica) -> FloatArray:
-    """Shape (layers of the stage,): seconds of gathering the weights of each layer."""
-    degree, peers = len(replica.workers), tuple(r.workers[0] for r in stage.replicas)
+    """Shape (layers of the stage,): seconds of gathering the weights of each from the replicas."""
+    degree = len(replica.workers)
     held = np.array([layer_elements(p, stage, layer, degree) for layer in stage.layers])
-    found = ring_times(p, peers, held * p.training.weight_bytes, 1, rings=degree)
-    own = p.gather_s[stage.first_layer : stage.last_layer + 1]
-    return np.asarray(found + np.where(held > 0, own, 0.0), dtype=np.float64)
+    found = ring_times(p, stage.leaders, held * p.training.weight_bytes, 1, rings=degree)
+    if shards_wait(p, stage):
+        own = p.gather_s[stage.first_layer : stage.last_layer + 1]
+        found = found + np.where(held > 0, own, 0.0)
+    return np.asarray(found, dtype=np.float64)
 
 
 def together(p: LayerProblem, stage: Stage, replicas: Sequence[ReplicaCosts]) -> ReplicaCosts:
@@ -176,42 +178,39 @@ def _kind_costs(
 
 def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[FloatArray, FloatArray]:
     """Collectives among the workers of a replica, and weights that are gathered, per layer."""
-    size, degree, share = len(stage.layers), len(replica.workers), replica.share
-    forward, backward = np.zeros(size), np.zeros(size)
-    gathered = stage.zero_stage == 3 and not shards_wait(p, stage)
-    if degree == 1 and not gathered:
-        return forward, backward
-    if not stage.strategies and not gathered:
-        layers = np.arange(stage.first_layer, stage.last_layer + 1)
-        both = p.tensor_bytes[layers] * share
-        return tuple(ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))  # type: ignore[return-value]
-    for k, layer in enumerate(stage.layers):
-        strategy = stage.strategy(layer)
-        if degree > 1:
-            group = replica.workers
-            if strategy is Strategy.TENSOR and p.tensor_bytes[layer].any():
-                ahead, back = p.tensor_bytes[layer] * share
-                forward[k] += ring_s(p, group, float(ahead), 2)
-                backward[k] += ring_s(p, group, float(back), 2)
-            for e in np.flatnonzero(p.edge_target == layer) if stage.strategies else ():
-                source = int(p.edge_source[e])
-                if source < stage.first_layer:
-                    continue
-                # Rows are gathered where the target wants the whole; where it wants rows, cutting
-                # is free, but the gradient is gathered on the way back.
-                if (stage.strategy(source) in WHOLE) != (strategy in WHOLE):
-                    moved = float(p.edge_bytes[e]) * share
-                    gathers = forward if strategy in WHOLE else backward
-                    gathers[k] += ring_s(p, group, moved, 1)
-            if strategy is Strategy.SHARDED:
-                weights = float(p.parameters[layer, 0]) * p.training.weight_bytes
-                gather_s = ring_s(p, group, weights, 1)
-                forward[k] += gather_s
-                backward[k] += gather_s
-        if gathered and len(stage.replicas) > 1:
-            weights = layer_elements(p, stage, layer, degree) * p.training.weight_bytes
-            peers = tuple(r.workers[0] for r in stage.replicas)
-            gather_s = ring_s(p, peers, weights, 1, rings=degree)
-            forward[k] += gather_s
-            backward[k] += gather_s
+    forward, backward = np.zeros(len(stage.layers)), np.zeros(len(stage.layers))
+    if len(replica.workers) > 1 and not stage.strategies:
+        both = p.tensor_bytes[list(stage.layers)] * replica.share
+        forward, backward = (ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))
+    elif len(replica.workers) > 1:
+        for k, layer in enumerate(stage.layers):
+            forward[k], backward[k] = _layer_collectives(p, stage, replica, layer)
+    if stage.zero_stage == 3 and not shards_wait(p, stage) and len(stage.replicas) > 1:
+        gathers = _gathers(p, stage, replica)
+        forward, backward = forward + gathers, backward + gathers
     return forward, backward
+
+
+def _layer_collectives(
+    p: LayerProblem, stage: Stage, replica: Replica, layer: int
+) -> tuple[float, float]:
+    """Collectives of one layer's passes where layers have strategies of their own."""
+    strategy, group, ahead, back = stage.strategy(layer), replica.workers, 0.0, 0.0
+    if strategy is Strategy.TENSOR:
+        sent = p.tensor_bytes[layer] * replica.share
+        ahead, back = (ring_s(p, group, float(each), 2) for each in sent)
+    for e in np.flatnonzero(p.edge_target == layer):
+        source = int(p.edge_source[e])
+        # Rows are gathered where the target wants the whole; where it wants rows, cutting is free,
+        # but the gradient is gathered on the way back.
+        if source < stage.first_layer or (stage.strategy(source) in WHOLE) == (strategy in WHOLE):
+            continue
+        gather_s = ring_s(p, group, float(p.edge_bytes[e]) * replica.share, 1)
+        if strategy in WHOLE:
+            ahead += gather_s
+        else:
+            back += gather_s
+    if strategy is Strategy.SHARDED:
+        gather_s = ring_s(p, group, float(p.parameters[layer, 0]) * p.training.weight_bytes, 1)
+        ahead, back = ahead + gather_s, back + gather_s
+    return ahead, back

@@ -176,7 +176,7 @@ def problem_of_tables(
         tied=tuple(
             (a, b) for users in tied_layers(model.layers).values() for a, b in _pairs(users)
         ),
-        refusals=refusals(model, degrees, exact=exact),
+        refusals=refusals(model, degrees, reasons, exact=exact),
         training=Training(
             bucket_bytes=BUCKET_MB << 20,
             optimizer_bytes=8.0 if adam else 0.0,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from placewright.capturing.program_calls import materialise, resolve_target
 from placewright.graph.program import Ref
 from placewright.layers.execution.orders import LayerProgram
-from placewright.layers.profile.chain import in_place
+from placewright.layers.profile.chain import in_place, reads
 
 Use = Callable[[Tensor], Tensor]
 
@@ -98,8 +97,6 @@ def filled(argument: Any, values: Mapping[str, Any]) -> Any:
 
 def _frees(program: LayerProgram) -> list[Sequence[str]]:
     """After every call, the values that nothing reads any more: autograd keeps what it needs."""
-    from placewright.layers.profile.chain import reads
-
     last: dict[str, int] = {}
     for k, call in enumerate(program.instructions):
         for name in (*reads(call), *call.results):
@@ -109,18 +106,3 @@ def _frees(program: LayerProgram) -> list[Sequence[str]]:
         [name for name, at in last.items() if at == k and name not in kept]
         for k in range(len(program.instructions))
     ]
-
-
-def registered(state: Mapping[str, Tensor], trained: set[str]) -> dict[str, Tensor]:
-    """The state with parameters as `nn.Parameter`, one object each."""
-    return {
-        name: nn.Parameter(value, requires_grad=value.is_floating_point())
-        if name in trained
-        else value
-        for name, value in state.items()
-    }
-
-
-def device_of(spec: str) -> torch.device:
-    """A worker's device."""
-    return torch.device(spec)

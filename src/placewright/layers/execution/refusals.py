@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from placewright.errors import UnsupportedError
 from placewright.graph.program import Instruction
@@ -38,10 +38,16 @@ def tensor_refusals(model: TracedModel, degrees: Sequence[int]) -> dict[tuple[in
 
 
 def refusals(
-    model: TracedModel, degrees: Sequence[int], *, exact: bool = False
+    model: TracedModel,
+    degrees: Sequence[int],
+    reasons: Mapping[tuple[int, int], str],
+    *,
+    exact: bool,
 ) -> tuple[Refusal, ...]:
-    """Layers that cannot be split at any of the degrees, or with `exact` not along samples."""
-    reasons = tensor_refusals(model, degrees)
+    """Layers that cannot be split at any of the degrees, or with `exact` not along samples.
+
+    `reasons`: of `tensor_refusals`.
+    """
     split = [d for d in degrees if d > 1]
     whole = inexact_layers(model) if exact else {}
     by_samples = tuple(Refusal(k, s, why) for k, why in whole.items() for s in IN_ROWS)

@@ -166,8 +166,7 @@ def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, .
         passes = np.maximum(passes, known[key])
     t = p.degree_index(stage.tensor_degree)
     held = np.where(np.isfinite(p.parameters[:, t]), p.parameters[:, t], 0.0)
-    peers = tuple(r.workers[0] for r in stage.replicas)
-    each = ring_s(p, peers, 1e6, 2, stage.tensor_degree) / 1e6 * p.training.sync_bytes
+    each = ring_s(p, stage.leaders, 1e6, 2, stage.tensor_degree) / 1e6 * p.training.sync_bytes
     optimizer = float(p.optimizer_s[p.worker_kind[list(stage.workers)]].max())
     share = max(stage.shares)
     kept = np.nan_to_num(p.activation_bytes[:, t]) * share
