@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,11 +22,43 @@ from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.schedules import in_flight, order_of
 from placewright.layers.simulation import (
     Network,
-    _Events,
+    Passes,
+    SimulationState,
+    StepTimes,
+    Unit,
     _Walk,
-    reference,
+    finish,
+    network_of,
     simulate,
 )
+
+
+class Events(SimulationState):
+    """One instruction at a time: that of the unit with the earliest clock that can go on."""
+
+    def run(self) -> Passes:
+        """Until all have ended."""
+        queue = [(0.0, home) for home in self.units]
+        heapq.heapify(queue)
+        blocked: list[tuple[float, Unit]] = []
+        while queue:
+            _, home = heapq.heappop(queue)
+            if self.step(home):
+                for entry in blocked:
+                    heapq.heappush(queue, entry)
+                blocked = []
+                if self.left(home):
+                    heapq.heappush(queue, (self.clock[home], home))
+            else:
+                blocked.append((self.clock[home], home))
+        return self.out
+
+
+def reference(p: LayerProblem, plan: LayerPlan) -> StepTimes:
+    """`simulate` by an event queue."""
+    net = network_of(p, plan)
+    return finish(p, net, Events(net, True).run())
+
 
 FREE = (Link.linear(1e30),)
 
@@ -248,7 +282,7 @@ def test_an_eager_sender_does_not_wait_for_its_message() -> None:
     net = Network(LayerPlan(stages, 2), costs, (cut,), (0, 1), True)
     starts = [
         {span.label: span.start_s for span in kind(net, True).run().spans if span.unit == (0, 0)}
-        for kind in (_Walk, _Events)
+        for kind in (_Walk, Events)
     ]
     assert starts[0] == starts[1]
     assert starts[0]["forward 1"] == 21.0  # after its pass and the transfer that it meets

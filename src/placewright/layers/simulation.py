@@ -12,13 +12,11 @@ transfers:
 
 After a stage's last backward pass: gradients of tied weights, all-reduce of the stage's gradients
 (or, overlapped, layer by layer as they come), optimizer step. `simulate` walks over the lists
-until all have ended; `reference` is an event queue that does the same one event at a time. Times
-do not depend on the order of the walk, as every channel has one sender.
+until all have ended. Times do not depend on the order of the walk, as every channel has one sender.
 """
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,12 +105,6 @@ def columns_alike(net: Network) -> dict[int, int] | None:
     return found
 
 
-def reference(p: LayerProblem, plan: LayerPlan) -> StepTimes:
-    """The same by an event queue; for tests."""
-    net = network_of(p, plan)
-    return finish(p, net, _Events(net, True).run())
-
-
 @dataclass(slots=True)
 class Passes:
     """Ends of the last backward passes by unit, spans and messages."""
@@ -122,7 +114,7 @@ class Passes:
     messages: list[Span]
 
 
-class _State:
+class SimulationState:
     """Instruction lists of all units, clocks and arrivals."""
 
     def __init__(self, net: Network, spans: bool, alike: dict[int, int] | None = None) -> None:
@@ -255,7 +247,7 @@ class _State:
         return self.at[home] < len(self.lists[home])
 
 
-class _Walk(_State):
+class _Walk(SimulationState):
     """Every unit goes as far as it can, in turns."""
 
     def run(self) -> Passes:
@@ -276,27 +268,6 @@ class _Walk(_State):
                     where=f"stage {stage}, replica {replica}",
                     hint="the schedule 1f1b orders them so that they do not",
                 )
-        return self.out
-
-
-class _Events(_State):
-    """One instruction at a time: that of the unit with the earliest clock that can go on."""
-
-    def run(self) -> Passes:
-        """Until all have ended."""
-        queue = [(0.0, home) for home in self.units]
-        heapq.heapify(queue)
-        blocked: list[tuple[float, Unit]] = []
-        while queue:
-            _, home = heapq.heappop(queue)
-            if self.step(home):
-                for entry in blocked:
-                    heapq.heappush(queue, entry)
-                blocked = []
-                if self.left(home):
-                    heapq.heappush(queue, (self.clock[home], home))
-            else:
-                blocked.append((self.clock[home], home))
         return self.out
 
 
