@@ -155,6 +155,7 @@ def nested(levels: int) -> list[Any]:
         ("tensors/0/consumers", ["c"], "unknown operator 'c'"),
         ("tensors/0/consumers", ["a"], "before 'a' makes it"),
         ("tensors/0/name", "z", "tensors: unknown value 'z'"),
+        ("tensors/1/name", "a", "tensors: 'a' is listed twice"),
         ("program/inputs/0/role", "weight", r"program.inputs\[0\].role: must be 'parameter'"),
         ("program/inputs/0/spec/dtype", "float23", r"spec.dtype: unknown.*mean 'float32'"),
         ("program/inputs/0/spec/dtype", "none", "inputs: the value 'parameter:w' has no dtype"),

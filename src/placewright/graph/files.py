@@ -187,7 +187,7 @@ def check_program(graph: Graph) -> None:
 
     That is an instruction without its operator, or with more or fewer results than that has
     outputs; a value without a dtype, used before it is made or made twice; a tensor of the
-    graph that is no value of the program.
+    graph that is no value of the program, or is listed twice.
     """
     program: Program = graph.program
     where = f"{graph.name}: program"
@@ -202,7 +202,11 @@ def check_program(graph: Graph) -> None:
         _check_outputs(operator, call, f"{where}: instruction {call.name!r}")
     known = _values(program, where)
     inputs = [entry.name for entry in program.inputs]
+    listed: set[str] = set()
     for tensor in graph.tensors:
+        if tensor.name in listed:  # workers send values by name
+            raise InputError(f"{tensor.name!r} is listed twice", where=f"{graph.name}: tensors")
+        listed.add(tensor.name)
         if INPUT_MARK in tensor.view_of and tensor.view_of not in inputs:
             raise UnknownNameError("input", tensor.view_of, inputs, where=f"{graph.name}: view_of")
         if not tensor.name.startswith((ORDER_ONLY, SCRATCH)) and tensor.name not in known:
