@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.measurement.measurement import MachineLoad, Measurement
-from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
@@ -153,8 +152,8 @@ def load_plan(
 
 def execution_order(problem: OperatorProblem, judgement: OperatorJudgement) -> list[int]:
     """Operators by predicted start, ties in topological order: what each worker follows."""
-    order: IntArray = np.lexsort((problem.topology.position, judgement.op_start_s))
-    return order.tolist()
+    order: list[int] = np.lexsort((problem.topology.position, judgement.op_start_s)).tolist()
+    return order
 
 
 def measured_trace(problem: OperatorProblem, record: StepRecord) -> Trace:

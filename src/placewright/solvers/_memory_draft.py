@@ -213,7 +213,7 @@ def _fold(d: Draft, i: int) -> bool:
 
 def _cheapest_through(cost: FloatArray, first: FloatArray, second: FloatArray) -> FloatArray:
     """Cost of the best option of a node for every pair of options of its two neighbours."""
-    least = (cost[0] + first[0])[:, None] + second[0]
+    least: FloatArray = (cost[0] + first[0])[:, None] + second[0]
     # Option by option: for all of them at once, 1,000 options each would take 8 GB.
     for own, row, column in zip(cost[1:], first[1:], second[1:], strict=True):
         np.minimum(least, (own + row)[:, None] + column, out=least)
