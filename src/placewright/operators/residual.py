@@ -58,7 +58,7 @@ WIDTHS = (3.0, 4.0)
 LEAST_BYTES = 64.0
 """Added to the bytes of operators: a cache line."""
 
-SEEN = 0.01
+NAMED_SHARE = 0.01
 """Share of the prediction from which a kind that was never measured is named."""
 
 
@@ -174,12 +174,14 @@ class ResidualModel:
     ) -> Corrected:
         """As `corrected`, of features that were computed before."""
         known = {work[0] for run in self.runs for work in run.features}
-        outside = sorted({work[0] for work in path if work[0] not in known and work[4] >= SEEN})
+        outside = sorted(
+            {work[0] for work in path if work[0] not in known and work[4] >= NAMED_SHARE}
+        )
         if tuple(devices) not in {run.devices for run in self.runs}:
             outside.append("devices")
-        asked = _works([path])
-        error = _similarity(asked, self.known) @ self.weights
-        found = predicted_s * math.exp(float(_logs(asked.share, error)[0]))
+        works = _works([path])
+        error = _similarity(works, self.known) @ self.weights
+        found = predicted_s * math.exp(float(_logs(works.share, error)[0]))
         return Corrected(
             predicted_s,
             found,

@@ -153,9 +153,9 @@ def _check_features(found: MeasuredRunsFile, where: str) -> None:
             hint=hint,
         )
     if found.features != list(FEATURES):
-        strange = [name for name in found.features if name not in FEATURES]
+        unknown = [name for name in found.features if name not in FEATURES]
         missing = [name for name in FEATURES if name not in found.features]
-        unlike = [f"unknown: {', '.join(strange[:3])}"] * bool(strange)
+        unlike = [f"unknown: {', '.join(unknown[:3])}"] * bool(unknown)
         unlike += [f"missing: {', '.join(missing[:3])}"] * bool(missing)
         raise InputError(
             "has measured runs with other features",

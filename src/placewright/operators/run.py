@@ -132,8 +132,8 @@ class Runner:
     ) -> Measurement:
         """Execute a plan, and another one `beside` it in turns; see `run`."""
         _same_graph(result.problem, self.session.graph)
-        rival = None if beside is None or _alike(result, beside) else beside
-        turns = MeasuringRounds(self.session, [result, rival] if rival else [result], seed)
+        other = None if beside is None or _alike(result, beside) else beside
+        turns = MeasuringRounds(self.session, [result, other] if other else [result], seed)
         checked = None
         if check is not None:
             turns.load(0)
@@ -142,7 +142,7 @@ class Runner:
         baseline = None
         if beside is not None:
             name = beside.planner.removeprefix(SINGLE)
-            baseline = Baseline(name, turns.measurement(1) if rival else None)
+            baseline = Baseline(name, turns.measurement(1) if other else None)
         return replace(
             turns.measurement(0),
             trace=turns.watched(0),

@@ -331,10 +331,10 @@ def saved_trace(data: Data, where: str = "plan") -> Trace:
 
 
 def _check_known(devices: Sequence[str], spans: Sequence[dict[str, Any]], where: str) -> None:
-    strange = next((span for span in spans if span["device"] not in devices), None)
-    if strange is not None:
-        place = f"{where}: plan.schedule, operator {strange['op']!r}"
-        raise UnknownNameError("device", strange["device"], devices, where=place)
+    unknown = next((span for span in spans if span["device"] not in devices), None)
+    if unknown is not None:
+        place = f"{where}: plan.schedule, operator {unknown['op']!r}"
+        raise UnknownNameError("device", unknown["device"], devices, where=place)
 
 
 def _device_names(plan: dict[str, Any]) -> list[str]:

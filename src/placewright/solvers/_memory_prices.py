@@ -130,14 +130,14 @@ def level(
     core: Core,
     at: Prices,
     solve: Solve,
-    tell: Callable[[Priced], None],
+    consider: Callable[[Priced], None],
     running: Callable[[], bool],
 ) -> None:
     """Find the lowest price, the same on every row, at which what is chosen fits."""
     room, rows = core.loads.room, len(core.loads.room)
     found = solve(np.zeros(rows))
     at.note(found)
-    tell(found)
+    consider(found)
     if (found.load <= room).all():
         return
     # reductions with RN may end in a forbidden pair; prices must be finite all the same
@@ -150,7 +150,7 @@ def level(
             break
         found = solve(np.full(rows, unit * 4.0**exponent))
         at.note(found)
-        tell(found)
+        consider(found)
         if (found.load <= room).all():
             high = exponent
         else:
@@ -167,7 +167,7 @@ def ascend(
     at: Prices,
     rounds: int,
     upper: Callable[[], float],
-    tell: Callable[[Priced], None],
+    consider: Callable[[Priced], None],
     solve: Solve,
     running: Callable[[], bool],
 ) -> None:
@@ -179,7 +179,7 @@ def ascend(
         found = solve(at.price)
         better = found.bound > at.bound + 1e-7 * abs(at.bound)
         at.note(found)
-        tell(found)
+        consider(found)
         at.stalled = 0 if better else at.stalled + 1
         # Back to the best prices with half the step, without the old direction.
         if at.stalled >= 6:

@@ -185,7 +185,7 @@ class _Search:
     messages: Messages | None = None
     whole: bool = False
     began_s: float = field(default_factory=time.perf_counter)
-    told_s: float = 0.0
+    reported_s: float = 0.0
     draws: int = 0
     note: str = ""
 
@@ -360,9 +360,9 @@ class _Search:
     def report(self, what: str) -> None:
         """Progress, a few times per second."""
         now_s = time.perf_counter()
-        if now_s - self.told_s < 0.2:
+        if now_s - self.reported_s < 0.2:
             return
-        self.told_s = now_s
+        self.reported_s = now_s
         constant = self.core.constant if self.ready else 0.0
         self.progress(
             what=what,

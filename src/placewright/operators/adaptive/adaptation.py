@@ -21,7 +21,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord
 
-LATE = 10.0
+STUCK = 10.0
 """A migration that takes so many times its prediction is stuck."""
 
 
@@ -248,7 +248,7 @@ class Adaptation:
             plan.placement.tolist(),
             order,
             peak_bytes=judgement.peak_bytes.tolist(),
-            limit_s=self.session.group.limit_s + LATE * move_s,
+            limit_s=self.session.group.limit_s + STUCK * move_s,
         )
         self.plan = plan
         self.timeline.plans += 1

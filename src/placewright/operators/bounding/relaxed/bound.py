@@ -27,7 +27,7 @@ from placewright.solvers.highs import HighsSolver
 MARGIN = 1e-6
 """Of the whole: taken off what branching proves."""
 
-LATE = 2.0
+OVERRUN = 2.0
 """How many times as long as it may HiGHS branches, where it is at the root for long."""
 
 BRANCHING = {"solver": "choose", "mip_rel_gap": 0.0, "mip_heuristic_effort": 0.0}
@@ -83,7 +83,7 @@ class Solver:
             self.highs.changeColIntegrality(int(column), whole)
         for key, value in BRANCHING.items():
             self.highs.setOptionValue(key, value)
-        left_s = max(0.1, (deadline_s - time.perf_counter()) / LATE)
+        left_s = max(0.1, (deadline_s - time.perf_counter()) / OVERRUN)
         self.runner.run(left_s)
         proved = float(self.highs.getInfo().mip_dual_bound)
         return proved - MARGIN * WHOLE if np.isfinite(proved) else 0.0
@@ -124,14 +124,14 @@ ROOM = 1e-4
 """Above the known plan: it must stay a solution, so that nothing is ever proved by rounding."""
 
 LEAST_GAIN = 1e-4 * WHOLE
-"""Of a round; after `PATIENCE` rounds with less it ends."""
+"""Of a round; after `MOST_IDLE_ROUNDS` rounds with less it ends."""
 
-PATIENCE = 4
+MOST_IDLE_ROUNDS = 4
 
 CUT_SHARE = 0.6
 """Of the time, before branching begins."""
 
-MUCH = 20.0
+LEAST_SOLVES = 20.0
 """Branching begins where so many of the slowest linear programs would still fit the time."""
 
 
@@ -158,7 +158,7 @@ def relaxed_bounds(
         yield min(best * unit_s, value_s)
     _raise_if_interrupted(solver)
     left_s = deadline_s - time.perf_counter()
-    if best < value_s / unit_s and left_s > MUCH * solver.slowest_s:
+    if best < value_s / unit_s and left_s > LEAST_SOLVES * solver.slowest_s:
         yield min(max(best, solver.branch(deadline_s)) * unit_s, value_s)
         _raise_if_interrupted(solver)
 
@@ -181,5 +181,5 @@ def _cut(solver: Solver, choices: Choices, deadline_s: float) -> Iterator[float]
         solver.forbid(choices.by_price(value, price))
         solver.forbid(choices.by_path())
         added, turn = cuts.add(turn, solver.values, choices.head, choices.tail), turn + 1
-        if idle > PATIENCE or not (added or solver.changed):
+        if idle > MOST_IDLE_ROUNDS or not (added or solver.changed):
             break

@@ -38,7 +38,7 @@ TEACHERS: tuple[Planner, ...] = (HEFT, HEFT_CONTENDED, PEFT, CPOP, CEFT)
 MOST_OPERATORS = 2000
 """Above this the critical-path rules, which read all siblings of an operator, are not tried."""
 
-SHOWN_S = 0.25
+REPORT_EVERY_S = 0.25
 """Seconds between two reports of progress."""
 
 Measure = Callable[[IntArray], FloatArray]
@@ -113,7 +113,7 @@ class Evaluations:
     reference_s: float = field(init=False, default=math.nan)
     trivial_s: float = field(init=False, default=math.nan)
     begun_s: float = field(default_factory=time.perf_counter)
-    _shown_s: float = 0.0
+    _reported_s: float = 0.0
     _known: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Evaluations:
             call = None if calls is None else calls[k]
             if not self._keep(rows[k], penalised[k], bool(fits[k]), apart, call):
                 break
-        self._show()
+        self._report()
         return penalised, fits
 
     def offer(self, plan: OperatorPlan) -> float:
@@ -196,7 +196,7 @@ class Evaluations:
         for start in starts:
             self._take(start)
             self._file(start.score.value_s, start.place, start.score.over_bytes == 0)
-        self._show()
+        self._report()
 
     def teach(self) -> OperatorPlan | None:
         """Judge the list schedules; the best one, by which samples are ordered from now on.
@@ -342,11 +342,11 @@ class Evaluations:
                 place[g] = to
         return place
 
-    def _show(self) -> None:
+    def _report(self) -> None:
         now = time.perf_counter()
-        if now - self._shown_s < SHOWN_S:
+        if now - self._reported_s < REPORT_EVERY_S:
             return
-        self._shown_s = now
+        self._reported_s = now
         fits = self.best.score.over_bytes == 0
         self.context.progress(
             what=f"{self.count} evaluations",
