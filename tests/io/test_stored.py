@@ -105,3 +105,10 @@ def full_disk(where: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_missing_packed_file_is_not_called_damaged(tmp_path: Path) -> None:
+    """The message is that of any other missing file, with the nearest name."""
+    (tmp_path / "graph.json.gz").write_bytes(b"")
+    with pytest.raises(InputError, match=r"(?s)cannot be read: No such file.*did you mean .*graph"):
+        read_data(tmp_path / "grahp.json.gz")

@@ -47,8 +47,7 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        raise InputError(what, where=str(path), hint=_nearest(Path(path))) from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise InputError(
             "is not a text file",
@@ -56,6 +55,12 @@ def read_text(path: str | Path) -> str:
             by=str(error),
             hint="give JSON or YAML text in UTF-8, packed by gzip only if the name ends in .gz",
         ) from None
+
+
+def unreadable(path: str | Path, error: OSError) -> InputError:
+    """The error of a file that is missing, or cannot be read; offers the nearest name."""
+    what = f"cannot be read: {error.strerror}"
+    return InputError(what, where=str(path), hint=_nearest(Path(path)))
 
 
 def parse_json(text: str, *, where: str) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from placewright.errors import InputError
-from placewright.io.boundary import parse_json, parse_yaml, read_text
+from placewright.io.boundary import parse_json, parse_yaml, read_text, unreadable
 
 
 def read_data(path: str | Path) -> tuple[Any, str]:
@@ -100,8 +100,12 @@ def stored_text(path: str | Path) -> str:
     if Path(path).suffix != ".gz":
         return read_text(path)
     try:
-        return gzip.decompress(Path(path).read_bytes()).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        packed = Path(path).read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    try:
+        return gzip.decompress(packed).decode()
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
 
 
