@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import islice
 
 import pytest
 
+from placewright.errors import RunError
 from placewright.testbed import Testbed
 from placewright.testbed import selftest as selftests
 from placewright.testbed.selftest import Finding, selftest
@@ -17,6 +19,15 @@ def test_off_is_relative_except_for_delays() -> None:
     assert not Finding("cpu", "a", 0.5, 0.52, 0.03).ok
     assert Finding("delay", "a", 0.0, 0.0004, 0.0005).ok
     assert not Finding("delay", "a", 0.001, 0.0016, 0.0005).ok
+
+
+def test_a_probe_that_is_killed_is_an_error_of_the_run() -> None:
+    """It has no last line of output that could say why."""
+    pipe = subprocess.PIPE
+    probe = subprocess.Popen(["sleep", "60"], stdout=pipe, stderr=pipe, text=True)
+    probe.kill()
+    with pytest.raises(RunError, match=r"a probe failed.*code -9"):
+        selftests._answer(probe)
 
 
 def test_everything_is_measured_once(duo: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,7 @@ def _answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
         out, message = probe.communicate()
         message = message or f"no answer in {_TIMEOUT_S:g} s"
     if probe.returncode:
-        raise RunError("a probe failed", where="selftest", by=message.strip().splitlines()[-1])
+        lines = message.strip().splitlines() or [f"it ended with code {probe.returncode}"]
+        raise RunError("a probe failed", where="selftest", by=lines[-1])
     answer: dict[str, Any] = json.loads(out.splitlines()[-1])
     return answer
