@@ -104,3 +104,12 @@ def test_a_wrong_plan_is_refused(
     (tmp_path / "plan.json").write_text(json.dumps(data))
     with pytest.raises(PlacewrightError, match=says):
         read_proposal(tmp_path / "plan.json", random_problem(0))
+
+
+def test_a_link_without_bandwidth_is_refused(tmp_path: Path) -> None:
+    """Zero was read as unlimited."""
+    data = base()
+    data["servers"][0]["bandwidth"] = 0
+    path = write_data(data, tmp_path / "requests.json")
+    with pytest.raises(PlacewrightError, match=r"servers\[0\].bandwidth.*greater than 0"):
+        read_problem(path)

@@ -40,3 +40,13 @@ def test_planned_times_are_longer_by_a_quantile_and_the_round_trip() -> None:
     far = service.replace(round_trip_s=np.array([0.0, 0.01]))
     assert np.allclose((far.planned_s() - service.planned_s()).T, [0.0, 0.01])
     assert service_of(("a",), ("v",), [0.5], np.ones((1, 1, 2))).planned_s().max() == 1.0
+
+
+def test_kinds_differ_in_anything_that_is_known_of_servers() -> None:
+    """Two with the same latencies and unlike links are two kinds; equal ones are one."""
+    service = two_servers()
+    alike = service.replace(latency_s=np.broadcast_to(service.latency_s[:1], (2, 2, 5)))
+    assert service.kinds().tolist() == [0, 1]
+    assert alike.kinds().tolist() == [0]
+    assert alike.replace(round_trip_s=[0.5, 0.0]).kinds().tolist() == [0, 1]
+    assert alike.replace(server_memory_bytes=[np.inf, 1.0]).kinds().tolist() == [0, 1]

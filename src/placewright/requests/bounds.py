@@ -88,28 +88,27 @@ def window_s(problem: RequestProblem) -> float:
     return max(float(problem.stream.deadline_s.max()), problem.duration_s / WINDOWS)
 
 
-def fluid(problem: RequestProblem, window: float | None = None, *, success: bool = False) -> float:
+def fluid(problem: RequestProblem, *, success: bool = False) -> float:
     """The fluid program's bound.
 
     Raises `MissingDependencyError`: HiGHS is not installed.
 
-    `window`: seconds; `window_s` by default.
     `success`: bound the success rate in place of the effective accuracy.
     """
-    return _Program(problem, window or window_s(problem), success).solve()
+    return _Program(problem, success).solve()
 
 
 class _Program:
     """Columns: a group of requests, the window it is served in, a kind of server, a variant."""
 
-    def __init__(self, problem: RequestProblem, window: float, success: bool) -> None:
-        self.problem, self.window, self.success = problem, window, success
+    def __init__(self, problem: RequestProblem, success: bool) -> None:
+        self.problem, self.window, self.success = problem, window_s(problem), success
         s = problem.service
         self.tables_s = s.latency_s + s.round_trip_s[:, None, None]
         flat = self.tables_s.reshape(s.servers, -1)
         _, first, self.servers = np.unique(flat, axis=0, return_index=True, return_counts=True)
         self.tables_s = self.tables_s[first]
-        self.windows = max(1, int(np.ceil(problem.duration_s / window - 1e-9)))
+        self.windows = max(1, int(np.ceil(problem.duration_s / self.window - 1e-9)))
 
     def solve(self) -> float:
         count, first, last, family, floor, cost_s = self._groups()

@@ -395,10 +395,8 @@ def _with_servers(
 ) -> list[tuple[str, RequestProblem]]:
     """The problem with one more server of each kind, and with each that the catalogue has."""
     s = problem.service
-    flat = s.latency_s.reshape(s.servers, -1)
-    _, first = np.unique(flat, axis=0, return_index=True)
     every, grown = np.arange(s.variants), []
-    for k in sorted(first.tolist()):
+    for k in s.kinds().tolist():
         names = (*s.server_names, f"{s.server_names[k]} (added)")
         more = s.subset(np.append(np.arange(s.servers), k), every, names)
         grown.append((s.server_names[k], problem.replace(service=more)))

@@ -82,9 +82,7 @@ def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExp
 def _options(p: RequestProblem, k: int) -> list[dict[str, Any]]:
     s = p.service
     found = []
-    flat = s.latency_s.reshape(s.servers, -1)
-    _, first = np.unique(flat, axis=0, return_index=True)
-    for i in sorted(first.tolist()):
+    for i in s.kinds().tolist():
         for v in np.flatnonzero(s.family == p.stream.family[k]).tolist():
             alone_s = float(s.latency_s[i, v, 1] + s.round_trip_s[i])
             verdict = "fits"

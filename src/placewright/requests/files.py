@@ -235,7 +235,7 @@ def _service(entry: RequestFile) -> Service:
         np.array(memory),
         load_s,
         np.array([x.round_trip for x in entry.servers]),
-        np.array([1.0 / x.bandwidth if x.bandwidth else 0.0 for x in entry.servers]),
+        np.array([0.0 if x.bandwidth is None else 1.0 / x.bandwidth for x in entry.servers]),
         entry.noise,
     )
 

@@ -52,7 +52,7 @@ class ServerFileEntry(FileModel):
     latency: dict[str, list[Seconds | None]]
     load: dict[str, Seconds] = Field(default_factory=dict)
     memory: Bytes | None = None
-    bandwidth: Bandwidth | None = None
+    bandwidth: Annotated[Bandwidth, Field(gt=0)] | None = None
     round_trip: Seconds = 0.0
     candidate: bool = False
 

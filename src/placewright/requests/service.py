@@ -89,6 +89,18 @@ class Service:
         planned: FloatArray = noisy_s + self.round_trip_s[:, None, None]
         return planned
 
+    def kinds(self) -> IntArray:
+        """Shape (kinds,): the first server of each kind; servers of one kind differ in nothing."""
+        n = self.servers
+        columns = (
+            self.latency_s.reshape(n, -1),
+            self.load_s,
+            self.server_memory_bytes[:, None],
+            self.round_trip_s[:, None],
+            self.seconds_per_byte[:, None],
+        )
+        return np.sort(np.unique(np.concatenate(columns, axis=1), axis=0, return_index=True)[1])
+
     def replace(self, **changes: Any) -> Service:
         """The same service with some fields replaced, for example a measured `latency_s`."""
         return replace(self, **changes)

@@ -215,9 +215,11 @@ def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
 
 def _time(written: str) -> float | None:
     try:
-        return float(written)
+        number = float(written)
     except ValueError:
         pass
+    else:
+        return number if math.isfinite(number) else None
     try:
         return datetime.fromisoformat(written[:26]).timestamp()
     except ValueError:

@@ -129,10 +129,14 @@ class _Sender:
             writer.close()
         else:
             reader, writer = await asyncio.open_connection(self.target.host, self.target.port)
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
-        await reader.readexactly(int(length[1]) if length else 0)
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+            await reader.readexactly(int(length[1]) if length else 0)
+        except BaseException:
+            writer.close()
+            raise
         self.free.append((reader, writer))
         return head.split(b" ", 2)[1].decode()
 

@@ -20,7 +20,6 @@ parameter wins):
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import zlib
@@ -162,7 +161,7 @@ def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
         reader = zlib.decompressobj(kinds[encoding])
         # Bounded: a small body may hold gigabytes.
         found = reader.decompress(body, most_bytes)
-    except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+    except zlib.error as error:
         raise Refusal(400, f"the body is no {encoding}: {error}") from None
     if reader.unconsumed_tail:
         raise Refusal(413, f"the body is more than {most_bytes} bytes", code="too-large")
