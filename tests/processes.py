@@ -1,8 +1,9 @@
-"""Read the output, the descendants and the listening sockets of processes."""
+"""Output, descendants, listening sockets and memory limits of processes."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -30,16 +31,29 @@ def listening_addresses(pid: int) -> dict[tuple[str, int], int]:
     }
 
 
-def descendants(pid: int) -> list[int]:
-    """Processes that a process has started, and theirs."""
-    parents: dict[int, int] = {}
+def children(pid: int) -> list[int]:
+    """Processes that a process has started."""
+    found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process has started, and theirs."""
     found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
+    for each in found:
+        found += children(each)
     return found[1:]
+
+
+def limit_memory(pid: int, spare_bytes: int) -> None:
+    """Let a process have no more data than it has now and `spare_bytes`."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    held_bytes = int(status.split("VmData:")[1].split()[0]) * 1024
+    resource.prlimit(pid, resource.RLIMIT_DATA, (held_bytes + spare_bytes,) * 2)
 
 
 def _listeners() -> list[tuple[tuple[str, int], str]]:

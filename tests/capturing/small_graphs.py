@@ -1,11 +1,11 @@
-"""Graphs of the small zoo, each captured once for all tests."""
+"""Graphs of the small zoo, each captured once for all tests, and their operators."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from placewright.capturing.model import capture_source
-from placewright.graph.graph import Graph
+from placewright.graph.graph import Graph, Operator
 from placewright.testing.small_zoo import small
 
 
@@ -13,3 +13,9 @@ from placewright.testing.small_zoo import small
 def small_graph(name: str, *, training: bool = False) -> Graph:
     """The graph of `small(name)`."""
     return capture_source(small(name), training=training)
+
+
+def only_operator(graph: Graph, kind: str) -> Operator:
+    """The operator of a kind that occurs once in the graph."""
+    (found,) = (op for op in graph.operators if op.kind == kind)
+    return found

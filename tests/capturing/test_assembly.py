@@ -8,20 +8,17 @@ from torch import nn
 
 from placewright.capturing.lowered import spec_bytes
 from placewright.capturing.model import capture
-from placewright.graph.graph import Graph, Operator, TensorSpec
-
-
-def only(graph: Graph, kind: str) -> Operator:
-    """The only operator of a kind."""
-    (found,) = (op for op in graph.operators if op.kind == kind)
-    return found
+from placewright.graph.graph import TensorSpec
+from tests.capturing.small_graphs import only_operator
 
 
 def test_bytes_accessed_are_arguments_and_results() -> None:
     """A view accesses nothing."""
     graph = capture(nn.Linear(5, 7), torch.randn(3, 5))
-    assert only(graph, "aten.addmm.default").bytes_accessed == 4 * (3 * 5 + 5 * 7 + 7 + 3 * 7)
-    assert only(graph, "aten.t.default").bytes_accessed == 0
+    assert only_operator(graph, "aten.addmm.default").bytes_accessed == 4 * (
+        3 * 5 + 5 * 7 + 7 + 3 * 7
+    )
+    assert only_operator(graph, "aten.t.default").bytes_accessed == 0
 
 
 class Lookups(nn.Module):
@@ -52,7 +49,7 @@ def test_lookups_access_what_they_pick() -> None:
         ("aten.index_select.default", rows),
         ("aten.index.Tensor", rows),
     ):
-        assert only(graph, kind).bytes_accessed == 2 * result + indices
+        assert only_operator(graph, kind).bytes_accessed == 2 * result + indices
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,6 +17,7 @@ from placewright.deployment import calls
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from tests.operators.adaptive.jobs import TRIO
+from tests.processes import limit_memory
 
 
 class Pair(NamedTuple):
@@ -245,13 +244,10 @@ class Growing(nn.Module):
 
 
 def starve(model: PlacedModel, spare_bytes: int) -> None:
-    """Let the workers have no more than so many bytes beside what they have."""
+    """Limit the memory of all workers."""
     with model.calling() as session:
         for process in session.group.processes:
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            data = int(status.split("VmData:")[1].split()[0]) * 1024
-            limits = (data + spare_bytes,) * 2
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, limits)
+            limit_memory(process.pid, spare_bytes)
 
 
 def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:

@@ -10,28 +10,19 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import placewright
 from placewright.capturing.model import capture
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import stored_state
 from placewright.deployment import export
-from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError
 from placewright.io.tensor_files import INDEX, stored_tensors
-from tests.deployment.test_calls import Net, X, expected, loss, net, same
-from tests.operators.adaptive.jobs import TRIO
+from tests.deployment.test_calls import Net, X, expected, loss, net, placed, same
 
 
 def on_meta() -> Net:
     """The model without its weights."""
     with torch.device("meta"):
         return Net()
-
-
-def placed(model: nn.Module, inputs: Any = X, **settings: Any) -> PlacedModel:
-    """Planned at once."""
-    options = {"planner": "round-robin", "method": "analytic"} | settings
-    return placewright.place(model, inputs, TRIO, **options)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from placewright.errors import WorkerError
 from placewright.runtime.engines.torchrun import Torchrun
 from placewright.runtime.engines.torchrun_agent import is_coordinator, serve
 from placewright.runtime.session import Session
+from tests.processes import children
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster(
@@ -64,15 +64,6 @@ def worker_of(agent: int) -> int:
     """The process that its forkserver has made."""
     (worker,) = [w for server in children(agent) for w in children(server)]
     return worker
-
-
-def children(pid: int) -> list[int]:
-    """Processes that this one has started."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    return [child for child, parent in parents.items() if parent == pid]
 
 
 def main(other: Path) -> None:

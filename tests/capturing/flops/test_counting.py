@@ -18,8 +18,8 @@ from torch.utils.flop_counter import (
 
 from placewright.capturing.flops.counting import rule_of, work_of
 from placewright.capturing.model import capture
-from placewright.graph.graph import Graph, Operator
 from tests.capturing.models import UNet, VisionTransformer
+from tests.capturing.small_graphs import only_operator
 
 aten = torch.ops.aten
 ON_CPU = {
@@ -31,12 +31,6 @@ ON_CPU = {
     ),
 }
 """PyTorch's own formulas for operations that its counter does not know under this name."""
-
-
-def only(graph: Graph, kind: str) -> Operator:
-    """The only operator of a kind."""
-    (found,) = (op for op in graph.operators if op.kind == kind)
-    return found
 
 
 def counted_by_torch(model: nn.Module, inputs: Any, *, training: bool) -> int:
@@ -94,8 +88,8 @@ def test_models_count_what_torch_counts(name: str, training: bool) -> None:
 def test_flops_of_a_linear_layer_and_its_backward() -> None:
     """2 m n k forward; the same for the gradient of the weight (none of the input)."""
     graph = capture(nn.Linear(5, 7), torch.randn(3, 5), training=True)
-    assert only(graph, "aten.addmm.default").flops == 2 * 3 * 5 * 7
-    assert only(graph, "aten.mm.default").flops == 2 * 3 * 5 * 7
+    assert only_operator(graph, "aten.addmm.default").flops == 2 * 3 * 5 * 7
+    assert only_operator(graph, "aten.mm.default").flops == 2 * 3 * 5 * 7
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -103,9 +97,9 @@ def test_flops_of_a_recurrent_layer(training: bool) -> None:
     """Four gates, both weight matrices, every step; the backward makes two gradients of each."""
     graph = capture(nn.LSTM(5, 7), torch.randn(11, 3, 5), training=training)
     forward = 2 * 11 * 3 * 4 * 7 * (5 + 7)
-    assert only(graph, "aten.mkldnn_rnn_layer.default").flops == forward
+    assert only_operator(graph, "aten.mkldnn_rnn_layer.default").flops == forward
     if training:
-        assert only(graph, "aten.mkldnn_rnn_layer_backward.default").flops == 2 * forward
+        assert only_operator(graph, "aten.mkldnn_rnn_layer_backward.default").flops == 2 * forward
 
 
 class Attention(nn.Module):
@@ -123,7 +117,7 @@ def test_attention_counts_as_its_two_products() -> None:
         scores = torch.bmm(torch.randn(12, 5, 8), torch.randn(12, 8, 7))
         torch.bmm(scores, torch.randn(12, 7, 8))
     kind = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-    assert only(graph, kind).flops == counter.get_total_flops()
+    assert only_operator(graph, kind).flops == counter.get_total_flops()
 
 
 def sdpa_names() -> list[str]:
@@ -229,12 +223,12 @@ def test_what_has_no_formula_says_so() -> None:
             return thrice(x) + 1
 
     kind = "placewright_tests.thrice.default"
-    found = only(capture(Model(), torch.randn(4)), kind)
+    found = only_operator(capture(Model(), torch.randn(4)), kind)
     assert (found.flops, found.elementwise_flops, found.uncounted) == (0.0, 0.0, True)
     packet = torch.ops.placewright_tests.thrice
     register_flop_formula(packet)(lambda shape, **_: 3 * shape[0])
     try:
-        found = only(capture(Model(), torch.randn(4)), kind)
+        found = only_operator(capture(Model(), torch.randn(4)), kind)
     finally:
         del flop_registry[packet]
     assert (found.flops, found.uncounted) == (12.0, False)

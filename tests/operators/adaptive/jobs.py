@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +12,7 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.operators.adaptive.run import Job
 from placewright.profiling.build import profile
+from tests.processes import limit_memory
 
 LINKS = tuple(Link(a, b, 1e9, 5e-5) for a in "abc" for b in "abc" if a != b)
 TRIO = Cluster(tuple(Device(n, node=n) for n in "abc"), LINKS, name="trio")
@@ -40,8 +39,5 @@ def job(cluster: Cluster = TRIO) -> tuple[ModelSource, Job]:
 
 
 def starve(session: Any, spare_bytes: int) -> None:
-    """Let the worker of b, the second one, have no more than so many bytes beside what it has."""
-    pid = session.group.processes[1].pid
-    status = Path(f"/proc/{pid}/status").read_text()
-    data = int(status.split("VmData:")[1].split()[0]) * 1024
-    resource.prlimit(pid, resource.RLIMIT_DATA, (data + spare_bytes,) * 2)
+    """Limit the memory of the worker of b, the second one."""
+    limit_memory(session.group.processes[1].pid, spare_bytes)

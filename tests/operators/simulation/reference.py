@@ -75,7 +75,7 @@ def simulate(problem: OperatorProblem, plan: OperatorPlan) -> Outcome:
     return out
 
 
-def _readers(p: OperatorProblem, k: int) -> list[int]:
+def readers(p: OperatorProblem, k: int) -> list[int]:
     """Operators that read tensor `k`, in the order in which the problem lists them."""
     return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
 
@@ -86,7 +86,7 @@ def _producer(p: OperatorProblem, k: int) -> int:
 
 def _targets(p: OperatorProblem, place: list[int], k: int) -> list[int]:
     """Rule C1: every other device with a reader, by first reader."""
-    devices = dict.fromkeys(place[j] for j in _readers(p, k))
+    devices = dict.fromkeys(place[j] for j in readers(p, k))
     return [d for d in devices if d != place[_producer(p, k)]]
 
 
@@ -109,7 +109,7 @@ def upward_ranks(p: OperatorProblem, place: list[int]) -> list[float]:
             paths = [
                 rank(j) + (_transfer_s(p, k, place[i], place[j]) if place[i] != place[j] else 0.0)
                 for k in made[i]
-                for j in _readers(p, k)
+                for j in readers(p, k)
             ]
             known[i] = float(p.compute_s[i, place[i]]) + max(paths, default=0.0)
         return known[i]
@@ -133,7 +133,7 @@ class _Sample:
         self.at = {i: x for x, i in enumerate(self.order)}
         self.inputs: dict[int, list[int]] = {i: [] for i in range(p.n)}
         for k in range(p.t):
-            for j in _readers(p, k):
+            for j in readers(p, k):
                 self.inputs[j].append(k)
         self.start_s: dict[int, float] = {}
         self.end_s: dict[int, float] = {}
@@ -149,7 +149,7 @@ class _Sample:
     def _requests(self, i: int) -> list[tuple[int, int, int]]:
         """(place of the best reader, tensor, target) of what operator `i` sends: rule C4."""
         return sorted(
-            (min(self.at[j] for j in _readers(self.p, k) if self.place[j] == d), k, d)
+            (min(self.at[j] for j in readers(self.p, k) if self.place[j] == d), k, d)
             for k in range(self.p.t)
             if _producer(self.p, k) == i
             for d in _targets(self.p, self.place, k)
@@ -241,7 +241,7 @@ def _resident(p: OperatorProblem, place: list[int], d: int) -> int:
 
 def _until(p: OperatorProblem, place: list[int], out: Outcome, k: int, d: int) -> float:
     """Until when the copy of tensor `k` on device `d` is held: rules M2, M3 and M5."""
-    ends = [out.end_s[j] for j in _readers(p, k) if place[j] == d]
+    ends = [out.end_s[j] for j in readers(p, k) if place[j] == d]
     if place[_producer(p, k)] == d:
         ends += [out.end_s[_producer(p, k)]]
         ends += [end for (x, _), (_, end) in out.sent.items() if x == k]
@@ -359,7 +359,7 @@ def _star_loads(
     leader, copies = _stages(p, plan)
     moved = [0.0] * p.m
     for k in range(p.t):
-        devices = {place[_producer(p, k)], *(place[j] for j in _readers(p, k))}
+        devices = {place[_producer(p, k)], *(place[j] for j in readers(p, k))}
         if bool(p.is_backward[_producer(p, k)]) in passes and len(devices) > 1:
             for d in devices:
                 moved[d] += float(p.tensor_bytes[k]) * _host_rate(p, d, devices)
@@ -385,7 +385,7 @@ def first_calls(p: OperatorProblem, place: list[int]) -> list[int]:
     for i in p.topology.order.tolist():
         found = [0] * p.m
         for k in range(p.t):
-            if i in _readers(p, k):
+            if i in readers(p, k):
                 producer = _producer(p, k)
                 for d in range(p.m):
                     back = d == place[producer] and place[producer] != place[i]
@@ -404,7 +404,7 @@ def _star_latency(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> f
     for i in range(p.n):
         if (own := where[i]) is not None:
             calls.setdefault(own, []).append(i)
-    inputs = [[k for k in range(p.t) if i in _readers(p, k)] for i in range(p.n)]
+    inputs = [[k for k in range(p.t) if i in readers(p, k)] for i in range(p.n)]
     done: dict[int, float] = {}
     ended: dict[tuple[int, int], float] = {}
     going = True
@@ -428,7 +428,7 @@ def _star_latency(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> f
             sent = [
                 k
                 for k in range(p.t)
-                if _producer(p, k) in ops and any(j not in ops for j in _readers(p, k))
+                if _producer(p, k) in ops and any(j not in ops for j in readers(p, k))
             ]
             moved = (
                 p.tensor_bytes[k] * p.host_seconds_per_byte[d] for k in sorted([*taken, *sent])

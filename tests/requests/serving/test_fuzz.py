@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.requests.serving.server import Running, ServingOptions, running_server
-from tests.requests.serving.models import family
+from placewright.requests.serving.server import Running
 from tests.requests.serving.test_server import body, infer
 
 schemathesis = pytest.importorskip("schemathesis")
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    """One server."""
-    with running_server([family()], {"a": 1.0}, ServingOptions(port=0)) as found:
-        yield found
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])

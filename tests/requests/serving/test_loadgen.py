@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,12 @@ from placewright.errors import RunError
 from placewright.requests.serving import loadgen
 from placewright.requests.serving.load import infer_head, random_payload
 from placewright.requests.serving.loadgen import Target, read_verdict, run_server_scenario
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running
 from tests.requests.serving.models import family
 
 pytest.importorskip("mlperf_loadgen")
 
 QUERIES = 40
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
-    """One server."""
-    with running_server([family()], {"a": 1.0}, ServingOptions(port=0)) as found:
-        yield found
 
 
 def target(running: Running, model: str = "double") -> Target:

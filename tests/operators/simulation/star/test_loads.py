@@ -14,6 +14,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import star_loads
 from placewright.operators.structure.contiguity import break_of_chain
+from tests.operators.simulation.reference import readers
 
 
 def star(seed: int, **changes: Any) -> OperatorProblem:
@@ -24,11 +25,6 @@ def star(seed: int, **changes: Any) -> OperatorProblem:
     late[p.topology.order[int(rng.integers(0, p.n + 1)) :]] = rng.random() < 0.5
     rates = rng.choice([0.0, 1.0, 1.0, 0.3], p.m)
     return p.replace(**({"host_seconds_per_byte": rates, "is_backward": late} | changes))
-
-
-def readers(p: OperatorProblem, k: int) -> list[int]:
-    """Consumers of a tensor."""
-    return [int(j) for j in p.consumers[p.consumer_offsets[k] : p.consumer_offsets[k + 1]]]
 
 
 def test_the_trace_shows_one_period() -> None:
