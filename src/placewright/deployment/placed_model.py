@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.deployment.loaded_model import LoadedModel
 from placewright.errors import InputError
 from placewright.measurement.measurement import Measurement
 from placewright.planning.candidates import Status
@@ -25,23 +24,16 @@ if TYPE_CHECKING:
     from placewright.deployment.planning import TriedPlan
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
-    from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.policy import Policy
-    from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.adaptive.trainer import TrainingLoop
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.operators.streaming.run import StreamMeasurement
     from placewright.runtime.engines.engine import Engine
-    from placewright.runtime.scratch import Scratch
-    from placewright.runtime.session import Session
 
 MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
-
-MEMORY_STEPS = 2
-"""After which no step needs more memory than those before."""
 
 
 class PlacedModel:
@@ -57,8 +49,8 @@ class PlacedModel:
         Of the last `run`, ``None`` before the first.
     timeline
         Events of the last run that adapted, ``None`` before the first.
-    workload, workers
-        What is placed, and who executes it.
+    workers
+        Execute it.
     interference
         The costs of operators on devices that work alone, and on several at a time.
     tried
@@ -78,15 +70,12 @@ class PlacedModel:
         seed: int,
         monitor: Monitor,
     ) -> None:
-        self.workload, self.workers, self.interference = workload, workers, interference
+        self.workers, self.interference = workers, interference
         self.result, self._others, self.tried = result, others, tried
         self.measurement: Measurement | None = None
         self.timeline: Timeline | None = None
         self._seed, self._monitor = seed, monitor
-        self._calls: Calls | None = None
-        self._loaded: tuple[Session, int] | None = None
-        self._trained: Scratch | None = None
-        self._one_call = threading.Lock()
+        self._model = LoadedModel(workload, workers, result, seed)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What the model returns for these arguments, computed on the workers.
@@ -111,12 +100,7 @@ class PlacedModel:
             A worker died or raised; the next call starts others.
         """
         self.workers.check_open()
-        with self._one_call:  # threads of the caller take turns
-            calls = self.calls
-            form = calls.form(arguments := calls.arguments(args, keywords))
-            with self.calling() as session:
-                calls.select(session, form)
-                return form.returned(session.call(form.batch(arguments))[1])
+        return self._model.call(args, keywords)
 
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """What the model returns for each batch, in order; several are in flight on the workers.
@@ -148,7 +132,7 @@ class PlacedModel:
         """
         from placewright.deployment.streams import PlacedStream
 
-        self._follow_weights()
+        self._model.follow_weights()
         placed = PlacedStream(
             self.workload,
             self.workers,
@@ -161,46 +145,14 @@ class PlacedModel:
         return placed.run(batches)
 
     @property
+    def workload(self) -> Workload:
+        """What is placed, with the weights that calls compute with."""
+        return self._model.workload
+
+    @property
     def calls(self) -> Calls:
         """Programs for calls of the model, by the form of the arguments."""
-        if self._calls is None:
-            from placewright.deployment.calls import Calls
-            from placewright.operators.measuring import execution_order
-
-            load = self.workload
-            order = execution_order(self.result.problem, self.result.judgement)
-            self._calls = Calls(load.source, load.graph, load.cluster, self.plan, order)
-            if load.structure is not None and not load.graph.program.training:
-                self._calls.add(load.structure)
-        return self._calls
-
-    @contextmanager
-    def calling(self) -> Iterator[Session]:
-        """The workers with the plan loaded, for calls; it stays loaded from call to call."""
-        from placewright.operators.measuring import load_plan
-
-        self._follow_weights()
-        with self.workers.session(self.workload.graph, self.workload.values) as session:
-            # A run or a stream has loaded something else since, or the workers are others.
-            if self._loaded != (session, session.loads):
-                load_plan(
-                    session,
-                    self.result.problem,
-                    self.plan,
-                    self.result.judgement,
-                    self._seed,
-                    step_s=self.value,
-                )
-                self._loaded = (session, session.loads)
-            yield session
-
-    def _follow_weights(self) -> None:
-        """Let the workers start again from the model's weights, where these have changed."""
-        self.workers.refuse_while_streaming()  # whose samples have the weights from before
-        changed = self.workload.refreshed()
-        if changed is not self.workload:
-            self.workload = changed
-            self.workers.dismiss()
+        return self._model.calls
 
     def __enter__(self) -> PlacedModel:
         return self
@@ -447,7 +399,7 @@ class PlacedModel:
                 where=self.workload.graph.name,
                 hint="place it with training=True, its loss_fn and example targets",
             )
-        self._follow_weights()
+        self._model.follow_weights()
         passing = None
         if folder is None:
             passing = Scratch()
@@ -477,36 +429,10 @@ class PlacedModel:
             structure=self.workload.structure,
         )
         if self.workload.weights:
-            trainer.keep = self._keep_trained
+            trainer.keep = self._model.keep_trained
         if passing is not None:
             weakref.finalize(trainer, passing.cleanup)
         return trainer
-
-    def _keep_trained(self, run: AdaptiveRun) -> None:
-        """Let workers write what they learned into files, from which later ones start."""
-        from placewright.io.tensor_files import stored_tensors
-        from placewright.runtime.scratch import Scratch
-
-        folder = Scratch()
-        run.save_state(Path(folder.name))
-        inputs = self.workload.graph.program.inputs
-        lasting = {item.name for item in inputs if item.role in ("parameter", "buffer")}
-        learned = {n: t for n, t in stored_tensors(folder.name).items() if n in lasting}
-        self.workload = replace(self.workload, state={**self.workload.values, **learned})
-        self._trained = folder  # the files stay while they are needed
-        self.workers.dismiss()
-
-    def _weights(self) -> dict[str, AnyTensor]:
-        """Parameters and persistent buffers as they are now, by name in the model."""
-        from placewright.deployment.export import current_weights
-
-        program, changed = self.workload.graph.program, {}
-        session = self._loaded[0] if self._loaded is not None else None
-        live = session is not None and self._loaded == (self.workers.up, session.loads)
-        if live and not program.training and any(item.mutated for item in program.inputs):
-            with self.calling() as session:
-                changed = session.state()
-        return current_weights(self.workload, changed)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's ``state_dict`` returns, with the weights that calls compute with.
@@ -515,7 +441,7 @@ class PlacedModel:
         """
         from placewright.deployment.export import own_tensor
 
-        return {name: own_tensor(weight) for name, weight in self._weights().items()}
+        return {name: own_tensor(weight) for name, weight in self._model.weights().items()}
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write weights as safetensors files, the plan, and the model's ``config`` if it has one.
@@ -534,7 +460,7 @@ class PlacedModel:
         """
         from placewright.deployment.export import save_weights
 
-        save_weights(self.workload, self._weights(), Path(folder))
+        save_weights(self.workload, self._model.weights(), Path(folder))
         self.save(Path(folder) / "plan.json")
         return Path(folder)
 
@@ -542,7 +468,7 @@ class PlacedModel:
         """A plain copy of the model with the weights that calls compute with, on the CPU."""
         from placewright.deployment.export import plain_module
 
-        return plain_module(self.workload.source.model, self._weights())
+        return plain_module(self.workload.source.model, self._model.weights())
 
     def memory(self) -> dict[str, MemoryComparison]:
         """What each device has needed since the plan was loaded, beside what the judge predicted.
@@ -551,18 +477,7 @@ class PlacedModel:
         been executed since, for one after a `run` that measured other plans in turns, two steps
         are.
         """
-        from placewright.deployment.workload import MemoryComparison
-
-        predicted = self.result.judgement.peak_bytes.tolist()
-        with self.calling() as session:
-            if not session.executed:
-                session.run(MEMORY_STEPS)
-                if any(item.mutated for item in self.workload.graph.program.inputs):
-                    self._loaded = None  # those steps have changed the state; calls must not see it
-            measured = session.memory_peaks()
-            names = session.cluster.device_names
-        pairs = zip(names, predicted, measured, strict=True)
-        return {name: MemoryComparison(said, found) for name, said, found in pairs}
+        return self._model.memory()
 
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""

@@ -1,0 +1,133 @@
+"""LoadedModel: a planned model on its workers, called with the weights that it has now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.deployment.workload import MemoryComparison
+
+if TYPE_CHECKING:
+    from placewright.deployment.calls import Calls
+    from placewright.deployment.workers import Workers
+    from placewright.deployment.workload import Workload
+    from placewright.io.tensor_files import AnyTensor
+    from placewright.operators.adaptive.run import AdaptiveRun
+    from placewright.planning.result import Result
+    from placewright.runtime.scratch import Scratch
+    from placewright.runtime.session import Session
+
+MEMORY_STEPS = 2
+"""After which no step needs more memory than those before."""
+
+
+class LoadedModel:
+    """A plan that stays loaded on the workers from call to call.
+
+    Attributes
+    ----------
+    workload
+        The model with the weights that calls compute with: it follows changes of the model's own.
+    """
+
+    def __init__(self, workload: Workload, workers: Workers, result: Result, seed: int) -> None:
+        self.workload, self._workers, self._result, self._seed = workload, workers, result, seed
+        self._calls: Calls | None = None
+        self._loaded: tuple[Session, int] | None = None
+        self._trained: Scratch | None = None
+        self._one_call = threading.Lock()
+
+    @property
+    def calls(self) -> Calls:
+        """Programs for calls of the model, by the form of the arguments."""
+        if self._calls is None:
+            from placewright.deployment.calls import Calls
+            from placewright.operators.measuring import execution_order
+
+            load, result = self.workload, self._result
+            order = execution_order(result.problem, result.judgement)
+            self._calls = Calls(load.source, load.graph, load.cluster, result.plan, order)
+            if load.structure is not None and not load.graph.program.training:
+                self._calls.add(load.structure)
+        return self._calls
+
+    def call(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """What the model returns for these arguments; threads of the caller take turns."""
+        with self._one_call:
+            calls = self.calls
+            form = calls.form(arguments := calls.arguments(args, keywords))
+            with self.session() as session:
+                calls.select(session, form)
+                return form.returned(session.call(form.batch(arguments))[1])
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """The workers with the plan loaded."""
+        from placewright.operators.measuring import load_plan
+
+        self.follow_weights()
+        result = self._result
+        with self._workers.session(self.workload.graph, self.workload.values) as session:
+            # A run or a stream has loaded something else since, or the workers are others.
+            if self._loaded != (session, session.loads):
+                load_plan(
+                    session,
+                    result.problem,
+                    result.plan,
+                    result.judgement,
+                    self._seed,
+                    step_s=result.value,
+                )
+                self._loaded = (session, session.loads)
+            yield session
+
+    def follow_weights(self) -> None:
+        """Let the workers start again from the model's weights, where these have changed."""
+        self._workers.refuse_while_streaming()  # whose samples have the weights from before
+        changed = self.workload.refreshed()
+        if changed is not self.workload:
+            self.workload = changed
+            self._workers.dismiss()
+
+    def keep_trained(self, run: AdaptiveRun) -> None:
+        """Let workers write what they learned into files, from which later ones start."""
+        from placewright.io.tensor_files import stored_tensors
+        from placewright.runtime.scratch import Scratch
+
+        folder = Scratch()
+        run.save_state(Path(folder.name))
+        inputs = self.workload.graph.program.inputs
+        lasting = {item.name for item in inputs if item.role in ("parameter", "buffer")}
+        learned = {n: t for n, t in stored_tensors(folder.name).items() if n in lasting}
+        self.workload = replace(self.workload, state={**self.workload.values, **learned})
+        self._trained = folder  # the files stay while they are needed
+        self._workers.dismiss()
+
+    def weights(self) -> dict[str, AnyTensor]:
+        """Parameters and persistent buffers as they are now, by name in the model."""
+        from placewright.deployment.export import current_weights
+
+        program, changed = self.workload.graph.program, {}
+        session = self._loaded[0] if self._loaded is not None else None
+        live = session is not None and self._loaded == (self._workers.up, session.loads)
+        if live and not program.training and any(item.mutated for item in program.inputs):
+            with self.session() as session:
+                changed = session.state()
+        return current_weights(self.workload, changed)
+
+    def memory(self) -> dict[str, MemoryComparison]:
+        """See `placewright.PlacedModel.memory`."""
+        predicted = self._result.judgement.peak_bytes.tolist()
+        with self.session() as session:
+            if not session.executed:
+                session.run(MEMORY_STEPS)
+                if any(item.mutated for item in self.workload.graph.program.inputs):
+                    self._loaded = None  # those steps have changed the state; calls must not see it
+            measured = session.memory_peaks()
+            names = session.cluster.device_names
+        pairs = zip(names, predicted, measured, strict=True)
+        return {name: MemoryComparison(expected, found) for name, expected, found in pairs}
