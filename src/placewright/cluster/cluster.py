@@ -53,8 +53,8 @@ class Cluster:
                 demand_type(each, kind, f"{kind.__name__.lower()}s of a cluster")
         if not self.devices:
             raise InputError("a cluster needs at least one device", where=self.name)
-        names = [d.name for d in self.devices]
-        twice = [n for n, count in Counter(names).items() if count > 1]
+        names = Counter(d.name for d in self.devices)
+        twice = [n for n, count in names.items() if count > 1]
         if twice:
             raise InputError(f"device name {twice[0]!r} is used twice", where=self.name)
         seen: set[tuple[str, str]] = set()
@@ -87,6 +87,10 @@ class Cluster:
             raise UnknownNameError("device", name, self.device_names, where=self.name)
         return self.device_names.index(name)
 
+    def positions(self) -> dict[str, int]:
+        """Position of every device by name, for those who look up many."""
+        return {name: k for k, name in enumerate(self.device_names)}
+
     def link_arrays(self) -> tuple[FloatArray, FloatArray, IntArray, tuple[str, ...]]:
         """Latency, seconds per byte and channel of every ordered pair of devices.
 
@@ -103,8 +107,9 @@ class Cluster:
         latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
         channel = np.full((m, m), -1, dtype=np.int64)
         names: dict[str, int] = {}
+        position = self.positions()
         for link in (*self.links, *self.local_links(), *self.routed_links()):
-            i, j = self.index(link.source), self.index(link.target)
+            i, j = position[link.source], position[link.target]
             latency[i, j], per_byte[i, j] = link.latency_s, 1.0 / link.bandwidth
             channel[i, j] = names.setdefault(link.channel, len(names))
         np.fill_diagonal(latency, 0.0)
@@ -132,7 +137,8 @@ class Cluster:
         `ROUTED_BYTES` is fastest, link by link.
         """
         direct = [*self.links, *self.local_links()]
-        of_pair = {(self.index(k.source), self.index(k.target)): k for k in direct}
+        position = self.positions()
+        of_pair = {(position[k.source], position[k.target]): k for k in direct}
         m, names = len(self.devices), self.device_names
         cost = np.full((m, m), np.inf)
         for (i, j), link in of_pair.items():

@@ -200,10 +200,11 @@ def _ways(cluster: Cluster) -> tuple[Way, ...]:
     routed = [k for k in cluster.routed_links() if (k.source, k.target) not in pairs]
     others = (*back, *cluster.local_links(), *routed)
     channels: dict[str, int] = {}
+    position = cluster.positions()
     return tuple(
         Way(
-            cluster.index(link.source),
-            cluster.index(link.target),
+            position[link.source],
+            position[link.target],
             link.bandwidth,
             link.latency_s,
             channels.setdefault(link.channel, len(channels)),
