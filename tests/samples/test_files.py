@@ -28,7 +28,7 @@ sync_s: 0.5
 """
 
 
-def test_a_file_says_what_it_means(tmp_path: Path) -> None:
+def test_every_field_of_a_file_is_read(tmp_path: Path) -> None:
     """Units, both directions, defaults."""
     problem = read_problem(_kept(tmp_path, GOOD))
     assert problem.node_names == ("n0", "n1")

@@ -100,7 +100,7 @@ def test_each_node_is_held_against_its_own_link(
     assert all(len({i % 2 for i in turn}) == 1 for turn in turns)
 
 
-def test_files_really_go_and_nobody_keeps_them(tmp_path: Path) -> None:
+def test_link_probes_send_files_that_no_node_keeps(tmp_path: Path) -> None:
     """Four files over one link, whatever the nodes hold and may store; none on the other links."""
     problem = tiny([3, 3], keep=np.array([[3], [0]]), storage=np.array([3.0, 4.0]))
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([4]))

@@ -12,7 +12,7 @@ import pytest
 from placewright.errors import InputError, WorkerError
 from placewright.runtime import limits
 from placewright.samples import measuring
-from placewright.samples.adaptive.replanning import Adaptive, Trouble
+from placewright.samples.adaptive.replanning import Adaptive, Disturbance
 from placewright.samples.data.dealing import counted, deal, held_by
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import audit
@@ -159,7 +159,7 @@ def test_a_node_of_a_testbed_slows_down_and_one_leaves(tmp_path: Path) -> None:
             digests,
             Recipe(epochs=2, batch=30),
             images(20, 2),
-            trouble=(Trouble(0, 0, 2.0), Trouble(1, 2, np.inf)),
+            disturbances=(Disturbance(0, 0, 2.0), Disturbance(1, 2, np.inf)),
             workers=up.workers,
             slow_down=slow_down,
         )

@@ -57,8 +57,8 @@ class LayerTrials(ShortTrials):
             return ahead
         if not (self.times.turns(ahead) and self.times.turns(0)):
             return 0
-        lead = self.times.behind(0, ahead)
-        return ahead if lead > max(AHEAD, SURE * self.times.error(0, ahead)) else 0
+        gap = self.times.behind(0, ahead)
+        return ahead if gap > max(AHEAD, SURE * self.times.error(0, ahead)) else 0
 
     def _survivors(self) -> list[int]:
         ahead = min(self.left, key=self.step_s.__getitem__)

@@ -145,8 +145,8 @@ class LayerRun:
         if self.max_abs_error is not None:
             lines.append(f"largest difference from one process: {self.max_abs_error:.1e}")
         for name, held in self.peak_memory_bytes.items():
-            said = self.predicted_peak_bytes.get(name, math.nan)
-            lines.append(f"{name} peak memory: predicted {size(said)}, measured {size(held)}")
+            predicted = self.predicted_peak_bytes.get(name, math.nan)
+            lines.append(f"{name} peak memory: predicted {size(predicted)}, measured {size(held)}")
         lines.append(f"engine {self.engine}, emulated: {self.emulated or 'nothing'}")
         return "\n".join(lines)
 
@@ -184,8 +184,8 @@ def run(
     from placewright.layers.execution.session import step_s
 
     plans = {"plan": plan, FASTEST: fastest_alone(problem), EQUAL: equal_batches(problem)}
-    said = judge(problem, plan)
-    predicted = {"plan": said.value}
+    judgement = judge(problem, plan)
+    predicted = {"plan": judgement.value}
     errors = checked(session, plan) if check else (None, None)
     session.load(plan)
     for name in (FASTEST, EQUAL):
@@ -227,7 +227,7 @@ def run(
         errors[0],
         errors[1],
         {problem.worker_names[w]: held[w] for w in plan.workers},
-        {problem.worker_names[w]: float(said.held_bytes[w]) for w in plan.workers},
+        {problem.worker_names[w]: float(judgement.held_bytes[w]) for w in plan.workers},
     )
 
 

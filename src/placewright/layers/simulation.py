@@ -217,7 +217,7 @@ class SimulationState:
                 self.arrived[key] = self.channel[key[:3]] = start + taken_s
                 self._note(key[1], f"{kind} {m}", start, taken_s)
                 continue
-            # setdefault: who waits is asked again and again, but reached this point once.
+            # setdefault: a unit that waits comes here again and again, but reached this point once.
             mark = (what, unit, other, m)
             opposite = ("recv_" if sends else "send_") + kind
             self.reached.setdefault(mark, self.clock[home])

@@ -124,7 +124,7 @@ def plan_json(
         "moved_samples": moved,
         "moved_bytes": moved * problem.sample_bytes,
         "speed_up": still.value / judgement.value if judgement.value > 0 else None,
-        "played_s": judgement.played_value(),
+        "played_s": judgement.queued_value(),
         "price_s": judgement.price_s,
         "nodes": [
             {

@@ -56,12 +56,12 @@ def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
     check_size(nodes, where=f"{regime} cloud")
     if regime not in REGIMES:
         raise UnknownNameError("regime", regime, REGIMES)
-    asked = REGIMES[regime]
+    chosen = REGIMES[regime]
     rng = np.random.default_rng(seed)
-    samples = np.maximum(1, rng.lognormal(np.log(MEDIAN_SAMPLES), asked.data_sigma, nodes))
-    seconds = FASTEST_S_PER_SAMPLE * asked.compute_spread ** rng.random(nodes)
-    access = np.rint(SLOWEST_BYTES_PER_S * asked.bandwidth_spread ** rng.random(nodes))
-    sample_s = asked.sample_bytes / np.minimum(access[:, None], access[None, :])
+    samples = np.maximum(1, rng.lognormal(np.log(MEDIAN_SAMPLES), chosen.data_sigma, nodes))
+    seconds = FASTEST_S_PER_SAMPLE * chosen.compute_spread ** rng.random(nodes)
+    access = np.rint(SLOWEST_BYTES_PER_S * chosen.bandwidth_spread ** rng.random(nodes))
+    sample_s = chosen.sample_bytes / np.minimum(access[:, None], access[None, :])
     np.fill_diagonal(sample_s, np.inf)
     whole = samples.round().astype(np.int64)[:, None]
     return SampleProblem(
@@ -75,7 +75,7 @@ def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
         keep=np.zeros_like(whole),
         price_s=np.zeros((nodes, nodes)),
         fixed_s=np.zeros(nodes),
-        epochs=asked.epochs,
-        sample_bytes=float(asked.sample_bytes),
+        epochs=chosen.epochs,
+        sample_bytes=float(chosen.sample_bytes),
         name=f"{regime}-{nodes}-{seed}",
     )

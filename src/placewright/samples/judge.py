@@ -93,7 +93,7 @@ class SampleJudgement:
         """The transfers, one after another at every port."""
         return simulate_transfers(self.problem, self.plan)
 
-    def played_value(self) -> float:
+    def queued_value(self) -> float:
         """The value if ports queue: transfers wait for each other."""
         moved_s = self.transfers().node_s(self.problem, self.plan)
         end_s = node_end_s(self.problem, moved_s, self.trained_s)

@@ -14,7 +14,7 @@ from placewright.samples.problem import Overlap, SampleProblem
 
 if TYPE_CHECKING:
     from placewright.planning.result import Result
-    from placewright.samples.adaptive.replanning import Step, Trouble
+    from placewright.samples.adaptive.replanning import Disturbance, Step
     from placewright.samples.nodes import Nodes
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
@@ -184,7 +184,7 @@ class PlacedSamples:
         planner: str = AUTO,
         *,
         planning_s: float | None = None,
-        trouble: Sequence[Trouble] = (),
+        disturbances: Sequence[Disturbance] = (),
     ) -> Generator[Step, None, None]:
         """Train epoch after epoch, planned again when nodes change speed or leave.
 
@@ -192,7 +192,7 @@ class PlacedSamples:
         ----------
         planning_s
             Time limit of each plan, while all nodes wait; ten seconds by default.
-        trouble
+        disturbances
             Disturbances, for tests and measurements.
 
         Raises
@@ -221,7 +221,7 @@ class PlacedSamples:
                 speed=self.speed,
                 planner=planner,
                 planning_s=PLANNING_S if planning_s is None else planning_s,
-                trouble=trouble,
+                disturbances=disturbances,
                 workers=None if up is None else up.workers,
                 slow_down=None if up is None else self._slow_down,
             ).steps()

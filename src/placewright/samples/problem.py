@@ -83,7 +83,7 @@ class SampleProblem:
     keep
         Shape (n, k): samples of its own that a node must keep.
     price_s
-        Shape (n, n): seconds that moving one sample must be worth.
+        Shape (n, n): seconds that the plan's value rises by for each sample that moves.
     epochs
         How often the training visits every sample.
     sync_s
@@ -93,7 +93,7 @@ class SampleProblem:
     label_mix
         Largest distance of a class's share on a node from its share in all samples.
     sample_bytes
-        Bytes of one sample; only for what is shown.
+        Bytes of one sample; no plan depends on them.
     """
 
     node_names: tuple[str, ...]

@@ -146,14 +146,14 @@ def run(
         A sample was lost, or a process died.
     """
     recipe = recipe or Recipe(epochs=problem.epochs)
-    asked = problem.replace(epochs=recipe.epochs)
+    problem = problem.replace(epochs=recipe.epochs)
     plans = dict(others) if plan is None else {"plan": plan, **others}
     done: list[SampleRun] = []
     with workers_or_own(workers) as nodes:
-        setting = _Setting(asked, recipe, *pictures(asked, kind, recipe.seed), speed, nodes)
+        setting = _Setting(problem, recipe, *pictures(problem, kind, recipe.seed), speed, nodes)
         for name in (*plans, *baselines):
             progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
-            moves = plans.get(name) or _moves(asked, name)
+            moves = plans.get(name) or _moves(problem, name)
             done.append(setting.execute(name, moves))
             ended(done[-1])
     return done
@@ -217,5 +217,5 @@ def _moves(problem: SampleProblem, name: str) -> SamplePlan:
 
 def predicted_s(problem: SampleProblem, plan: SamplePlan) -> float:
     """What a real synchronous run should take, seconds."""
-    asked = problem.replace(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
-    return judge(asked, plan).value
+    real = problem.replace(overlap=Overlap.BARRIER, ports=Ports.QUEUED)
+    return judge(real, plan).value

@@ -80,8 +80,8 @@ def test_sender_and_receiver_agree_on_tags(posted) -> None:
     received = {tag for _, peer, tag, _ in posted if peer == 1}
     posted.clear()
     for m in range(3):
-        first._sent([operation(2)], ACTIVATION, m)
-        second._sent([operation(1)], GRADIENT, m)
+        first._send_now([operation(2)], ACTIVATION, m)
+        second._send_now([operation(1)], GRADIENT, m)
     sent = [(peer, tag) for _, peer, tag, _ in posted]
 
     assert {tag for peer, tag in sent if peer == 2} == received

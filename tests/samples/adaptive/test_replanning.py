@@ -10,7 +10,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.adaptive import replanning
-from placewright.samples.adaptive.replanning import Adaptive, Trouble
+from placewright.samples.adaptive.replanning import Adaptive, Disturbance
 from placewright.samples.data.dealing import deal
 from placewright.samples.data.images import images
 from placewright.samples.data.shards import audit
@@ -23,20 +23,27 @@ torch = pytest.importorskip("torch")
 SPEED = 10.0
 
 
-def adaptive(folder: Path, *trouble: Trouble, epochs: int = 4, **fields: Any) -> Adaptive:
+def adaptive(folder: Path, *disturbances: Disturbance, epochs: int = 4, **fields: Any) -> Adaptive:
     """Three equal nodes with 40 samples each."""
     problem = tiny([40, 40, 40], epochs=epochs, **fields)
     shards, digests = deal(problem, images(120, 1), folder)
     recipe = Recipe(epochs=epochs, batch=40, seed=3)
     test = images(50, 2)
     return Adaptive(
-        problem, shards, digests, recipe, test, speed=SPEED, trouble=trouble, planning_s=4.0
+        problem,
+        shards,
+        digests,
+        recipe,
+        test,
+        speed=SPEED,
+        disturbances=disturbances,
+        planning_s=4.0,
     )
 
 
 def test_a_node_that_slows_down_gives_samples_away(tmp_path: Path) -> None:
     """Four times as slow from the second epoch on: planned before the third, nothing is lost."""
-    job = adaptive(tmp_path, Trouble(1, 0, 4.0))
+    job = adaptive(tmp_path, Disturbance(1, 0, 4.0))
     steps = job.run()
     assert [step.moved > 0 for step in steps[:3]] == [False, False, True]
     assert steps[2].planned
@@ -50,7 +57,7 @@ def test_a_node_that_slows_down_gives_samples_away(tmp_path: Path) -> None:
 
 def test_a_node_that_leaves_takes_only_its_own_samples_along(tmp_path: Path) -> None:
     """Killed in the middle of an epoch: the others repeat it, and training goes on."""
-    job = adaptive(tmp_path, Trouble(1, 2, np.inf))
+    job = adaptive(tmp_path, Disturbance(1, 2, np.inf))
     steps = job.run()
     assert [step.left for step in steps] == [(), ("n2",), (), ()]
     assert [step.lost for step in steps] == [0, 40, 0, 0]
@@ -66,7 +73,7 @@ def test_training_goes_on_without_moves_where_the_rest_cannot_be_planned(tmp_pat
     """The hub of a star leaves: nobody reaches anybody, and everybody trains."""
     star = np.full((3, 3), np.inf)
     star[0, 1:] = star[1:, 0] = 0.05
-    first, second = adaptive(tmp_path, Trouble(0, 0, np.inf), epochs=2, send_s=star).run()
+    first, second = adaptive(tmp_path, Disturbance(0, 0, np.inf), epochs=2, send_s=star).run()
     assert (first.left, first.unplanned) == (("n0",), "")
     assert (second.planned, second.moved) == (False, 0)
     assert "cannot be reached" in second.unplanned

@@ -84,7 +84,9 @@ def test_a_second_copy_is_thrown_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"), [("lose", "is lost"), ("double", "two nodes"), ("damage", "is damaged")]
 )
-def test_the_audit_finds_every_harm(harm: str, message: str, tmp_path: Path) -> None:
+def test_the_audit_finds_lost_doubled_and_damaged_samples(
+    harm: str, message: str, tmp_path: Path
+) -> None:
     """Lost, doubled, damaged."""
     shards, digests = deal(tiny([3, 2]), images(5), tmp_path)
     audit(shards, digests)

@@ -41,7 +41,7 @@ def test_moves_that_are_not_offered_are_not_made(seed: int) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_no_plan_is_said_to_be_none(engine: Engine) -> None:
+def test_infeasibility_is_reported(engine: Engine) -> None:
     """Everything must stay and the mix be missed."""
     held = np.array([[40, 0], [0, 40]])
     problem = tiny(held, keep=held, label_mix=0.1)

@@ -73,7 +73,7 @@ def test_fewer_and_smaller_exchanges_still_learn(
     assert other.epochs[0].loss - other.epochs[-1].loss > 0.5 * fall
 
 
-def test_a_run_measures_plan_and_peers() -> None:
+def test_a_run_measures_plan_and_baselines() -> None:
     """Each on files of its own; only the plan and what the judge knows have predictions."""
     problem = tiny([60, 8], epochs=1)
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([24]))

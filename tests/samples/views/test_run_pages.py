@@ -51,7 +51,7 @@ def run_of(name: str, each_s: float, moved: int = 0) -> SampleRun:
     )
 
 
-def test_a_page_shows_the_run_beside_its_prediction_and_its_peers() -> None:
+def test_a_page_shows_the_run_beside_its_prediction_and_baselines() -> None:
     """Map, bars, both timelines, a curve and a row for every way to train."""
     result = solve(problem(), Greedy())
     runs = [run_of("plan", 2.0, 14), run_of("none", 4.0), run_of("fedavg", 3.0)]
@@ -89,7 +89,7 @@ def test_a_run_without_a_move_has_no_links() -> None:
     check(samples_run_page(solve(problem(), Greedy()), [still]))
 
 
-def test_a_page_of_a_run_that_planned_again_tells_its_events() -> None:
+def test_a_page_of_a_run_that_planned_again_shows_its_events() -> None:
     """What was moved, who left, what was lost; the epochs that ended if it was interrupted."""
     planned = problem()
     epoch = Epoch(2.0, 0.5, 0.5, 0.8)

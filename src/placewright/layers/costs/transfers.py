@@ -49,13 +49,13 @@ def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list
     left, right = plan.stages[cut], plan.stages[cut + 1]
     overlaps = _overlaps(left.shares, right.shares)
     per_sample = cut_bytes(p, left)
-    pairs_of = {(a, b): _lanes(p, left.replicas[a], right.replicas[b]) for a, b, _ in overlaps}
+    pairs_of = {(a, b): _node_pairs(p, left.replicas[a], right.replicas[b]) for a, b, _ in overlaps}
     all_out: Counter[int] = Counter()
     all_in: Counter[int] = Counter()
     own_out: Counter[tuple[int, int]] = Counter()
     own_in: Counter[tuple[int, int]] = Counter()
-    for (a, b), lanes in pairs_of.items():
-        for one, two in lanes:
+    for (a, b), pairs in pairs_of.items():
+        for one, two in pairs:
             if one != two:
                 all_out[one] += 1
                 all_in[two] += 1
@@ -63,12 +63,12 @@ def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list
                 own_in[two, b] += 1
     found = []
     for a, b, samples in overlaps:
-        lanes = pairs_of[a, b]
+        pairs = pairs_of[a, b]
         sent = per_sample * samples + p.training.extra_bytes
-        ahead = sent / len(lanes) if p.training.split_activations else sent
+        ahead = sent / len(pairs) if p.training.split_activations else sent
         times, together = [0.0, 0.0], 0.0
-        for one, two in dict.fromkeys(lanes):
-            own = max(own_out[one, a], own_in[two, b], lanes.count((one, two)))
+        for one, two in dict.fromkeys(pairs):
+            own = max(own_out[one, a], own_in[two, b], pairs.count((one, two)))
             every = max(all_out[one], all_in[two], own)
             for way, size in enumerate((ahead, per_sample * samples)):
                 ends = (two, one) if way else (one, two)
@@ -80,7 +80,7 @@ def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list
                     taken = once if at_once <= busy_s else at_once
                 times[way] = max(times[way], taken)
                 together = together if way else max(together, at_once - taken)
-        if p.training.split_activations and len(lanes) > 1:
+        if p.training.split_activations and len(pairs) > 1:
             times[0] += ring_s(p, right.replicas[b].workers, sent, 1)
         most = p.training.eager_bytes
         eager = ahead <= most, per_sample * samples <= most
@@ -125,7 +125,7 @@ def _overlaps(left: Sequence[int], right: Sequence[int]) -> list[tuple[int, int,
     return found
 
 
-def _lanes(p: LayerProblem, a: Replica, b: Replica) -> list[tuple[int, int]]:
+def _node_pairs(p: LayerProblem, a: Replica, b: Replica) -> list[tuple[int, int]]:
     """Pairs of nodes between which workers of two replicas send, one per sending worker."""
     count = max(len(a.workers), len(b.workers))
     return [

@@ -135,18 +135,18 @@ class _TimedStage(PipelineStage):
         self.sent: list[tuple[Any, Tensor]] = []
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
-        return self._asked() if self.ahead else super().get_fwd_recv_ops(fwd_chunk_id)
+        return self._receive_all() if self.ahead else super().get_fwd_recv_ops(fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
-        return self._asked() if self.ahead else super().get_bwd_recv_ops(bwd_chunk_id)
+        return self._receive_all() if self.ahead else super().get_bwd_recv_ops(bwd_chunk_id)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
         ops = super().get_fwd_send_ops(fwd_chunk_id)
-        return self._sent(ops, ACTIVATION, fwd_chunk_id) if self.ahead else ops
+        return self._send_now(ops, ACTIVATION, fwd_chunk_id) if self.ahead else ops
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
         ops = super().get_bwd_send_ops(bwd_chunk_id)
-        return self._sent(ops, GRADIENT, bwd_chunk_id) if self.ahead else ops
+        return self._send_now(ops, GRADIENT, bwd_chunk_id) if self.ahead else ops
 
     def end_step(self) -> None:
         """Wait until everything is sent."""
@@ -154,7 +154,7 @@ class _TimedStage(PipelineStage):
             work.wait()
         self.sent, self.awaited = [], {}
 
-    def _asked(self) -> list[Any]:
+    def _receive_all(self) -> list[Any]:
         """Ask for all that this step brings, once; buffers exist when a schedule first asks."""
         # Once a step: `end_step` empties it. Receives of all micro-batches stand before any pass
         # waits.
@@ -171,7 +171,7 @@ class _TimedStage(PipelineStage):
                     ]
         return []
 
-    def _sent(self, ops: Sequence[Any], way: int, m: int) -> list[Any]:
+    def _send_now(self, ops: Sequence[Any], way: int, m: int) -> list[Any]:
         # Tensors are held until they have left: their memory must not be used again.
         self.sent = [entry for entry in self.sent if not entry[0].is_completed()]
         # The other way round for what is sent.

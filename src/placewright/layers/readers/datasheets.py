@@ -45,8 +45,8 @@ OTHER = DataSheet(65e12, 320e9)
 def data_sheet(device: str) -> DataSheet:
     """The figures of a device by what its name holds: ``Tesla-V100-16``, ``RTX 2080 Ti``."""
     names = sorted(DATA_SHEETS, key=len, reverse=True)
-    spoken = "".join(c for c in device.upper() if c.isalnum())
-    return next((DATA_SHEETS[n] for n in names if n in spoken), OTHER)
+    plain = "".join(c for c in device.upper() if c.isalnum())
+    return next((DATA_SHEETS[n] for n in names if n in plain), OTHER)
 
 
 def adam_s_per_parameter(device: str, *, mixed: bool, fused: bool) -> float:

@@ -27,8 +27,8 @@ def links_of(
     for a, first in enumerate(nodes):
         for b, second in enumerate(nodes):
             if curves is None:
-                shown = profiled.get(first["device"], math.inf) if a == b else math.inf
-                ends = [nominal(first, a == b), nominal(second, a == b), shown]
+                profile_bandwidth = profiled.get(first["device"], math.inf) if a == b else math.inf
+                ends = [nominal(first, a == b), nominal(second, a == b), profile_bandwidth]
                 key = json.dumps([a == b, *ends])
             else:
                 ends = [first["device"], second["device"], first["count"], second["count"]]

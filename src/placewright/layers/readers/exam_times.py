@@ -130,8 +130,8 @@ def _single(
     """Forward passes of one sample at the degrees `known`."""
     nodes = field(data, "cluster.nodes", "")
     own = [node for node in nodes if node["device"] == kind]
-    said = [node for node in own if node.get("internal_bytes_per_s")]
-    bandwidth = float(np.nanmin([*(nominal(node, True) for node in said or own), math.inf]))
+    stated = [node for node in own if node.get("internal_bytes_per_s")]
+    bandwidth = float(np.nanmin([*(nominal(node, True) for node in stated or own), math.inf]))
     degrees = tuple(layers.degrees[t] for t in known)
     held, sent = layers.parameters[:, known], layers.output_bytes[:, known]
     return SinglePass(forward_s, degrees, held, sent, kind, bandwidth, shape)

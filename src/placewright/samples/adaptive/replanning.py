@@ -42,7 +42,7 @@ PLANNING_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Disturbance:
     """A disturbance on purpose: from `epoch` on, `node` takes `slower` times as long.
 
     ``inf`` kills it. On a testbed the node is slowed by `Adaptive.slow_down`.
@@ -109,7 +109,7 @@ class Adaptive:
         By name: see `placewright.samples.planners`.
     planning_s
         Time limit of each plan.
-    trouble
+    disturbances
         Disturbances, for tests and measurements.
     workers
         The nodes' processes; started for the run where none are given. On a testbed nodes are as
@@ -140,13 +140,13 @@ class Adaptive:
         speed: float = 1.0,
         planner: str = "lp",
         planning_s: float = PLANNING_S,
-        trouble: Sequence[Trouble] = (),
+        disturbances: Sequence[Disturbance] = (),
         workers: NodeWorkers | None = None,
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
         self.recipe, self.test, self.speed = recipe, test, speed
-        self.planner, self.planning_s, self.trouble = planner, planning_s, tuple(trouble)
+        self.planner, self.planning_s, self.disturbances = planner, planning_s, tuple(disturbances)
         self.slow_down, self._workers = slow_down, workers
         self.membership, self.timeline = Membership(problem.node_names), Timeline()
         self._since = Since()
@@ -225,11 +225,11 @@ class Adaptive:
     def _epoch(self, epoch: int) -> Trained:
         """Train one epoch, repeated until it ends with the nodes that began it."""
         dying = set()
-        for trouble in self.trouble:
-            if trouble.epoch == epoch and np.isfinite(trouble.slower):
-                self._slow_down(trouble)
-            elif trouble.epoch == epoch:
-                dying.add(trouble.node)
+        for disturbance in self.disturbances:
+            if disturbance.epoch == epoch and np.isfinite(disturbance.slower):
+                self._slow_down(disturbance)
+            elif disturbance.epoch == epoch:
+                dying.add(disturbance.node)
         real = self.problem.replace(seconds_per_sample=self._real_s)
         # Only whole epochs count: what a broken one has changed is forgotten with its processes.
         while True:
@@ -247,11 +247,11 @@ class Adaptive:
             except NodeLeft as error:
                 self._lose(error, epoch)
 
-    def _slow_down(self, trouble: Trouble) -> None:
+    def _slow_down(self, disturbance: Disturbance) -> None:
         if self.slow_down is not None:
-            self.slow_down(trouble.node, trouble.slower)
+            self.slow_down(disturbance.node, disturbance.slower)
         elif self._workers is None or not self._workers.real:
-            self._real_s[trouble.node] *= trouble.slower
+            self._real_s[disturbance.node] *= disturbance.slower
 
     def _lose(self, error: NodeLeft, epoch: int) -> None:
         """Go on without the nodes that left, and without their samples."""

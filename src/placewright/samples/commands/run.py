@@ -17,7 +17,7 @@ from placewright.samples.commands.options import EpochsOption, NodesFile, RelayO
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.contract import Progress
-    from placewright.samples.adaptive.replanning import Step, Trouble
+    from placewright.samples.adaptive.replanning import Disturbance, Step
     from placewright.samples.placed_samples import PlacedSamples
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
@@ -39,7 +39,7 @@ BaselinesOption = Annotated[
         help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
     ),
 ]
-TroubleOption = Annotated[
+SlowOption = Annotated[
     list[str] | None,
     typer.Option(
         "--slow", metavar="NODE:EPOCH:TIMES", help="With --adapt, on purpose; several times."
@@ -97,7 +97,7 @@ def run(
         bool,
         typer.Option("--adapt", help="Plan again when nodes slow down or leave; no baselines."),
     ] = False,
-    slow: TroubleOption = None,
+    slow: SlowOption = None,
     kill: KillOption = None,
     speed: Annotated[
         float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
@@ -122,8 +122,8 @@ def run(
 
     problem = read_changed(file, relay=relay, epochs=epochs)
     baselines = known_baselines(baseline or BASELINES)
-    trouble = troubles(problem, slow or (), kill or ())
-    _refuse_unfit(engine, speed, adapt, plan, bool(trouble), bool(baseline))
+    disturbances = parsed_disturbances(problem, slow or (), kill or ())
+    _refuse_unfit(engine, speed, adapt, plan, bool(disturbances), bool(baseline))
     refuse_beside_plan(plan, planner, time_limit)
     recipe = Recipe(
         epochs=problem.epochs,
@@ -137,7 +137,7 @@ def run(
     )
     with place_samples(problem, engine=engine, recipe=recipe, images=images, speed=speed) as placed:
         if adapt:
-            ahead = placed.adapt(planner or AUTO, planning_s=time_limit, trouble=trouble)
+            ahead = placed.adapt(planner or AUTO, planning_s=time_limit, disturbances=disturbances)
             _answer_epochs(console, placed, ahead, report)
             return
         with console.meter(f"planning {problem.name}") as meter:
@@ -207,7 +207,7 @@ def _keep_page(console: Console, path: Path | None, page: Callable[[], str]) -> 
 
 
 def _refuse_unfit(
-    engine: str, speed: float, adapt: bool, plan: Path | None, trouble: bool, baselines: bool
+    engine: str, speed: float, adapt: bool, plan: Path | None, disturbed: bool, baselines: bool
 ) -> None:
     """Raise if options conflict."""
     if engine == "testbed" and speed != 1.0:  # before anything starts, by the option's name
@@ -216,7 +216,7 @@ def _refuse_unfit(
         raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
     if adapt and baselines:
         raise InputError("a run that plans again has no baselines beside it", where="--baseline")
-    if trouble and not adapt:
+    if disturbed and not adapt:
         raise InputError("--slow and --kill go with --adapt", where="samples run")
 
 
@@ -255,9 +255,9 @@ class PartialRun:
             raise self._error
 
 
-def troubles(
+def parsed_disturbances(
     problem: SampleProblem, slow: Sequence[str], kill: Sequence[str]
-) -> tuple[Trouble, ...]:
+) -> tuple[Disturbance, ...]:
     """``NODE:EPOCH:TIMES`` and ``NODE:EPOCH``, epochs counted from 1.
 
     Raises
@@ -268,13 +268,15 @@ def troubles(
         No node of this name.
     """
     return (
-        *(_trouble(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
-        *(_trouble(problem, written, "--kill", ("EPOCH",)) for written in kill),
+        *(_disturbance(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
+        *(_disturbance(problem, written, "--kill", ("EPOCH",)) for written in kill),
     )
 
 
-def _trouble(problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]) -> Trouble:
-    from placewright.samples.adaptive.replanning import Trouble
+def _disturbance(
+    problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]
+) -> Disturbance:
+    from placewright.samples.adaptive.replanning import Disturbance
 
     name, *given = written.rsplit(":", len(parts))
     numbers = [_number(part) for part in given]
@@ -292,7 +294,7 @@ def _trouble(problem: SampleProblem, written: str, option: str, parts: tuple[str
             by=f"the run has {problem.epochs}",
             hint="name an earlier epoch, or raise --epochs",
         )
-    return Trouble(int(epoch) - 1, problem.node_names.index(name), times)
+    return Disturbance(int(epoch) - 1, problem.node_names.index(name), times)
 
 
 def _number(written: str) -> float:

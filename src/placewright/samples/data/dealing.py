@@ -81,10 +81,10 @@ def _piles(problem: SampleProblem, data: Images) -> list[Iterator[int]]:
         piles = [list(range(len(data)))]
     else:
         piles = [np.flatnonzero(data.labels == c).tolist() for c in range(problem.k)]
-    for c, asked in enumerate(problem.samples.sum(axis=0).tolist()):
-        if len(piles[c]) < asked:
+    for c, wanted in enumerate(problem.samples.sum(axis=0).tolist()):
+        if len(piles[c]) < wanted:
             what = f" of class {problem.class_names[c]}" if problem.k > 1 else ""
             raise RunError(
-                "there are too few images", by=f"{len(piles[c])} for {asked} samples{what}"
+                "there are too few images", by=f"{len(piles[c])} for {wanted} samples{what}"
             )
     return [iter(pile) for pile in piles]

@@ -106,11 +106,11 @@ def pictures(problem: SampleProblem, kind: str = "auto", seed: int = 0) -> tuple
 
 
 def _enough(problem: SampleProblem, labels: IntArray) -> bool:
-    asked = problem.samples.sum(axis=0)
+    wanted = problem.samples.sum(axis=0)
     if problem.k == 1:
-        return len(labels) >= int(asked[0])
+        return len(labels) >= int(wanted[0])
     there = np.bincount(labels, minlength=CLASSES)
-    return bool((there[: problem.k] >= asked).all())
+    return bool((there[: problem.k] >= wanted).all())
 
 
 def _synthetic(problem: SampleProblem, seed: int) -> Images:

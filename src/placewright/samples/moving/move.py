@@ -212,12 +212,14 @@ def transfers_of(
     `speed`: how many times faster than in the problem links are emulated; ``inf``: not at all.
     `held`: samples by node and class; as they were dealt by default.
     """
-    played = simulate_transfers(problem, plan)
+    simulated = simulate_transfers(problem, plan)
     here = [[list(samples) for samples in node] for node in held or numbered(problem)]
     brought: dict[int, int] = defaultdict(lambda: -1)
     on_the_way: list[tuple[float, int, int, int, list[int]]] = []
     transfers = []
-    spans = zip(played.move.tolist(), played.count.tolist(), played.start_s.tolist(), strict=True)
+    spans = zip(
+        simulated.move.tolist(), simulated.count.tolist(), simulated.start_s.tolist(), strict=True
+    )
     for number, (m, count, start_s) in enumerate(spans):
         # What has arrived by then is on top of the pile, and goes on first: the rest stays where it
         # was.
@@ -242,7 +244,7 @@ def transfers_of(
             )
         )
         if problem.relay:
-            heapq.heappush(on_the_way, (float(played.end_s[number]), number, j, kind, taken))
+            heapq.heappush(on_the_way, (float(simulated.end_s[number]), number, j, kind, taken))
     return _with_returns(transfers) if problem.relay else _joined(transfers)
 
 

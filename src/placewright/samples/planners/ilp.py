@@ -41,7 +41,7 @@ class Ilp:
         return "ilp" if self.engine == "highs" else f"ilp-{self.engine}"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Where there are not too many links."""
+        """Where there are too many moves."""
         moves = len(all_moves(merged(problem)))
         return f"{moves} moves are too many (of {MOST_MOVES})" if moves > MOST_MOVES else None
 

@@ -34,7 +34,7 @@ class Lp:
     name: ClassVar[str] = "lp"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Always."""
+        """Takes every problem."""
         return None
 
     def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:

@@ -34,7 +34,7 @@ class Nic:
     name: ClassVar[str] = "nic"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Where links differ by their ends alone, without prices, mixes, barriers."""
+        """Where links differ by more than their ends, or with prices, mixes, barriers."""
         if problem.batches is Batches.EQUAL or waits_for_all(problem):
             return "needs nodes that end on their own (proportional batches, overlap B or C)"
         if problem.ports is Ports.QUEUED:
@@ -107,11 +107,11 @@ def _must_and_can(
     gain = work if hidden else work - send_s
     late = work * held + fixed - end_s
     with np.errstate(divide="ignore", invalid="ignore"):
-        asked = np.where(late > 0, np.where(gain > 0, late / gain, np.inf), 0.0)
+        excess = np.where(late > 0, np.where(gain > 0, late / gain, np.inf), 0.0)
         spare = -late / (work if hidden else work + receive_s)
         if hidden:
             spare = np.minimum(spare, end_s / receive_s)
-    must = np.minimum(np.ceil(np.maximum(asked, held - room)), held + 1.0)
+    must = np.minimum(np.ceil(np.maximum(excess, held - room)), held + 1.0)
     port_s = np.where(must > 0, must * send_s, 0.0)
     training_s = work * (held - must) + fixed
     ends = np.maximum(port_s, training_s) if hidden else port_s + training_s

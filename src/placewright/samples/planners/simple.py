@@ -22,7 +22,7 @@ class NoMove:
     name: ClassVar[str] = "none"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Always."""
+        """Takes every problem."""
         return None
 
     def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
@@ -31,7 +31,7 @@ class NoMove:
 
 
 def without_mix(problem: SampleProblem) -> str | None:
-    """Planners that know samples and no classes."""
+    """Why planners that know samples and no classes cannot plan; ``None`` if they can."""
     return "a label mix needs lp or ilp" if np.isfinite(problem.label_mix) else None
 
 

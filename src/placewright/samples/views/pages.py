@@ -98,7 +98,7 @@ def _facts(result: Result) -> Iterator[Fact]:
     yield from first
     yield "samples moved", f"{moved} ({percent(moved / int(problem.held.sum()))})", ""
     yield "bytes moved", size(moved * problem.sample_bytes), ""
-    yield "if transfers wait", seconds(result.judgement.played_value()), ""
+    yield "if transfers wait", seconds(result.judgement.queued_value()), ""
 
 
 def _options(result: Result) -> dict[str, str]:

@@ -33,7 +33,7 @@ def _gain(result: Result) -> str:
     share = percent(count / int(problem.held.sum()))
     return (
         f"{compared}; {count} samples move ({share}, {size(count * problem.sample_bytes)}); "
-        f"{seconds(judged.played_value())} if transfers wait for each other"
+        f"{seconds(judged.queued_value())} if transfers wait for each other"
     )
 
 
