@@ -115,3 +115,13 @@ def test_devices_that_can_run_nothing_take_no_place_in_the_pipeline() -> None:
     )
     plan = MicroBatches()(problem, Context()).plan
     assert set(plan.placement.tolist()) <= {5, 6}
+
+
+def test_numbers_of_micro_batches_may_have_gaps() -> None:
+    """Windows are as many as there are micro-batches, and the schedules those without gaps."""
+    problem = pipeline(3)
+    place = problem.colocation
+    gaps = problem.replace(micro_batch=problem.micro_batch**2)
+    plans = [[p.order.tolist() for _, p in windowed(Judge(q), place)] for q in (problem, gaps)]
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 3

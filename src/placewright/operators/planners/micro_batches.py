@@ -26,7 +26,7 @@ from placewright.operators.planners.placements.search import Start, score_plan
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Count, Proposal
 
 
 @final
@@ -61,10 +61,10 @@ class MicroBatches:
     """
 
     name: ClassVar[str] = "micro-batches"
-    devices: int = 5
-    orders: int = 64
-    units: int = 256
-    judged: int = 4
+    devices: Count = 5
+    orders: Count = 64
+    units: Count = 256
+    judged: Count = 4
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Latency of steps in micro-batches, over links."""
@@ -162,15 +162,15 @@ def windowed(judge: Judge, place: IntArray) -> Iterator[tuple[int, OperatorPlan]
     p = judge.problem
     alone = judge(OperatorPlan(place, np.arange(p.n), Dispatch.IN_ORDER))
     own = p.micro_batch
-    number = int(own.max())
-    first = np.array([alone.op_start_s[own == j].min() for j in range(1, number + 1)])
-    last = np.array([alone.op_end_s[own == j].max() for j in range(1, number + 1)])
+    numbers = np.unique(own[own > 0])
+    first = np.array([alone.op_start_s[own == j].min() for j in numbers])
+    last = np.array([alone.op_end_s[own == j].max() for j in numbers])
     lasts_s = float((last - first).max())
-    # What belongs to no micro-batch (an optimizer's step) comes last; its own 0 - 1 picks any
-    # entry.
-    at = np.where(own > 0, alone.op_start_s - first[own - 1], np.inf)
-    for window in range(1, number + 1):
-        key = at + np.where(own > 0, own - 1, 0) * (lasts_s / window)
+    rank = np.searchsorted(numbers, own)  # 0 also for what belongs to no micro-batch
+    # That (an optimizer's step) comes last.
+    at = np.where(own > 0, alone.op_start_s - first[rank], np.inf)
+    for window in range(1, len(numbers) + 1):
+        key = at + rank * (lasts_s / window)
         yield window, OperatorPlan(place, topological(p, key), Dispatch.IN_ORDER)
 
 

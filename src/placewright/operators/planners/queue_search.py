@@ -31,7 +31,7 @@ from placewright.operators.simulation.first_come import (
     simulate_placements,
 )
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal, proposal_of
+from placewright.planning.contract import Context, Count, Proposal, proposal_of
 
 CHUNK = 60_000
 """Operators simulated between two looks at the clock: some milliseconds."""
@@ -69,7 +69,7 @@ class QueueSearch:
 
     name: ClassVar[str] = "queue-search"
     effort: float = 1.5e8
-    length: int = 12_000
+    length: Count = 12_000
     thresholds: tuple[tuple[float, ...], ...] = ((0.002, 0.004), (0.02, 0.01), (0.03,), (0.03,))
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
