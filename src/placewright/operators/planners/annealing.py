@@ -1,4 +1,4 @@
-"""Shared by annealing kernels: random numbers, the operator to move next, the energy of loads."""
+"""Shared by compiled searches: random numbers, CSR, the next node to move, energy of loads."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ def csr(rows: list[list[int]]) -> tuple[IntArray, IntArray]:
     """Rows of numbers as offsets and one array."""
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     return offsets, np.array([x for row in rows for x in row], dtype=np.int64)
+
+
+def group_members(group: IntArray, count: int) -> tuple[IntArray, IntArray]:
+    """CSR: the operators of each of `count` groups, from the group of each operator."""
+    members = np.argsort(group, kind="stable")
+    return np.searchsorted(group[members], np.arange(count + 1)), members
 
 
 TRIES = 20

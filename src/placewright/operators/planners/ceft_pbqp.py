@@ -14,7 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.placements.search import Start, improve, score_all, score_plan
+from placewright.operators.planners.placements.search import Start, score_all, score_plan
 from placewright.operators.planners.pricing.byte_prices import within_memories
 from placewright.operators.planners.pricing.candidates import (
     least_total,
@@ -24,8 +24,13 @@ from placewright.operators.planners.pricing.candidates import (
     with_devices_exchanged,
     with_paths,
 )
-from placewright.operators.planners.pricing.graph import PlacementGraph, placement_graph
-from placewright.operators.planners.pricing.priced import PricingContext, by_load, pricing_context
+from placewright.operators.planners.pricing.graph import PlacementGraph
+from placewright.operators.planners.pricing.priced import (
+    PricingContext,
+    by_load,
+    improved,
+    pricing_context,
+)
 from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Proposal, Share, last_of
@@ -67,8 +72,8 @@ class CeftPbqp:
     - V2 is slack-aware: options that lengthen the longest path pay for it, transfers where there
       is slack count for less.
     - V4 repeats V0 with the paths of mean, least and largest costs.
-    - V3 takes the best of these, of plain PBQP, of list schedules (by CEFT's costs: `Ceft`,
-      `CeftCpop`; by mean costs: `Heft`, `HeftContended`, `Cpop`, `Peft`) and of the trivial plans
+    - V3 takes the best of these, of plain PBQP, of list schedules (by CEFT's costs: `ceft`,
+      `ceft-cpop`; by mean costs: `heft`, `heft-contended`, `cpop`, `peft`) and of the trivial plans
       (single devices, round robin, stretches of the topological order), in ``auto`` also of the
       best plan so far, and improves them by local moves on the judge, critical operators first.
       So it is never worse than any of these.
@@ -117,7 +122,7 @@ class CeftPbqp:
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""
-        d, left_s = self._context(problem), context.remaining_s()
+        d, left_s = pricing_context(problem, self.branch_limit), context.remaining_s()
         if context.incumbent is not None and math.isfinite(left_s):
             kept_s = (1 - self.relayed_share) * max(0.0, left_s)
             context = replace(context, deadline_s=context.deadline_s - kept_s)
@@ -128,9 +133,9 @@ class CeftPbqp:
         self, problem: OperatorProblem, context: Context
     ) -> tuple[OperatorPlan, CeftPbqpState]:
         """The plan and what `resolve` needs to start from it. Ctrl-C is left to the caller."""
-        d = self._context(problem)
+        d = pricing_context(problem, self.branch_limit)
         *_, (best, factors) = self._plans(d, context)
-        return self._answer(d, best, factors)
+        return _with_state(d, best, factors)
 
     def resolve(
         self, problem: OperatorProblem, state: CeftPbqpState, context: Context
@@ -143,7 +148,7 @@ class CeftPbqp:
         if not _same_graph(problem, state.problem):
             return self.solve(problem, context)
         graph = replace(state.graph, groups=groups_of(problem))
-        d = pricing_context(problem, graph, self.branch_limit, fanout=1.0)
+        d = pricing_context(problem, self.branch_limit, graph)
         places, factors = simple_placements(d), state.factors
         places += with_devices_exchanged(state.plan.placement, problem.m)
         try:
@@ -153,20 +158,9 @@ class CeftPbqp:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _allowed(d, p)])
         first = min(_kept_starts(d, state.plan) + scored, key=lambda s: s.score)
-        moves = self._moves(problem, self.resolve_effort)
-        best = improve(
-            d.judge,
-            d.graph.groups,
-            first,
-            moves=moves,
-            heat=0.0,
-            seed=context.seed,
-            deadline_s=context.deadline_s,
-        )
-        return self._answer(d, best, factors)
-
-    def _context(self, problem: OperatorProblem) -> PricingContext:
-        return pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        moves = _moves(problem, self.resolve_effort)
+        best = improved(d, first, moves, context, seed=context.seed)
+        return _with_state(d, best, factors)
 
     def _plans(self, d: PricingContext, context: Context) -> Iterator[tuple[Start, FloatArray]]:
         """Improving plans, each with its prices of device time."""
@@ -237,7 +231,7 @@ class CeftPbqp:
     ) -> Iterator[Start]:
         """V3: ends of walks; each round keeps the better half and takes half of the moves left."""
         walkers = _distinct(candidates, self.starts)
-        left, walks = self._moves(d.problem, effort), 0
+        left, walks = _moves(d.problem, effort), 0
         while walkers:
             # Successive halving: half of what is left for all walkers, then the better half of them
             # goes on.
@@ -245,33 +239,23 @@ class CeftPbqp:
             heat = self.heat if walks == 0 else self.heat / 10
             found = []
             for start in walkers:
-                found.append(self._walk(d, start, share // len(walkers), heat, context, walks))
+                seed, moves = 101 * context.seed + walks, share // len(walkers)
+                found.append(improved(d, start, moves, context, seed=seed, heat=heat))
                 yield found[-1]
                 walks += 1
             found.sort(key=lambda s: s.score)
             left, walkers = left - share, found[: len(walkers) // 2]
 
-    def _walk(
-        self, d: PricingContext, start: Start, moves: int, heat: float, context: Context, k: int
-    ) -> Start:
-        return improve(
-            d.judge,
-            d.graph.groups,
-            start,
-            moves=moves,
-            heat=heat,
-            seed=101 * context.seed + k,
-            deadline_s=context.deadline_s,
-        )
 
-    def _moves(self, problem: OperatorProblem, effort: float) -> int:
-        return max(1, int(effort / (problem.n + len(problem.consumers))))
+def _moves(problem: OperatorProblem, effort: float) -> int:
+    return max(1, int(effort / (problem.n + len(problem.consumers))))
 
-    def _answer(
-        self, d: PricingContext, best: Start, factors: FloatArray
-    ) -> tuple[OperatorPlan, CeftPbqpState]:
-        plan = best.plan()
-        return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
+
+def _with_state(
+    d: PricingContext, best: Start, factors: FloatArray
+) -> tuple[OperatorPlan, CeftPbqpState]:
+    plan = best.plan()
+    return plan, CeftPbqpState(d.problem, plan, d.graph, factors)
 
 
 def _distinct(candidates: list[Start], most: int) -> list[Start]:

@@ -12,6 +12,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.planners.placements.search import operator_bytes
+from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context
@@ -23,11 +24,10 @@ class TopologicalSplit:
     """A topological order cut into one stretch per device, in the devices' order. O(n m).
 
     The order goes depth first, so that a transposed weight stands right before its reader. A device
-    takes operators until it has done its share of the time (each device's share is
-    in proportion to its speed on all operators) and the devices after it can hold the rest, or
-    until its memory is full. The first operator of
-    a colocation group decides for its group; one that the device cannot run goes to the next
-    device that can.
+    takes operators until it has done its share of the time (each device's share is in proportion
+    to its speed on all operators) and the devices after it can hold the rest, or until its memory
+    is full. The first operator of a colocation group decides for its group; one that the device
+    cannot run goes to the next device that can.
     """
 
     name: ClassVar[str] = "topological-split"
@@ -37,7 +37,7 @@ class TopologicalSplit:
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: a group that no device can run."""
         groups = groups_of(problem)
-        work = _group_work(problem, groups)
+        work = group_costs(groups, problem.compute_s)
         share_s = _share(work)
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:
@@ -45,14 +45,6 @@ class TopologicalSplit:
             return OperatorPlan(device[groups.group])
 
         return within_memory(problem, build, context.deadline_s)
-
-
-def _group_work(problem: OperatorProblem, groups: Groups) -> FloatArray:
-    """Seconds of each group on each device, ``inf`` where it may not be."""
-    work = np.zeros(groups.allowed.shape)
-    allowed = groups.allowed[groups.group]
-    np.add.at(work, groups.group, np.where(allowed, problem.compute_s, 0.0))
-    return np.where(groups.allowed, work, np.inf)
 
 
 def _share(work: FloatArray) -> float:
@@ -79,8 +71,8 @@ def _split(
             continue
         need = groups.resident_bytes[g]
         while d < m - 1 and groups.allowed[g, d]:
-            tired = busy[d] + work[g, d] / 2 > share_s and left_bytes <= budget_bytes[d + 1 :].sum()
-            if not tired and used[d] + need <= budget_bytes[d]:
+            done = busy[d] + work[g, d] / 2 > share_s and left_bytes <= budget_bytes[d + 1 :].sum()
+            if not done and used[d] + need <= budget_bytes[d]:
                 break
             d += 1
         target = next(q for q in ((d + x) % m for x in range(m)) if groups.allowed[g, q])

@@ -10,6 +10,7 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context
@@ -45,10 +46,7 @@ class Metis:
         that no device can run).
         """
         groups = groups_of(problem)
-        compute = np.where(groups.allowed[groups.group], problem.compute_s, np.nan)
-        work = np.zeros(groups.allowed.shape)
-        np.add.at(work, groups.group, np.nan_to_num(compute))
-        work = np.where(groups.allowed, work, np.inf)
+        work = group_costs(groups, problem.compute_s)
         part = _parts(problem, groups, work, context.seed)
         own = groups.allowed[np.arange(len(part)), part]
         return OperatorPlan(np.where(own, part, work.argmin(axis=1))[groups.group])

@@ -15,7 +15,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.graph import placement_graph
+from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.planners.pricing.priced import (
     PricingContext,
     improving,
@@ -83,7 +83,7 @@ class MinCut:
         self, problem: OperatorProblem, context: Context
     ) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved."""
-        d = pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        d = pricing_context(problem, self.branch_limit)
         costs, bound_s = serial_costs(problem, groups_of(problem)), 0.0
         if problem.m <= 2:
             exact, bound_s = two_devices(costs)
@@ -159,19 +159,15 @@ class Serial:
 def serial_costs(problem: OperatorProblem, groups: Groups) -> Serial:
     """The costs of a problem."""
     p, group = problem, groups.group
-    own = np.where(groups.allowed[group], p.compute_s, 0.0)
-    compute = np.zeros(groups.allowed.shape)
-    np.add.at(compute, group, own)
     pair = linked(p)
     latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send = latency + p.tensor_bytes[:, None, None] * per_byte
     maker = group[p.tensor_producer]
     readers = [
-        [g for g in np.unique(group[p.consumers[lo:hi]]).tolist() if g != maker[k]]
-        for k, (lo, hi) in enumerate(zip(p.consumer_offsets, p.consumer_offsets[1:], strict=False))
+        [g for g in np.unique(group[p.readers(k)]).tolist() if g != maker[k]] for k in range(p.t)
     ]
     return Serial(
-        np.where(groups.allowed, compute, np.inf),
+        group_costs(groups, p.compute_s),
         np.where(pair | np.eye(p.m, dtype=np.bool_), send, np.inf),
         maker.tolist(),
         readers,

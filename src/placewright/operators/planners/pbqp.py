@@ -9,7 +9,6 @@ from itertools import chain
 from typing import ClassVar, final
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import (
     improving,
     pricing_context,
@@ -68,7 +67,7 @@ class Pbqp:
 
     def plans(self, problem: OperatorProblem, context: Context) -> Iterator[Proposal[OperatorPlan]]:
         """Ever better plans, the last one with what was proved; raises as a call does."""
-        d = pricing_context(problem, placement_graph(problem), self.branch_limit, fanout=1.0)
+        d = pricing_context(problem, self.branch_limit)
         costs = d.costs(problem.compute_s)
         rounds = within_memory(d, costs, self.memory_rounds, None, context.deadline_s)
         first = next(rounds)

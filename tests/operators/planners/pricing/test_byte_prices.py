@@ -8,7 +8,6 @@ from placewright.operators.instances import tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.byte_prices import within_memories
-from placewright.operators.planners.pricing.graph import placement_graph
 from placewright.operators.planners.pricing.priced import pricing_context
 from placewright.operators.problem import OperatorProblem
 
@@ -27,14 +26,14 @@ def chain(layers: int, memory_bytes: float) -> OperatorProblem:
 def test_no_placement_where_memory_is_enough() -> None:
     """Plans of problems that fit are those of the planner without prices."""
     problem = chain(12, 500.0)
-    d = pricing_context(problem, placement_graph(problem), 4, fanout=1.0)
+    d = pricing_context(problem, 4)
     assert within_memories(d, d.costs(problem.compute_s), 6) == []
 
 
 def test_the_least_price_keeps_what_fits_on_the_fast_device() -> None:
     """Of 40 layers in a row as many stay as brute force over all cuts leaves there."""
     problem = chain(40, 262.0)
-    d = pricing_context(problem, placement_graph(problem), 4, fanout=1.0)
+    d = pricing_context(problem, 4)
     places = within_memories(d, d.costs(problem.compute_s), 8)
     judge = Judge(problem)
     fit = [p for p in places if judge(OperatorPlan(p)).feasible]

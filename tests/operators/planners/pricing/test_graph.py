@@ -19,7 +19,7 @@ from placewright.operators.problem import OperatorProblem
 def totals(problem: OperatorProblem, seed: int) -> tuple[float, float, float]:
     """Shared, true and full total of one random placement; the truth is the serial judge's."""
     graph = placement_graph(problem)
-    costs = group_costs(graph, problem.compute_s)
+    costs = group_costs(graph.groups, problem.compute_s)
     place = random_placement(problem, np.random.default_rng(seed))
     choice = place[graph.groups.first]
     low, high = (placement_pbqp(problem, graph, costs, fanout=f).value(choice) for f in (0.0, 1.0))
@@ -58,5 +58,5 @@ def test_groups_are_one_node() -> None:
     """Colocated operators add their costs and do not pay each other."""
     problem = tiny([[1.0, 2.0]] * 3, [(0, 5.0, [1]), (1, 7.0, [2])], colocation=[0, 0, 2])
     graph = placement_graph(problem)
-    assert group_costs(graph, problem.compute_s).tolist() == [[2.0, 4.0], [1.0, 2.0]]
+    assert group_costs(graph.groups, problem.compute_s).tolist() == [[2.0, 4.0], [1.0, 2.0]]
     assert graph.pairs.tolist() == [[0, 1]]

@@ -22,6 +22,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_internal
+from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
@@ -241,9 +242,7 @@ def earliest_task(
     `favourite`: shape (n,): the consumer for which the device of an operator is kept free, -1 for
     none. Others get that device only if nothing else can start anywhere.
     """
-    by_group = np.argsort(r.group, kind="stable")
-    offsets = np.searchsorted(r.group[by_group], np.arange(len(r.group_bytes) + 1))
-    members = Members(offsets, by_group)
+    members = Members(*group_members(r.group, len(r.group_bytes)))
     return _schedule(c, r, np.argsort(-rank, kind="stable"), favourite, members)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.placements.moves import (
     BEST_OVER,
     BEST_VALUE,
@@ -172,22 +173,20 @@ def mean_operator_s(problem: OperatorProblem) -> float:
 
 def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
     problem = judge.problem
-    members = np.argsort(groups.group, kind="stable")
+    group_start, members = group_members(groups.group, len(groups.allowed))
     neighbour_start, neighbours = _neighbours(problem)
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
     return PlacementInstance(
         fast=judge.fast,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
         throughput=problem.objective is Objective.THROUGHPUT,
         group=groups.group,
-        group_start=np.searchsorted(groups.group[members], np.arange(len(groups.allowed) + 1)),
+        group_start=group_start,
         members=members,
         neighbour_start=neighbour_start,
         neighbours=neighbours,
         allowed=groups.allowed,
         topological=problem.topology.order,
-        position=position,
+        position=np.argsort(problem.topology.order),
         order=default_order(problem) if start.order is None else thawed(start.order),
     )
 

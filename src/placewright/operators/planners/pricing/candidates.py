@@ -23,7 +23,7 @@ from placewright.operators.planners.placements.search import Start, score_plan
 from placewright.operators.planners.pricing.priced import PricingContext, within_memory
 from placewright.operators.planners.trivial import RoundRobin
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.ceft import Ceft, ceft
+from placewright.operators.structure.ceft import ceft
 from placewright.operators.structure.groups import Groups
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution
@@ -106,7 +106,8 @@ def with_paths(d: PricingContext, deadline_s: float) -> list[IntArray]:
     """V0: the critical path on CEFT's devices. V4: the paths of mean, least, largest costs."""
     compute, allowed = d.problem.compute_s, d.problem.allowed()
     masked = np.ma.masked_array(compute, ~allowed)
-    found = _around_path(d, ceft(d.problem), deadline_s)
+    tables = ceft(d.problem)
+    found = _fixed(d, tables.path, tables.path_devices, deadline_s)
     for row in (masked.mean(axis=1), masked.min(axis=1), masked.max(axis=1)):
         flat = np.where(np.isfinite(compute), np.asarray(row)[:, None], np.inf)
         path = ceft(d.problem.replace(compute_s=flat)).path
@@ -139,15 +140,11 @@ def list_starts(d: PricingContext, context: Context) -> list[Start]:
     for planner in LIST_SCHEDULERS:
         try:
             plan = planner(d.problem, context)
-            shown = [plan] if plan.order is None else [plan, OperatorPlan(plan.placement)]
-            found += [score_plan(d.judge, p) for p in shown]
+            plans = [plan] if plan.order is None else [plan, OperatorPlan(plan.placement)]
+            found += [score_plan(d.judge, p) for p in plans]
         except InfeasibleError:
             continue  # no link for some tensor: other candidates may still find a way
     return found
-
-
-def _around_path(d: PricingContext, tables: Ceft, deadline_s: float) -> list[IntArray]:
-    return _fixed(d, tables.path, tables.path_devices, deadline_s)
 
 
 def _fixed(

@@ -67,9 +67,8 @@ def placement_graph(problem: OperatorProblem) -> PlacementGraph:
     )
 
 
-def group_costs(graph: PlacementGraph, operator_costs: FloatArray) -> FloatArray:
+def group_costs(groups: Groups, operator_costs: FloatArray) -> FloatArray:
     """Shape (groups, m): costs summed over each group, ``inf`` where it is not allowed."""
-    groups = graph.groups
     finite = np.where(groups.allowed[groups.group], operator_costs, 0.0)
     columns = [
         np.bincount(groups.group, finite[:, d], len(groups.allowed))

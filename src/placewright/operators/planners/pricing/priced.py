@@ -24,6 +24,7 @@ from placewright.operators.planners.placements.search import (
 from placewright.operators.planners.pricing.graph import (
     PlacementGraph,
     group_costs,
+    placement_graph,
     placement_pbqp,
 )
 from placewright.operators.problem import OperatorProblem
@@ -48,15 +49,12 @@ class PricingContext:
         whole, a rising one cuts it.
     branch_limit
         For each exact solve.
-    fanout
-        See `placement_pbqp`.
     """
 
     judge: Judge
     graph: PlacementGraph
     group_bytes: FloatArray
     branch_limit: int
-    fanout: float = 1.0
 
     @property
     def problem(self) -> OperatorProblem:
@@ -78,7 +76,7 @@ class PricingContext:
         Raises `InfeasibleError`: no placement has a link for every tensor.
         """
         costs = costs_s + self.group_bytes[:, None] * byte_prices_s
-        pbqp = placement_pbqp(self.problem, self.graph, costs, fanout=self.fanout, scale=scale)
+        pbqp = placement_pbqp(self.problem, self.graph, costs, scale=scale)
         in_time = time.perf_counter() < deadline_s
         found = solve_pbqp(
             pbqp, exact=in_time, branch_limit=self.branch_limit, deadline_s=deadline_s
@@ -97,16 +95,17 @@ class PricingContext:
 
     def costs(self, operator_costs_s: FloatArray) -> FloatArray:
         """Shape (groups, m)."""
-        return group_costs(self.graph, operator_costs_s)
+        return group_costs(self.graph.groups, operator_costs_s)
 
 
 def pricing_context(
-    problem: OperatorProblem, graph: PlacementGraph, branch_limit: int, fanout: float
+    problem: OperatorProblem, branch_limit: int, graph: PlacementGraph | None = None
 ) -> PricingContext:
-    """Build the inputs that all pricing rounds share."""
+    """Build the inputs that all pricing rounds share; `graph` where it is known already."""
+    graph = graph or placement_graph(problem)
     held = np.bincount(graph.groups.group, operator_bytes(problem))
     later = first_places(problem, graph.groups) / problem.n
-    return PricingContext(Judge(problem), graph, held * (0.5 + later), branch_limit, fanout)
+    return PricingContext(Judge(problem), graph, held * (0.5 + later), branch_limit)
 
 
 def within_memory(
@@ -203,12 +202,19 @@ def improving(
             best = found
             yield best
     if best is not None and best.score.over_bytes > 0:
-        yield improve(
-            d.judge,
-            d.graph.groups,
-            best,
-            moves=repair_moves,
-            heat=0.0,
-            seed=context.seed,
-            deadline_s=context.deadline_s,
-        )
+        yield improved(d, best, repair_moves, context, seed=context.seed)
+
+
+def improved(
+    d: PricingContext, start: Start, moves: int, context: Context, *, seed: int, heat: float = 0.0
+) -> Start:
+    """The end of a walk of local moves from `start`."""
+    return improve(
+        d.judge,
+        d.graph.groups,
+        start,
+        moves=moves,
+        heat=heat,
+        seed=seed,
+        deadline_s=context.deadline_s,
+    )

@@ -14,7 +14,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_internal, njit_nogil
-from placewright.operators.planners.annealing import draw
+from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.first_come import QueueState, simulate_queues
 from placewright.operators.structure.groups import Groups
@@ -67,16 +67,16 @@ class Walk(NamedTuple):
 
 def make_instance(problem: OperatorProblem, groups: Groups, state: QueueState) -> QueueInstance:
     """Lists of neighbours and of edges into operators."""
-    members = np.argsort(groups.group, kind="stable")
     producer = problem.tensor_producer[state.edge_tensor]
     own, other = groups.group[producer], groups.group[state.edge_target]
     pairs = np.unique(np.stack([np.r_[own, other], np.r_[other, own]], axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     count = len(groups.first)
+    group_start, members = group_members(groups.group, count)
     in_edge = np.argsort(state.edge_target, kind="stable")
     return QueueInstance(
         groups.group,
-        np.searchsorted(groups.group[members], np.arange(count + 1)),
+        group_start,
         members,
         np.searchsorted(pairs[:, 0], np.arange(count + 1)),
         np.ascontiguousarray(pairs[:, 1]),

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.judge import OperatorJudgement
+from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.ranks import optimistic_costs
 from placewright.operators.planners.placements.search import COLDEST, mean_operator_s
 from placewright.operators.planners.sequences.decode import start_state
@@ -54,8 +55,7 @@ class Sequenced:
 def start_order(judgement: OperatorJudgement) -> IntArray:
     """Operators by simulated start time, which is a topological order."""
     problem = judgement.problem
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
+    position = np.argsort(problem.topology.order)
     return np.lexsort((position, judgement.op_end_s, judgement.op_start_s)).astype(np.int64)
 
 
@@ -134,8 +134,7 @@ def window_work(n: int) -> float:
 
 def _spread(problem: OperatorProblem, groups: Groups) -> bool:
     """Whether some colocation group spans more positions than a window."""
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
+    position = np.argsort(problem.topology.order)
     first, last = np.full(len(groups.first), problem.n), np.zeros(len(groups.first), dtype=np.int64)
     np.minimum.at(first, groups.group, position)
     np.maximum.at(last, groups.group, position)
@@ -152,7 +151,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
     # Uses are listed by tensor; sorted stably by producer they stay by tensor, which rule C4 needs.
     made = problem.tensor_producer[problem.consumed]
     by_producer = np.argsort(made, kind="stable")
-    members = np.argsort(groups.group, kind="stable")
+    group_start, members = group_members(groups.group, len(groups.allowed))
     off = ~np.eye(m, dtype=np.bool_)
     producer = costs.producer[costs.in_tensors]
     field = SequenceInstance(
@@ -168,7 +167,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         reader=problem.consumers[by_producer],
         out_tensor=problem.consumed[by_producer],
         group=groups.group,
-        group_start=np.searchsorted(groups.group[members], np.arange(len(groups.first) + 1)),
+        group_start=group_start,
         members=members,
         allowed=groups.allowed,
         latency_s=np.where(off, problem.latency_s, 0.0).ravel(),
