@@ -47,6 +47,19 @@ class CallGraph:
     resident_bytes: FloatArray
     exact: bool
 
+    def uses(self) -> tuple[IntArray, IntArray]:
+        """Tensor and reading operator of every use between two blocks."""
+        tensor, reader = self.problem.consumed, self.problem.consumers
+        a, b = self.block[self.problem.tensor_producer[tensor]], self.block[reader]
+        between = (a >= 0) & (b >= 0) & (a != b)
+        return tensor[between], reader[between]
+
+    def arcs(self) -> IntArray:
+        """Shape (e, 2): pairs of blocks of which the first feeds the second, each once, sorted."""
+        tensor, reader = self.uses()
+        maker = self.problem.tensor_producer[tensor]
+        return np.unique(np.stack([self.block[maker], self.block[reader]], axis=1), axis=0)
+
 
 def call_graph(
     problem: OperatorProblem, without: BoolArray, joined: IntArray | None = None

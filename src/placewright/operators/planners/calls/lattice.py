@@ -71,13 +71,9 @@ class Lattice(NamedTuple):
 
 def predecessors(graph: CallGraph) -> list[int]:
     """Bit sets: the blocks that feed each block."""
-    p = graph.problem
-    tensor = p.consumed
-    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
     before = [0] * graph.blocks
-    for a, b in zip(maker.tolist(), reader.tolist(), strict=True):
-        if a != b and a >= 0 and b >= 0:
-            before[b] |= 1 << a
+    for a, b in graph.arcs().tolist():
+        before[b] |= 1 << a
     return before
 
 
@@ -167,12 +163,10 @@ def _members(sets: Sequence[int], blocks: int) -> BoolArray:
 
 def _readers(graph: CallGraph) -> tuple[IntArray, IntArray]:
     """CSR: blocks outside a tensor's own that read it."""
-    p, b = graph.problem, max(1, graph.blocks)
-    tensor = p.consumed
-    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
-    outside = (maker >= 0) & (reader >= 0) & (maker != reader)
-    pairs = np.unique(tensor[outside] * b + reader[outside])
-    return np.searchsorted(pairs // b, np.arange(p.t + 1)), pairs % b
+    b = max(1, graph.blocks)
+    tensor, reader = graph.uses()
+    pairs = np.unique(tensor * b + graph.block[reader])
+    return np.searchsorted(pairs // b, np.arange(graph.problem.t + 1)), pairs % b
 
 
 def _crossing(
@@ -186,15 +180,6 @@ def _crossing(
             read_outside[:, k] |= ~member[:, reader[a]]
     made: BoolArray = member[:, np.maximum(tensor_block, 0)] & (tensor_block >= 0)
     return made & read_outside
-
-
-def _uses(graph: CallGraph) -> tuple[IntArray, IntArray]:
-    """Tensor and reading operator of every use between two blocks."""
-    p = graph.problem
-    tensor = p.consumed
-    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
-    between = (maker >= 0) & (reader >= 0) & (maker != reader)
-    return tensor[between], p.consumers[between]
 
 
 def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
@@ -217,7 +202,7 @@ def _borders(
     graph: CallGraph, member: BoolArray, front_offsets: IntArray, front: IntArray
 ) -> tuple[FloatArray, IntArray, BoolArray]:
     """`tail_s`, `later_offsets` and `later` of the lattice."""
-    tensor, reader = _uses(graph)
+    tensor, reader = graph.uses()
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
     tail, waits = tails(graph), _later(graph, np.unique(front))

@@ -25,7 +25,7 @@ def coarser(
     Returns the graph and its ideals; ``None`` where even all links joined leave too many.
     """
     links = _links(graph)
-    kept = apart_blocks(graph, apart)[links].any(axis=1)
+    kept = np.isin(links, graph.block[apart]).any(axis=1)
     links = links[np.lexsort((_bytes(graph)[links[:, 0]], ~kept))]
     low, high, found = 0, len(links) + 1, None
     # Bisection on how many links stay apart: the more of them, the more ideals.
@@ -39,13 +39,6 @@ def coarser(
         else:
             low, found = middle + 1, (made, sets)
     return found
-
-
-def apart_blocks(graph: CallGraph, apart: BoolArray) -> BoolArray:
-    """Shape (b,): blocks of some operator of `apart`."""
-    marked = np.zeros(graph.blocks, dtype=np.bool_)
-    marked[graph.block[apart & (graph.block >= 0)]] = True
-    return marked
 
 
 def borders(graph: CallGraph, place: IntArray, reach: int) -> BoolArray:
@@ -64,11 +57,7 @@ def borders(graph: CallGraph, place: IntArray, reach: int) -> BoolArray:
 
 def _links(graph: CallGraph) -> IntArray:
     """Shape (e, 2): blocks of which the first has no other reader, the second no other input."""
-    p = graph.problem
-    tensor = p.consumed
-    maker, reader = graph.block[p.tensor_producer[tensor]], graph.block[p.consumers]
-    between = (maker >= 0) & (reader >= 0) & (maker != reader)
-    pairs = np.unique(np.stack([maker[between], reader[between]], axis=1), axis=0)
+    pairs = graph.arcs()
     readers = np.bincount(pairs[:, 0], minlength=graph.blocks)
     inputs = np.bincount(pairs[:, 1], minlength=graph.blocks)
     links: IntArray = pairs[(readers[pairs[:, 0]] == 1) & (inputs[pairs[:, 1]] == 1)]

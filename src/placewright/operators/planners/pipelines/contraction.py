@@ -145,7 +145,7 @@ class Contraction:
 def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
-    work, backward = _work(problem, node, int(node.max()) + 1)
+    work, backward = work_of(problem, node)
     resident = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
     pools = _pools(problem, work)
     kinds = [(at, r) for at, devices in enumerate(pools) for r in _copies(problem, len(devices))]
@@ -190,14 +190,6 @@ def nodes_of(problem: OperatorProblem, *, contiguous: bool) -> IntArray:
     """Shape (n,), the node of every operator; contiguous: numbered in topological order."""
     node = groups_of(problem).group
     return _by_position(problem, _without_cycles(problem, node)) if contiguous else node
-
-
-def work_of(problem: OperatorProblem, node: IntArray) -> FloatArray:
-    """Shape (N, m), seconds of every node on every device, ``inf`` where it cannot be.
-
-    Raises `InfeasibleError` (a node that no device can run).
-    """
-    return _work(problem, node, int(node.max()) + 1)[0]
 
 
 def node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
@@ -249,8 +241,12 @@ def depth_first_order(count: int, edges: IntArray, *, last_first: bool = True) -
     return np.array(order, dtype=np.int64)
 
 
-def _work(problem: OperatorProblem, node: IntArray, count: int) -> tuple[FloatArray, FloatArray]:
-    """Seconds of every node on every device, and the backward part."""
+def work_of(problem: OperatorProblem, node: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Shape (N, m) each: seconds of every node on every device, and the backward part.
+
+    The first are ``inf`` where a node cannot be. Raises `InfeasibleError`: no device can run one.
+    """
+    count = int(node.max()) + 1
     allowed = np.ones((count, problem.m), dtype=np.bool_)
     np.logical_and.at(allowed, node, problem.allowed())
     need = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)

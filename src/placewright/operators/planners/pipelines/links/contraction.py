@@ -111,8 +111,9 @@ class Pairs:
 def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
     """The small problem; raises `InfeasibleError`: a node that no device can run."""
     node = nodes_of(problem, contiguous=contiguous)
-    work, apart = work_of(problem, node), problem.pipeline.diffmaxima
-    backward = _backward_work(problem, node) if apart else np.zeros_like(work)
+    apart = problem.pipeline.diffmaxima
+    work, backward = work_of(problem, node)
+    backward = backward if apart else np.zeros_like(work)
     producer, readers, send, made_backward = _tensors(problem, node)
     return Pairs(
         node=node,
@@ -128,14 +129,6 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
         backward=made_backward,
         passes=1 + int(apart),
     )
-
-
-def _backward_work(problem: OperatorProblem, node: IntArray) -> FloatArray:
-    """Shape (N, m), seconds of the backward operators of every node, where they can be."""
-    backward = problem.is_backward[:, None] & np.isfinite(problem.compute_s)
-    work = np.zeros((int(node.max()) + 1, problem.m))
-    np.add.at(work, node, np.where(backward, problem.compute_s, 0.0))
-    return work
 
 
 def _tensors(
