@@ -115,18 +115,20 @@ def placement(problem: OperatorProblem, tree: ModuleTree, found: Mapping[str, in
     run where their first input is made, else where their first result is read. What the device
     of a group cannot run goes to the first that can.
     """
-    groups = groups_of(problem)
+    groups, top = groups_of(problem), problem.topology
     device = np.full(len(groups.first), -1, dtype=np.int64)
     for g, d in _held(problem, groups, tree, found).items():
         device[g] = d
-    for i in problem.topology.order.tolist():
+    for i in top.order.tolist():
         g = groups.group[i]
         if device[g] < 0:
             near = mapped_device(found, problem.operator_modules[i])
-            device[g] = _producers_device(problem, groups, device, i) if near is None else near
-    for i in problem.topology.order[::-1].tolist():
+            makers = problem.tensor_producer[top.read_by(i)]
+            device[g] = _first_device(device[groups.group[makers]]) if near is None else near
+    for i in top.order[::-1].tolist():
         if device[groups.group[i]] < 0:
-            device[groups.group[i]] = _readers_device(problem, groups, device, i)
+            readers = [j for k in top.made_by(i).tolist() for j in problem.readers(k).tolist()]
+            device[groups.group[i]] = _first_device(device[groups.group[readers]])
     device[device < 0] = 0
     refused = ~groups.allowed[np.arange(len(device)), device]
     device[refused] = groups.allowed[refused].argmax(axis=1)
@@ -152,20 +154,6 @@ def _held(
     return device
 
 
-def _producers_device(p: OperatorProblem, groups: Groups, device: IntArray, i: int) -> int:
-    top = p.topology
-    for k in top.read_by(i).tolist():
-        d = int(device[groups.group[p.tensor_producer[k]]])
-        if d >= 0:
-            return d
-    return -1
-
-
-def _readers_device(p: OperatorProblem, groups: Groups, device: IntArray, i: int) -> int:
-    top = p.topology
-    for k in top.made_by(i).tolist():
-        for j in p.readers(k).tolist():
-            d = int(device[groups.group[j]])
-            if d >= 0:
-                return d
-    return -1
+def _first_device(devices: IntArray) -> int:
+    """The first that is known, -1 if none is."""
+    return next((d for d in devices.tolist() if d >= 0), -1)

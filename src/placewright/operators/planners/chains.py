@@ -220,10 +220,7 @@ def depth_first_line(problem: OperatorProblem) -> IntArray:
     source = problem.tensor_producer[top.in_tensors]
     depth = _depths(top.order, top.in_offsets, source)
     source = source[np.lexsort((-depth[source], reader))]
-    line = _postorder(problem.n, top.order, top.in_offsets, source, top.out_offsets)
-    position = np.empty(problem.n, dtype=np.int64)
-    position[line] = np.arange(problem.n)
-    return position
+    return np.argsort(_postorder(top.order, top.in_offsets, source, top.out_offsets))
 
 
 def first_places(problem: OperatorProblem, groups: Groups) -> IntArray:
@@ -245,12 +242,9 @@ def _depths(order: IntArray, in_offsets: IntArray, source: IntArray) -> IntArray
 
 @njit_cached
 def _postorder(
-    n: int,
-    order: IntArray,
-    in_offsets: IntArray,
-    source: IntArray,
-    out_offsets: IntArray,
+    order: IntArray, in_offsets: IntArray, source: IntArray, out_offsets: IntArray
 ) -> IntArray:
+    n = len(order)
     line = np.empty(n, dtype=np.int64)
     following = in_offsets[:n].copy()
     met = np.zeros(n, dtype=np.bool_)

@@ -33,6 +33,7 @@ JUDGED = 8
 """Groupings whose plans are judged: those with the best estimates."""
 
 HUGE = 1e12
+"""Seconds of an operator on a device that cannot run it: finite, so that sums can be subtracted."""
 
 
 @final
@@ -51,7 +52,7 @@ class CopiedStages:
     name: ClassVar[str] = "copied-stages"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Where `WholeCopies` has one."""
+        """Where copies may be on devices that differ, over links, and nothing is pinned."""
         return WholeCopies().unsupported_reason(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
@@ -63,8 +64,7 @@ class CopiedStages:
                 break
             made.append(chain.best(groups))
         made = sorted((m for m in made if m[0] < np.inf), key=lambda found: found[0])
-        plans = [plan for _, plan in made[:JUDGED]]
-        judged = [(judge(problem, plan), plan) for plan in plans]
+        judged = [(judge(problem, plan), plan) for _, plan in made[:JUDGED]]
         fit = [(found.value, k) for k, (found, _) in enumerate(judged) if found.feasible]
         if not fit:
             raise InfeasibleError(
@@ -97,9 +97,7 @@ class _Chain:
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
-        order = problem.topology.order
-        place = np.empty(problem.n, dtype=np.int64)
-        place[order] = np.arange(problem.n)
+        place = np.argsort(problem.topology.order)
         _, group = np.unique(problem.colocation, return_inverse=True)
         first = np.full(group.max() + 1, problem.n)
         np.minimum.at(first, group, place)

@@ -66,18 +66,12 @@ class Structure:
         line = depth_first_line(problem)
         unit = units_by_module(problem, self.groups)
         self.line: IntArray = np.lexsort((line, unit))
-        readers = np.diff(problem.consumer_offsets)
-        self.tensor: IntArray = np.repeat(np.arange(problem.t), readers)
+        self.tensor = problem.consumed
         self.source = problem.tensor_producer[self.tensor]
         self.target = problem.consumers
-        inside = modules_around(problem)
-        self.paths = tuple(inside)
-        self.member: IntArray = np.array(
-            [i for members in inside.values() for i in members], dtype=np.int64
-        )
-        self.path: IntArray = np.repeat(
-            np.arange(len(inside)), [len(members) for members in inside.values()]
-        )
+        self.modules = modules_around(problem)
+        self.member: IntArray = np.concatenate([np.zeros(0, dtype=np.int64), *self.modules])
+        self.path: IntArray = np.repeat(np.arange(len(self.modules)), [*map(len, self.modules)])
 
     def sent(self, place: IntArray) -> tuple[IntArray, IntArray]:
         """Tensor and receiving device of every transfer."""
@@ -88,7 +82,7 @@ class Structure:
 
     def _used(self, place: IntArray) -> BoolArray:
         """Shape (modules, m): whether a module has an operator on a device."""
-        used = np.zeros((len(self.paths), self.problem.m), dtype=np.bool_)
+        used = np.zeros((len(self.modules), self.problem.m), dtype=np.bool_)
         used[self.path, place[self.member]] = True
         return used
 
@@ -106,7 +100,7 @@ class Structure:
         )
 
 
-def modules_around(problem: OperatorProblem) -> dict[str, list[int]]:
+def modules_around(problem: OperatorProblem) -> list[IntArray]:
     """Operators of every module, in modules below it too; inner modules first."""
     inside: dict[str, list[int]] = {}
     for i, path in enumerate(problem.operator_modules):
@@ -114,7 +108,7 @@ def modules_around(problem: OperatorProblem) -> dict[str, list[int]]:
             inside.setdefault(path, []).append(i)
             path = path.rpartition(".")[0]
     order = sorted(inside, key=lambda path: (-path.count("."), inside[path][0]))
-    return {path: inside[path] for path in order}
+    return [np.array(inside[path]) for path in order]
 
 
 def complexity(problem: OperatorProblem, plan: OperatorPlan) -> Complexity:
@@ -336,8 +330,7 @@ class _Search:
 
     def _whole_modules(self, found: _Found) -> _Found:
         """Send modules on several devices to the one with most of them, inner ones first."""
-        for inside in modules_around(self.problem).values():
-            members = np.array(inside)
+        for members in self.structure.modules:
             if self.done():
                 break
             used = np.unique(found.place[members])
@@ -400,8 +393,8 @@ class _Search:
             [place[self.structure.target[out]], place[self.structure.source[into]]]
         )
         tensor = np.concatenate([self.structure.tensor[out], self.structure.tensor[into]])
-        seconds = np.bincount(device, p.tensor_bytes[tensor] + 1.0, p.m)
-        return int(others[seconds[others].argmax()])
+        exchanged = np.bincount(device, p.tensor_bytes[tensor] + 1.0, p.m)
+        return int(others[exchanged[others].argmax()])
 
     def _send(self, place: IntArray, operators: IntArray, device: int) -> None:
         """Move the groups of operators to a device, those that may be there."""

@@ -11,9 +11,10 @@ import numpy as np
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.numerics.arrays import IntArray
 from placewright.operators.judge import OperatorJudgement, judge
-from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
 from placewright.operators.planners.sequences.schedule_model import hint, schedule_model
+from placewright.operators.planners.sequences.search_state import dispatches
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import (
     Links,
@@ -73,8 +74,14 @@ class ExactSchedule:
         if not installed():
             raise MissingDependencyError("ortools", extra="exact", purpose="proofs of latency")
         best = _start(problem, context)
-        if best is None or best[1].value <= 0.0:
-            return _none(problem) if best is None else Proposal(best[0])
+        if best is None:
+            raise InfeasibleError(
+                "no plan that fits was found to start from",
+                where=problem.name,
+                hint="raise a memory limit, or try --planner auto",
+            )
+        if best[1].value <= 0.0:
+            return Proposal(best[0])
         left = context.remaining_s() * (0.5 if context.incumbent is not None else 1.0)
         until = time.perf_counter() + left
         bound, stopped = 0.0, False
@@ -158,22 +165,7 @@ def _better(
     start: IntArray,
 ) -> tuple[OperatorPlan, OperatorJudgement]:
     """The best of `best` and the solver's schedule, simulated under every dispatch rule."""
-    rank = np.empty(problem.n, dtype=np.int64)
-    rank[problem.topology.order] = np.arange(problem.n)
     # Rounded starts may be equal where one operator reads the other: then producers come first.
-    order = np.lexsort((rank, start))
-    plans = [
-        OperatorPlan(place, order, Dispatch.IN_ORDER),
-        OperatorPlan(place, order),
-        OperatorPlan(place),
-    ]
-    tried = [best, *_judged(problem, plans)]
+    order = np.lexsort((np.argsort(problem.topology.order), start))
+    tried = [best, *_judged(problem, dispatches(place, order))]
     return min(tried, key=lambda entry: entry[1].value)
-
-
-def _none(problem: OperatorProblem) -> Proposal[OperatorPlan]:
-    raise InfeasibleError(
-        "no plan that fits was found to start from",
-        where=problem.name,
-        hint="raise a memory limit, or try --planner auto",
-    )

@@ -91,8 +91,7 @@ def scheduled_plan(
             where=problem.name,
             hint="add links, or try another planner",
         )
-    position = np.empty(problem.n, dtype=np.int64)
-    position[problem.topology.order] = np.arange(problem.n)
+    position = np.argsort(problem.topology.order)
     order = np.lexsort((position, end_s, start_s))
     free = problem.links is Links.FREE
     return OperatorPlan(place, order, Dispatch.IN_ORDER if free else Dispatch.READY)

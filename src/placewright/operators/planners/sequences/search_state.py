@@ -71,8 +71,7 @@ def start_search_state(problem: OperatorProblem, context: Context) -> SearchStat
     parallel = problem.overlap is Overlap.PARALLEL
     sequences = parallel and problem.objective is Objective.LATENCY and problem.m > 1
     orders = OrderSearch(problem, groups) if sequences and fully_linked(problem) else None
-    limited = bool(np.isfinite(problem.memory_bytes).any())
-    exact = not limited
+    exact = not np.isfinite(problem.memory_bytes).any()
     return SearchState(problem, context, judge, groups, best, orders, exact)
 
 
