@@ -25,7 +25,8 @@ from placewright.operators.judge import judge
 from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
-from placewright.runtime.session import MOST_PROGRAMS, CallProgram, Session
+from placewright.runtime.call_programs import MOST_PROGRAMS, CallProgram
+from placewright.runtime.session import Session
 from placewright.runtime.step.devices import laid_out
 
 Signature: TypeAlias = tuple[Any, ...]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load, save
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
-from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
+from placewright.io.tensor_files import AnyTensor, size_of
 from placewright.runtime import limits
+from placewright.runtime.call_programs import CallProgram, CallPrograms
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
@@ -27,7 +25,7 @@ from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_ho
 from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.out_of_memory import explained
 from placewright.runtime.probe import link_line
-from placewright.runtime.scratch import Scratch
+from placewright.runtime.state_files import StateFiles
 from placewright.runtime.step.devices import storable
 from placewright.runtime.step.partition import (
     Part,
@@ -43,30 +41,6 @@ T = TypeVar("T")
 
 ROOM = 3.0
 """Times what a step makes beside what stays, on top of its peak: a worker keeps what it frees."""
-
-MOST_PROGRAMS = 8
-"""Beside the loaded one."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CallProgram:
-    """Another capture of a session's model, with its placement: for inputs of another shape.
-
-    Attributes
-    ----------
-    placement, order
-        As of `Session.load`, for the operators of `graph`.
-    constants
-        Tensors of its own by program input, which no two captures share.
-    peak_bytes
-        As of `Session.load`.
-    """
-
-    graph: Graph
-    placement: Sequence[int]
-    order: Sequence[int]
-    constants: Mapping[str, torch.Tensor]
-    peak_bytes: Sequence[float] = ()
 
 
 class Session:
@@ -101,10 +75,12 @@ class Session:
         self.graph, self.cluster = graph, cluster
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster)
-        self._folder = Scratch()
-        self._weights = {n: t for n, t in state.items() if isinstance(t, StoredTensor)}
-        here = {n: t for n, t in state.items() if not isinstance(t, StoredTensor)}
-        self._initial_file, self._initial = self._written(here), [""]
+        try:
+            self._files = StateFiles(state)
+        except BaseException:
+            self.group.close()
+            raise
+        self._initial = [""]
         # Of orders that move the whole state: load, migrate, collect.
         self.group.limit_s = limits.order_s(sum(map(size_of, state.values())))
         self.parts: tuple[Part, ...] = ()
@@ -112,9 +88,7 @@ class Session:
         self._expected: tuple[float, ...] = ()
         self._keep: tuple[bool, ...] = ()
         self._loaded = graph
-        self._programs: OrderedDict[CallProgram, tuple[int, tuple[Part, ...]]] = OrderedDict()
-        self._numbers = count(1)
-        self._selected: CallProgram | None = None
+        self._programs = CallPrograms()
         self._step_s = math.nan
         self.serial = self._streamed = self.streaming = False
         self.executed = False
@@ -122,10 +96,10 @@ class Session:
     def __enter__(self) -> Session:
         try:
             self.group.__enter__()
-            self._initial = self.group.distribute(self._initial_file)
+            self._initial = self.group.distribute(self._files.initial)
         except BaseException:
             self.group.close()
-            self._folder.cleanup()
+            self._files.remove()
             raise
         return self
 
@@ -133,7 +107,7 @@ class Session:
         try:
             self.group.__exit__(kind, *rest)
         finally:
-            self._folder.cleanup()
+            self._files.remove()
 
     @property
     def layout(self) -> Layout:
@@ -182,13 +156,13 @@ class Session:
         self.refuse_while_streaming()
         self._step_s, self.serial, self._streamed = step_s, serial, streamed
         self._loaded = self.graph if graph is None else graph
-        self._forget_programs()
+        self._programs.clear()
         self.loads += 1
         self.executed = False
         self.parts, given = self._cut(self._loaded, placement, order, stages)
         self._expect(peak_bytes, self.parts)
         files = zip(given, self._initial, strict=True)
-        self.order("load", [(share, file, self._weights) for share, file in files])
+        self.order("load", [(share, file, self._files.weights) for share, file in files])
         self.order_all("seed", seed)
 
     def _expect(self, peak_bytes: Sequence[float], parts: Sequence[Part]) -> None:
@@ -237,7 +211,7 @@ class Session:
         """
         self.refuse_while_streaming()
         self.select(None)
-        self._forget_programs()
+        self._programs.clear()
         self.loads += 1
         processes = self.layout.processes
         after, given = self._cut(self._loaded, placement, order)
@@ -274,16 +248,14 @@ class Session:
             A tensor that steps change has another device in it.
         """
         self.refuse_while_streaming()
-        if program is self._selected:
+        if program is self._programs.selected:
             return
         if program is not None and program not in self._programs:
             self._add(program)
         else:
-            key = 0 if program is None else self._programs[program][0]
-            self.order_all("select_program", key)
-        if program is not None:
-            self._programs.move_to_end(program)
-        self._selected, self._step_s = program, math.nan
+            self.order_all("select_program", self._programs.number(program))
+        self._programs.select(program)
+        self._step_s = math.nan
 
     def _add(self, program: CallProgram) -> None:
         """Hand another program out; the one that was used least recently may have to go."""
@@ -294,12 +266,11 @@ class Session:
                 where=program.graph.name,
                 hint="place the operators that use it where the loaded program has them",
             )
-        key = next(self._numbers)
+        number = self._programs.next_number()
         constants = save(storable(program.constants))
-        self.order("add_program", [(key, share, constants) for share in given])
-        self._programs[program] = (key, parts)
-        if len(self._programs) > MOST_PROGRAMS:
-            _, (oldest, _) = self._programs.popitem(last=False)
+        self.order("add_program", [(number, share, constants) for share in given])
+        oldest = self._programs.add(program, number, parts)
+        if oldest is not None:
             self.order_all("remove_program", oldest)
 
     def refuse_while_streaming(self) -> None:
@@ -316,10 +287,6 @@ class Session:
                 where=self.graph.name,
                 hint="take what the stream delivers to its end first, or close it",
             )
-
-    def _forget_programs(self) -> None:
-        self._programs.clear()
-        self._selected = None
 
     def call(
         self, tensors: Mapping[str, torch.Tensor], *, watched: bool = False
@@ -341,9 +308,8 @@ class Session:
             As of `run`.
         """
         self.refuse_while_streaming()
-        parts = self.parts if self._selected is None else self._programs[self._selected][1]
         limit_s = limits.steps_s(1, self._step_s)
-        given = self._batches(parts, tensors, watched)
+        given = self._batches(self._programs.parts(self.parts), tensors, watched)
         answers = self.order("call", given, limit_s=limit_s)
         self.executed = True
         record = self._record([logs for logs, _ in answers])
@@ -435,7 +401,7 @@ class Session:
         RunError
             They do not fit into the temporary folder.
         """
-        return self._collect("outputs")
+        return self._files.collect(self.group, "outputs")
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the steps have changed: parameters, buffers, optimizer state.
@@ -445,7 +411,7 @@ class Session:
         RunError
             It does not fit into the temporary folder.
         """
-        return self._collect("state")
+        return self._files.collect(self.group, "state")
 
     def save_state(self, folder: Path) -> None:
         """What every worker holds of the state, into a file of `folder` each.
@@ -481,7 +447,8 @@ class Session:
 
     def _expected_of(self, worker: str) -> float:
         """Bytes that the judge expected a worker to need; 0 if unknown."""
-        by_device = self._expected if self._selected is None else self._selected.peak_bytes
+        selected = self._programs.selected
+        by_device = self._expected if selected is None else selected.peak_bytes
         ranks = [r for r in range(len(self.group.names)) if self.group.worker_name(r) == worker]
         if not by_device or not ranks:
             return 0.0
@@ -532,36 +499,6 @@ class Session:
         # A process answers for its devices in the cluster's order.
         by_process = [iter(answer) for answer in answers]
         return [next(by_process[process]) for process in self.layout.processes]
-
-    def _written(self, state: Mapping[str, torch.Tensor]) -> Path:
-        """The initial state as a file."""
-        file = Path(self._folder.name) / "initial.safetensors"
-        try:
-            write_tensors(file, state)
-        except OSError as error:
-            self.group.close()
-            self._folder.cleanup()
-            raise self._no_room("the initial state cannot be written", error) from error
-        return file
-
-    def _no_room(self, what: str, error: OSError) -> RunError:
-        return RunError(
-            f"{what}: {error.strerror or error}",
-            where=self._folder.name,
-            hint="free space there, or name another temporary folder in TMPDIR",
-        )
-
-    def _collect(self, verb: str) -> dict[str, torch.Tensor]:
-        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(self.group.specs))]
-        try:
-            self.group.collect(verb, files)
-        except OSError as error:
-            raise self._no_room(f"the {verb} cannot be fetched", error) from error
-        found: dict[str, torch.Tensor] = {}
-        for file in files:
-            found.update(load_file(file))
-            file.unlink()
-        return found
 
 
 def _stays_bytes(part: Part) -> int:

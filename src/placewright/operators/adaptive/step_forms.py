@@ -17,7 +17,7 @@ from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.carried_plan import carried_placement
-from placewright.runtime.session import CallProgram
+from placewright.runtime.call_programs import CallProgram
 
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every tensor of a batch."""
