@@ -17,7 +17,7 @@ from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.requirements import missing
 
 
-def test_of_nobody_nobody_talks() -> None:
+def test_no_members_without_devices() -> None:
     """Which is not a testbed that was taken down."""
     assert all_talk([]) == frozenset()
 
@@ -51,7 +51,7 @@ def test_the_largest_set_is_that_of_trying_all() -> None:
 
 
 @pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
-def test_two_nodes_whose_link_is_cut_are_not_in_one_set() -> None:
+def test_nodes_with_a_cut_link_are_in_different_sets() -> None:
     """Of the largest sets the first; all three again when the link is back."""
     names = ("a", "b", "c")
     links = tuple(Link(x, y, 1e7, 1e-3) for x in names for y in names if x != y)

@@ -29,7 +29,7 @@ def test_bursts_change_little() -> None:
     assert device_factor([samples]).value == pytest.approx(1.0, abs=0.02)
 
 
-def test_the_least_turn_counts() -> None:
+def test_the_fastest_turn_counts() -> None:
     """A machine that was busy for a whole turn; value and error are those of the other turn."""
     busy, free = [3.0, 3.1, 2.9], [1.2, 1.21, 1.19]
     found = device_factor([busy, free], 2.0)

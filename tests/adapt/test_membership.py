@@ -52,7 +52,7 @@ def test_those_who_come_back_must_reach_those_who_take_part() -> None:
         assert members.back(5) == set(expected)
 
 
-def test_where_all_are_dead_it_is_asked_whether_anything_is_left() -> None:
+def test_the_error_after_all_workers_died_names_the_cause() -> None:
     """A testbed that was taken down says so; a job without one has lost its devices."""
     members = members_among({"a", "b", "c", "d"})
     assert members.strike(set("abcd"), ERROR, 1) == set("abcd")
@@ -65,7 +65,7 @@ def test_where_all_are_dead_it_is_asked_whether_anything_is_left() -> None:
         asking(down).strike(set("abcd"), ERROR, 1)
 
 
-def test_newcomers_are_to_blame_where_nobody_is_gone() -> None:
+def test_rejoined_workers_are_suspected_where_no_other_is_lost() -> None:
     """Once: after a start that succeeded they are like the others."""
     members = members_among({"a", "b", "c", "d"})
     members.strike({"a", "b"}, ERROR, 0)
@@ -80,7 +80,7 @@ def test_newcomers_are_to_blame_where_nobody_is_gone() -> None:
     assert members.alive() == ("d", "b")
 
 
-def test_a_fault_of_nobodys_is_tried_a_few_times() -> None:
+def test_a_fault_without_a_lost_worker_is_retried() -> None:
     """Then it is raised as it was; the tries begin anew when workers do what they are told."""
     members = members_among({"a", "b", "c", "d"})
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_every_loss_doubles_the_wait() -> None:
     assert waits == [5, 10, 20, 40, 80, 160]
 
 
-def test_a_node_that_stays_for_long_starts_afresh() -> None:
+def test_a_long_stay_resets_the_rejoin_delay() -> None:
     """Longer than so many times its wait; and a look that finds nothing is repeated."""
     backoff = RejoinBackoff(5)
     backoff.lost(0)

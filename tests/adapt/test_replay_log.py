@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_snapshots_before_and_all_batches(tmp_path: Path)
     assert [step for step, _ in past.counted_after(3)] == [4, 5, 6, 7, 8]
 
 
-def test_a_folder_that_cannot_be_gone_on_from_is_let_go(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_resumed_is_unlocked(tmp_path: Path) -> None:
     """Who mends it need not end the process first."""
     past, _ = after(3, tmp_path)
     past.lock.release()

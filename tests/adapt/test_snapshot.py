@@ -98,7 +98,7 @@ def test_a_damaged_one_is_none_of_those_that_are_kept(tmp_path: Path) -> None:
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-00000003", "step-00000004"]
 
 
-def test_where_all_are_damaged_nothing_begins_anew(tmp_path: Path) -> None:
+def test_all_snapshots_damaged_is_an_error(tmp_path: Path) -> None:
     """Starting from nothing would in time replace what could still be mended."""
     folder = net_in(tmp_path)
     (write(folder, 3) / NOTE).write_text("{")
@@ -133,7 +133,7 @@ def test_a_model_of_the_same_name_with_other_tensors_is_refused(tmp_path: Path) 
     assert caught.value.by == "'w': (3,) float32 in the snapshot, (4,) float32 in the model"
 
 
-def test_what_others_have_put_there_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     """A copy that somebody has kept is neither read, nor counted, nor removed."""
     kept = ["notes.txt", "step-00000001-backup", "step-by-step", "unfinished-novel"]
     for name in kept:

@@ -57,7 +57,7 @@ def test_the_same_tensor_as_a_buffer_is_kept() -> None:
     assert [entry.key for entry in graph.program.inputs if entry.mutated] == ["memory"]
 
 
-def test_what_breaks_the_second_trace_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_second_trace_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """As what breaks the first one: as ours."""
 
     def broken(function: object) -> object:

@@ -38,13 +38,13 @@ def check_homes(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_whoever_touches_a_parameter_lives_with_it(name: str) -> None:
+def test_operators_on_a_parameter_share_its_group(name: str) -> None:
     """In a training step, by a walk over all instructions."""
     check_homes(small_graph(name, training=True))
 
 
 @pytest.mark.parametrize("name", ["tied", "counting", "normed", "transposed", "vision transformer"])
-def test_the_same_in_inference_and_in_models_with_views_of_parameters(name: str) -> None:
+def test_colocation_in_inference_and_with_views_of_parameters(name: str) -> None:
     """Expanded, transposed and sliced parameters."""
     assert name in UNSEEN
     check_homes(capture_source(unseen(name)))
@@ -93,7 +93,7 @@ class Shapes(nn.Module):
         return self.two(y.expand(5, 4)) + torch.arange(4)
 
 
-def test_views_follow_whatever_makes_the_smaller_tensor_travel() -> None:
+def test_views_are_placed_so_that_the_smaller_tensor_is_sent() -> None:
     """A transposed weight with its readers, an expanded value with its only consumer."""
     graph = capture(Shapes(), torch.randn(3, 4))
     ops = {op.name: op for op in graph.operators}

@@ -54,7 +54,7 @@ def test_a_reader_behind_an_update_waits_for_it() -> None:
     assert resolve(step).order == {1: [2, 3], 2: [3]}
 
 
-def test_what_a_value_already_orders_is_not_said_again() -> None:
+def test_orders_that_a_value_carries_are_not_repeated() -> None:
     """The update reads the reader's result."""
     step = step_of(pure("reader", "aten.relu.default", "b:"), update("write", "reader"))
     assert resolve(step).order == {}

@@ -53,7 +53,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
-def test_every_verb_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_with_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``--help`` has an example that starts with the verb itself."""
     output = run_cli(capsys, *verb.split(), "--help")
     assert output.code == 0
@@ -91,7 +91,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("operators", "plan", "x.json", "--seed", "-1"),
     ],
 )
-def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Told on stderr, nothing on stdout."""
     output = run_cli(capsys, *arguments)
     assert output.code == 2
@@ -99,7 +101,7 @@ def test_wrong_usage_is_two(arguments: tuple[str, ...], capsys: pytest.CaptureFi
     assert output.err
 
 
-def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_exits_with_1_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """What, where, and what next."""
     output = run_cli(capsys, "devices", "--on", "edge-dou")
     assert output.code == 1
@@ -109,7 +111,7 @@ def test_an_error_is_one_without_a_traceback(capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_a_file_that_cannot_be_written_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     """The operating system's errors name the file and have no traceback either."""
     output = run_cli(capsys, "devices", "-o", "/no/such/folder/c.yaml")
     message = (
@@ -140,7 +142,7 @@ def test_the_command_line_starts_light() -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     """``placewright schema | head -1`` ends quietly."""
     command = f"{sys.executable} -m placewright.cli.main schema | head -1"
     code = "from placewright.cli.main import main; main(['schema'])"
@@ -150,7 +152,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_an_error_that_nobody_expected_is_no_traceback(
+def test_an_unexpected_error_prints_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its kind and what it says, and how to see more; with -vv it is raised, its cause with it."""
@@ -167,7 +169,7 @@ def test_an_error_that_nobody_expected_is_no_traceback(
     assert isinstance(raised.value.__cause__, EOFError)
 
 
-def test_a_full_disk_behind_stdout_is_told() -> None:
+def test_a_full_disk_behind_stdout_is_reported() -> None:
     """Once, and not as an exception that is ignored at exit."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -182,7 +184,7 @@ def test_a_full_disk_behind_stdout_is_told() -> None:
     assert done.stderr.count("\n") == 2
 
 
-def test_a_full_disk_without_a_name_is_told(
+def test_a_full_disk_without_a_file_name_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As what a library writes somewhere."""

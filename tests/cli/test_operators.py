@@ -48,7 +48,7 @@ def test_plan_prints_the_promised_object(
     assert output.data["seed"] == 3
 
 
-def test_yaml_says_the_same_as_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yaml_equals_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two faces of one object."""
     command = ("operators", "plan", problem_file, "--planner", "heft", "-f")
     first = run_cli(capsys, *command, "json").data
@@ -84,7 +84,7 @@ def test_a_kept_plan_simulates_to_its_value(
     assert again.data["plan"]["schedule"] == planned["plan"]["schedule"]
 
 
-def test_infeasible_is_three_and_says_by_how_much(
+def test_infeasible_exits_with_3_and_the_excess(
     crowded_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To plan it, and to play a plan of it."""
@@ -130,9 +130,7 @@ def test_explain_names_place_and_alternatives(
     assert "did you mean 'op1'" in wrong.err
 
 
-def test_options_change_what_is_asked(
-    problem_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_change_the_problem(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without them a problem keeps what it says."""
     command = ("operators", "plan", problem_file, "-f", "json")
     plain = run_cli(capsys, *command).data["objective"]
@@ -174,7 +172,9 @@ def test_infinities_are_null(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert {c["planner"]: c["value"] for c in data["candidates"]}["only:dev1"] is None
 
 
-def test_a_user_model_goes_all_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_model_is_captured_planned_and_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """capture, profile, plan, simulate: each from the file of the one before."""
     model = "tests.cli.models:tower"
     graph, problem, plan = (tmp_path / f"{name}.json" for name in ("graph", "problem", "plan"))
@@ -240,7 +240,7 @@ def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
         (("run", "PROBLEM"), "only a model can be run"),
     ],
 )
-def test_a_wrong_source_is_told_kindly(
+def test_a_wrong_source_is_refused_with_the_next_step(
     arguments: tuple[str, ...],
     message: str,
     problem_file: Path,

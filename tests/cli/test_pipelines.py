@@ -41,7 +41,7 @@ def test_copies_are_planned_and_simulated(
     assert again.data["value"] == output.data["value"]
 
 
-def test_copies_pay_for_what_they_learn(
+def test_copies_pay_for_gradient_exchange(
     star_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A slow link makes copies useless: 4 s and a transfer each is the best pipeline."""
@@ -52,7 +52,9 @@ def test_copies_pay_for_what_they_learn(
     assert not output.data["plan"]["replica_of"]
 
 
-def test_clusters_and_passes(star_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clusters_of_accelerators_and_separate_passes(
+    star_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A tensor within a cluster costs a tenth; a pass has its own largest load."""
     pytest.importorskip("ortools")
     options = ("--objective", "throughput", "--clusters", "1", "-f", "json")

@@ -9,7 +9,7 @@ from placewright.cli.console import Meter
 from placewright.planning.monitor import STEPS
 
 
-def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """No terminal, no line."""
     with Meter("planning", visible=False) as meter:
         meter(what="heft", value=1.0, bound=0.5, elapsed_s=0.1)
@@ -27,7 +27,7 @@ def test_the_line_has_value_bound_gap_and_time(monkeypatch: pytest.MonkeyPatch) 
     assert meter._line().text.plain.endswith(" s  best 15 ms  bound 10 ms  gap 50.0 %  heft")
 
 
-def test_a_running_plan_has_words_of_its_own() -> None:
+def test_a_running_plan_has_its_own_progress_text() -> None:
     """What is measured is no bound's gap."""
     meter = Meter("running", visible=False, names=STEPS)
     meter(what="step 1", value=0.015, bound=0.01, elapsed_s=0.1)

@@ -56,7 +56,7 @@ def test_compare_shows_every_planner(nodes_file: Path, capsys: pytest.CaptureFix
     )
 
 
-def test_the_table_says_who_gains_what(
+def test_the_table_shows_the_moves_of_each_node(
     nodes_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Speed-up over not moving, and a page with the flows."""
@@ -93,7 +93,7 @@ def test_the_schema_is_published(capsys: pytest.CaptureFixture[str]) -> None:
     assert "plan" in run_cli(capsys, "schema", "samples-plan").data["properties"]
 
 
-def test_a_run_is_measured_beside_its_peers(
+def test_a_run_is_measured_beside_its_baselines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Prediction and measurement in one line; an unknown baseline has a near one."""
@@ -156,7 +156,7 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("plan.json", "--time-limit", 3), "--time-limit: a plan that is given"),
     ],
 )
-def test_trouble_that_is_none_is_refused(
+def test_impossible_disturbances_are_refused(
     options: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything starts."""
@@ -181,7 +181,7 @@ def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "Samples of each node" in page.read_text(encoding="utf-8")
 
 
-def test_what_has_ended_is_handed_over_before_an_error(
+def test_finished_epochs_are_written_before_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An adaptive run that fails in its second epoch; planning had the seed and the time asked."""

@@ -84,7 +84,7 @@ def test_nodes_and_moves_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (output.code, "is a plan of samples" in output.err) == (1, True)
 
 
-def test_a_plan_that_says_little_is_shown(
+def test_an_incomplete_plan_file_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Who won and what it is worth may be missing."""
@@ -94,9 +94,7 @@ def test_a_plan_that_says_little_is_shown(
     assert run_cli(capsys, "show", file, "-o", page, "--no-open").code == 0
 
 
-def test_show_tells_what_it_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_refuses_unknown_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A list and a stranger's JSON are no documents of ours; a hurt plan names its field."""
     for text, message in (
         ("[1]", "its top is a list"),
@@ -191,7 +189,7 @@ def test_a_profile_that_cannot_be_kept_is_refused_first(
     assert (output.code, "t.json: cannot be written" in output.err) == (1, True)
 
 
-def test_a_file_of_another_wing_is_told_apart(
+def test_a_file_of_another_wing_is_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every wing's problem given to every other one: what it is, and which verb reads it."""

@@ -147,7 +147,7 @@ def test_one_way_links_and_shared_channels() -> None:
         ("devices: !!python/object/apply:os.system [ls]", "is not valid YAML"),
     ],
 )
-def test_a_wrong_file_is_told_by_file_and_field(text: str, message: str) -> None:
+def test_a_wrong_file_is_refused_with_file_and_field(text: str, message: str) -> None:
     """What is wrong, where, by how much, and what next."""
     with pytest.raises(InputError) as caught:
         Cluster.from_text(text, where="c.yaml", name="c")

@@ -65,7 +65,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return found
 
 
-def test_it_forwards_its_result_and_shows_it() -> None:
+def test_a_placed_model_forwards_and_shows_its_result() -> None:
     """The plan can be read without starting anything."""
     with placed() as model:
         assert (model.value, model.lower_bound) == (model.result.value, model.result.lower_bound)
@@ -168,7 +168,7 @@ def test_a_session_is_replaced_after_an_error(started: list[tuple[str, ...]]) ->
     assert len(started) == 2
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_unsupported_uses_are_refused() -> None:
     """Each with what to do instead."""
     x, _ = batch()
     with pytest.raises(InputError, match="inputs are missing"):

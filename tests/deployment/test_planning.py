@@ -46,14 +46,16 @@ def results_of(known: InterferenceProfile, planner: str) -> tuple[Result, ...]:
 
 
 @pytest.mark.parametrize(("times", "value", "devices"), [(1.2, 4.8, 2), (2.0, 6.0, 1)])
-def test_auto_weighs_company_against_one_device(times: float, value: float, devices: int) -> None:
+def test_auto_weighs_interference_against_one_device(
+    times: float, value: float, devices: int
+) -> None:
     """A split is worth what it takes in company, one device what it takes alone."""
     found = results_of(slowed(times), "auto")[0]
     assert found.value == pytest.approx(value)
     assert len(set(found.plan.placement.tolist())) == devices
 
 
-def test_a_proof_at_one_pace_is_none_at_the_other() -> None:
+def test_a_proof_without_interference_is_none_with_it() -> None:
     """The best plan in company is one device: alone it is worth less than what was proved there."""
     one = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 9.0, [1])], latency_s=9.0)
     twice = one.replace(compute_s=2 * one.compute_s)
@@ -139,7 +141,7 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
     assert singles == pytest.approx([6.0])  # what it takes alone, on the page too
 
 
-def test_after_ctrl_c_nothing_is_tried_and_the_best_plan_said_is_run() -> None:
+def test_after_ctrl_c_the_best_predicted_plan_runs_without_trials() -> None:
     """Whether it came while planning or while the workers were being started."""
 
     class Pressed(FakeWorkers):

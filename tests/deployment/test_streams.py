@@ -225,7 +225,7 @@ def test_a_model_closed_in_mid_stream_says_so(placed: PlacedModel) -> None:
         list(stream)
 
 
-def test_a_worker_lost_while_the_stream_is_closed_is_nobodys_loss(placed: PlacedModel) -> None:
+def test_losing_a_worker_while_the_stream_closes_is_no_error(placed: PlacedModel) -> None:
     """The caller wants no more batches: nothing is planned again, and nothing is raised."""
     stream: Any = placed.stream(torch.randn(4, 8) for _ in range(9))
     next(stream)

@@ -124,7 +124,7 @@ def test_the_load_bound_is_near_the_linear_program() -> None:
     assert np.mean(ratios) > 0.97
 
 
-def test_what_can_not_fit_is_told_in_bytes() -> None:
+def test_excess_memory_is_reported_in_bytes() -> None:
     """Too much in all, or one group too large for any device."""
     chain = [(0, 1.0, [1])]
     both = tiny([[1.0, 1.0]] * 2, chain, resident_bytes=[6.0, 6.0], memory_bytes=[6.0, 5.0])

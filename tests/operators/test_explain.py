@@ -99,7 +99,7 @@ def test_an_unknown_operator_offers_the_nearest() -> None:
         explain(tiny([[1.0]] * 2), OperatorPlan(np.array([0, 0])), "opp1")
 
 
-def test_what_binds_is_said() -> None:
+def test_the_binding_limit_is_reported() -> None:
     """A pin, a device that has no room, or the time that the next best costs."""
     pinned = tiny([[1.0, 2.0]], pinned=[0])
     assert "pinned" in explain(pinned, OperatorPlan(np.array([0])), "op0").binding

@@ -80,7 +80,7 @@ def test_groups_move_along_and_what_does_not_fit_says_so() -> None:
     assert "more than it has" in other.note
 
 
-def test_a_name_that_is_neither_is_told_the_nearest() -> None:
+def test_an_unknown_name_offers_the_nearest() -> None:
     """Among modules and operators."""
     plan = OperatorPlan(np.zeros(6))
     with pytest.raises(UnknownNameError, match=r"did you mean 'layers.10'"):

@@ -99,7 +99,7 @@ def changed(tmp_path: Path, change: dict[str, object]) -> Path:
         ({"plcement": {}}, "did you mean 'placement'"),
     ],
 )
-def test_unknown_names_are_told_with_the_nearest(
+def test_unknown_names_offer_the_nearest(
     tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     """Operators, devices and keys that do not exist."""

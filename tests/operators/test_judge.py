@@ -147,7 +147,7 @@ def test_the_trace_holds_everything() -> None:
         assert tops == judgement.peak_bytes.tolist()
 
 
-def test_what_can_not_be_played_is_told() -> None:
+def test_impossible_plans_are_errors() -> None:
     """A pair without a link, an order against the graph, a device that refuses."""
     unlinked = named_instances()["unlinked"]
     with pytest.raises(InfeasibleError, match="no link from 'dev0' to 'dev1'"):

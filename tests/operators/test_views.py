@@ -59,7 +59,7 @@ def check(page: str) -> Checker:
     return checker
 
 
-def test_the_page_is_whole_and_alone() -> None:
+def test_the_page_is_complete_and_self_contained() -> None:
     """Well formed, no reference to the network, light and dark."""
     page = view(result_of(chain()))
     check(page)
@@ -67,7 +67,7 @@ def test_the_page_is_whole_and_alone() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_the_page_tells_what_matters() -> None:
+def test_the_page_shows_value_bound_and_plan() -> None:
     """Value, bound, gap, status, planner, candidates, memory and provenance."""
     result = result_of(chain())
     words = " ".join(check(view(result)).texts)
@@ -117,7 +117,7 @@ def test_a_busy_machine_is_on_the_page() -> None:
     assert "warning: other processes kept 1.2 of 2 CPUs" in page.partition("Timeline")[0]
 
 
-def test_hostile_names_stay_names() -> None:
+def test_names_are_escaped() -> None:
     """No name of an operator, device, tensor, problem or note becomes markup."""
     problem = chain()
     problem = problem.replace(

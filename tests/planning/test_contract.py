@@ -15,13 +15,13 @@ def pressed_after(count: int) -> Iterator[int]:
     raise KeyboardInterrupt
 
 
-def test_the_last_find_is_the_answer() -> None:
+def test_the_last_incumbent_is_returned() -> None:
     """And whether Ctrl-C came."""
     assert last_of(range(4)) == (3, False)
     assert last_of(pressed_after(4)) == (3, True)
 
 
-def test_without_a_find_there_is_no_answer() -> None:
+def test_without_an_incumbent_the_interrupt_is_raised() -> None:
     """Whoever called it is told."""
     with pytest.raises(KeyboardInterrupt):
         last_of(pressed_after(0))

@@ -121,7 +121,7 @@ def test_a_bound_that_another_plan_beats_is_not_believed(first: str) -> None:
     assert portfolio.bounds["right"] == portfolio.bound == 5.0
 
 
-def test_a_planner_that_breaks_costs_its_own_turn() -> None:
+def test_a_failing_planner_costs_only_its_own_run() -> None:
     """What others have found stays; asked for by name, the error is the caller's."""
     portfolio = portfolio_of(TWO)
     portfolio.run(Fixed("fast"), Context())
@@ -151,7 +151,7 @@ class Refusing:
 
 @pytest.mark.parametrize("kind", [InfeasibleError, InputError])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_to_do_next_is_said_once(kind: type[PlacewrightError]) -> None:
+def test_the_next_step_is_printed_once(kind: type[PlacewrightError]) -> None:
     """Whatever a planner has said of it."""
     portfolio = portfolio_of(TWO)
     portfolio.run(Refusing(kind("no cut fits", by="3 bytes over", hint="try another")), Context())

@@ -86,7 +86,7 @@ def test_a_run_is_set_against_the_best_single_device() -> None:
     assert "no single device fits" in run_table(result, measured(result))
 
 
-def test_a_busy_machine_is_told() -> None:
+def test_a_busy_machine_is_reported() -> None:
     """Only where others took what the run needed."""
     result = result_of(chain())
     calm = MachineLoad("here", cpus=4, cores=2, other_cpus=1.0, peak_cpus=1.5)

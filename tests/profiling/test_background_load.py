@@ -37,7 +37,7 @@ def test_processes_at_work_are_counted() -> None:
 @pytest.mark.parametrize(
     ("busy", "cores", "warned"), [(0.2, 4, False), (0.5, 4, True), (2.5, 1, False), (3.1, 1, True)]
 )
-def test_only_what_takes_the_cores_away_is_told(
+def test_only_load_that_takes_cores_is_reported(
     monkeypatch: pytest.MonkeyPatch, busy: float, cores: int, warned: bool
 ) -> None:
     """Of four CPUs those that the measurement needs must be free, give or take a shell."""
@@ -49,7 +49,7 @@ def test_only_what_takes_the_cores_away_is_told(
     assert [w.category for w in caught] == [BusyMachineWarning] * warned
 
 
-def test_a_system_that_does_not_tell_is_taken_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_load_figures_counts_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """No /proc, no warning."""
     monkeypatch.setattr(profile_warnings, "STAT", profile_warnings.STAT.with_name("nothing here"))
     assert busy_cpus(0.0) == 0.0

@@ -32,7 +32,7 @@ def test_never_more_threads_than_cores() -> None:
     assert [cores_to_measure(d) for d in devices] == [1, 2, 2, 0]
 
 
-def test_it_is_told_which_and_what_next() -> None:
+def test_the_warning_names_devices_and_the_next_step() -> None:
     """One warning for those that are computed, one for those that are measured all the same."""
     with pytest.warns(TooFewCoresWarning) as warned:
         warn_of_cores("net", [KNOWN, UNKNOWN, Device("a")])
@@ -43,14 +43,14 @@ def test_it_is_told_which_and_what_next() -> None:
     assert "next: give peak_flops" in measured
 
 
-def test_nothing_is_told_where_all_cores_are_here() -> None:
+def test_no_warning_where_all_cores_are_here() -> None:
     """Neither of small devices nor of none."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_cores("net", [Device("a"), Device("b", cores=2)])
 
 
-def test_boards_that_share_cores_are_told() -> None:
+def test_shared_cores_are_reported() -> None:
     """By cores times speed of the CPUs; one alone is another warning's."""
     boards = [Device("a"), Device("b"), Device("c", speed=0.5), Device("g", kind="gpu", cores=8)]
     with pytest.warns(SharedCoresWarning, match=r"3 CPUs of trio ask for 2.5 cores .* has 2"):

@@ -57,7 +57,7 @@ def measured(session: Slowed, several: OperatorPlan) -> InterferenceProfile:
     return interference(PROBLEM, session, several, plan(0, 0, 0))  # type: ignore[arg-type]
 
 
-def test_a_plan_of_several_says_what_company_costs() -> None:
+def test_a_plan_of_several_devices_shows_the_interference() -> None:
     """Its own devices their own factor, one that it hardly uses the median, none below one."""
     found = measured(Slowed(1.0, (1.5, 0.8, 9.0)), plan(0, 1, 2))
     assert found.factors.tolist() == pytest.approx([1.5, 1.0, 1.15])
@@ -96,14 +96,14 @@ def test_a_burst_in_every_step_counts() -> None:
     assert np.allclose(found.alone.compute_s[:, 0].sum(), 3.01)
 
 
-def test_a_machine_that_has_become_slower_is_no_company() -> None:
+def test_a_slower_machine_is_no_interference() -> None:
     """What slows one device alone as well is in both problems, and in no factor."""
     found = measured(Slowed(1.2, (1.2, 1.2, 1.2)), plan(0, 1, 2))
     assert found.factors.tolist() == pytest.approx([1.0, 1.0, 1.0])
     assert np.allclose(found.alone.compute_s, 1.2 * PROBLEM.compute_s)
 
 
-def test_a_machine_that_is_busy_for_a_turn_is_no_company() -> None:
+def test_a_busy_turn_is_no_interference() -> None:
     """The first turn takes twice as long."""
     session = Slowed(1.0, (1.5, 1.5, 1.5))
     once, seen = session.run, []
@@ -118,7 +118,7 @@ def test_a_machine_that_is_busy_for_a_turn_is_no_company() -> None:
     assert seen == [[0, 1, 2]] * 2 + [[0, 0, 0]] * 4 + [[0, 1, 2]] * 2
 
 
-def test_one_device_keeps_no_company() -> None:
+def test_one_device_has_no_interference() -> None:
     """Nothing is carried out, and nothing changes."""
     session = Slowed(2.0, (2.0, 2.0, 2.0))
     assert measured(session, plan(1, 1, 1)).together is PROBLEM

@@ -61,7 +61,7 @@ def test_nothing_costs_less_than_nothing() -> None:
     assert found.real_s_per_byte > 0.0
 
 
-def test_two_workers_say_what_it_is_here() -> None:
+def test_two_workers_measure_the_message_cost() -> None:
     """Positive and finite over real workers."""
     found = _measured().as_entries().values()
     assert all(math.isfinite(value) and value >= 0 for value in found)

@@ -87,7 +87,7 @@ def test_a_linked_table_stays_linked(tmp_path: Path) -> None:
     assert KEY in ProfileTable.read(path).entries
 
 
-def test_another_machines_table_is_told_and_stays_as_it_is(
+def test_a_table_of_another_machine_is_reported_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it holds is used; what is measured here is no measurement of that machine."""

@@ -45,7 +45,7 @@ def test_they_are_named_where_it_matters(kind: str, moved: float, named: bool) -
     assert all(kind in text and "On g " in text for text in found)
 
 
-def test_nobody_is_told_where_nothing_is_computed() -> None:
+def test_no_warning_where_nothing_is_computed() -> None:
     """Every operator with a formula, moves with none."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UncountedWarning)

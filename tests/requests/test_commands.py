@@ -99,7 +99,7 @@ def test_capacity_names_candidates(tmp_path: Path, capsys: Captured) -> None:
         ["plan", "{file}", "--target-success", "0"],
     ],
 )
-def test_wrong_words_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, capsys: Captured, words: list[str]) -> None:
     """With a message and a next step, never a traceback."""
     file = write_data(base(), tmp_path / "p.json")
     output = run_cli(capsys, "requests", *[w.format(file=file) for w in words])

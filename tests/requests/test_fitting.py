@@ -13,7 +13,7 @@ from placewright.requests.problem import RequestProblem
 from placewright.requests.stream import stream_of
 
 
-def test_it_plays_as_the_judge_does() -> None:
+def test_the_compiled_simulation_equals_the_judge() -> None:
     """Random problems with noise, floors, two families and links; memory and bytes are no limit."""
     for seed in range(20):
         problem = random_problem(seed, requests=60)

@@ -23,7 +23,7 @@ from tests.requests.reference import simulate_slowly
 
 
 @pytest.mark.parametrize("name", ["rolling", "thesis", "least-completion", "edf-fastest-batch"])
-def test_it_equals_the_slow_one(name: str) -> None:
+def test_the_simulator_equals_the_reference(name: str) -> None:
     """Memory, network, noise, ties: every column of the answers."""
     for seed in range(8):
         problem = random_problem(seed)

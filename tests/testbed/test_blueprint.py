@@ -31,7 +31,7 @@ def test_names_that_look_alike_stay_apart() -> None:
     assert id_of("a b") != id_of("a/b") != id_of("A b")
 
 
-def test_every_way_is_there_once() -> None:
+def test_every_pair_of_devices_has_one_path() -> None:
     """Links as given, a way back for one-way links, copies within a node."""
     devices = tuple(Device(n, node=node) for n, node in (("a", "x"), ("b", "x"), ("c", "y")))
     links = (Link("a", "c", 1e6, 1e-3, "bus"), Link("c", "b", 2e6, 2e-3, "bus"))

@@ -167,7 +167,7 @@ def test_a_full_queue_marks_then_drops(bench: Bench) -> None:
     assert marks == [2] + [3] * (admitted - 1)
 
 
-def test_it_stops_when_what_it_watches_speaks(bench: Bench) -> None:
+def test_the_emulator_stops_on_an_event_of_its_owners(bench: Bench) -> None:
     """As when the process that owns the testbed ends."""
     read, write = os.pipe()
     os.write(write, b"!")

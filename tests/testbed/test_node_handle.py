@@ -25,7 +25,7 @@ held = [b"x" * (1 << 20) for _ in range(900)]
 """
 
 
-def test_a_seat_is_what_it_was_after_pickling(duo: Testbed) -> None:
+def test_a_node_handle_survives_pickling(duo: Testbed) -> None:
     """It goes to workers through pipes."""
     handle = duo.handle("right")
     assert pickle.loads(pickle.dumps(handle)) == handle
@@ -56,7 +56,7 @@ def test_memory_is_limited(duo: Testbed) -> None:
     inside.run(duo.handle("right"), EAT)
 
 
-def test_a_seat_of_a_testbed_that_is_down_is_refused() -> None:
+def test_a_handle_of_a_testbed_that_is_down_is_refused() -> None:
     """It says what to look at."""
     handle = NodeHandle("a", "placewright-none", (), (0,), "10.78.0.1", "pw0")
     with pytest.raises(RunError, match="cannot be entered"):

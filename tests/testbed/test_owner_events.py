@@ -15,9 +15,7 @@ def speaks(files: tuple[int, ...], patience_s: float = 0.0) -> bool:
     return bool(select.select(files, (), (), patience_s)[0])
 
 
-def test_it_hears_of_ends_and_changes_until_the_last_owner_ends(
-    empty: Record, start: Start
-) -> None:
+def test_ends_and_changes_are_events_until_the_last_owner_ends(empty: Record, start: Start) -> None:
     """Who joins is watched from then on; who leaves is watched no more; the last one ends it."""
     first, second = start(), start()
     owners = (Process.of(first.pid), Process.of(second.pid))
@@ -40,7 +38,7 @@ def test_it_hears_of_ends_and_changes_until_the_last_owner_ends(
     assert not bed.folder.exists()
 
 
-def test_what_stays_has_no_end(empty: Record, start: Start) -> None:
+def test_a_kept_testbed_has_no_end_event(empty: Record, start: Start) -> None:
     """From when somebody asks to keep it; nothing but a change is watched."""
     owner = start()
     bed = replace(empty, owners=(Process.of(owner.pid),))

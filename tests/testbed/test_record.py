@@ -57,7 +57,7 @@ def test_a_record_of_a_single_owner_is_read(tmp_path: Path) -> None:
         assert read_record(tmp_path) == Record("x", "", (), (), (0,), 0, "", owners=owners)
 
 
-def test_who_joins_is_an_owner_unless_it_stays() -> None:
+def test_a_joining_run_is_an_owner_unless_the_testbed_is_kept() -> None:
     """Once, beside the others that still run; what is to stay once has no owner any more."""
     own, ended, parent = Process.this(), Process(os.getpid(), 0), Process.of(os.getppid())
     lent = Record("x", "", (), (), (0,), 0, this_boot(), owners=(ended, parent))
@@ -82,7 +82,9 @@ def test_a_process_is_not_a_later_one_of_its_number() -> None:
     child.wait()
 
 
-def test_what_a_reboot_left_is_swept(duo: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_from_before_a_reboot_are_removed(
+    duo: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files are there, but it is another life of the machine: namespaces are empty names."""
     assert not duo.record.abandoned
     duo.down()

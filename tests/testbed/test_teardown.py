@@ -101,7 +101,7 @@ def test_the_last_run_may_be_killed(duo: Testbed) -> None:
         assert gone(duo.cluster)
 
 
-def test_what_is_to_stay_stays(up: Up) -> None:
+def test_a_testbed_to_keep_is_kept(up: Up) -> None:
     """A run made it, and somebody asked to keep it: its end, killed or not, is not the end."""
     wanted = cluster()
     with another_run(wanted) as first:

@@ -176,7 +176,7 @@ def test_two_testbeds_do_not_meet(up: Up) -> None:
     assert own_traces(one) == set()
 
 
-def test_what_others_made_stays(duo: Testbed) -> None:
+def test_foreign_namespaces_are_kept(duo: Testbed) -> None:
     """A namespace and a group with a name like ours outlive `down`."""
     stranger = f"{duo.record.id}-stranger"
     group = duo.trees.cpu / stranger

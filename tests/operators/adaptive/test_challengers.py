@@ -47,7 +47,7 @@ def test_no_planner_learns_for_a_challenger(monkeypatch: pytest.MonkeyPatch) -> 
     assert challengers(InterferenceProfile.alike(training_job.problem), plan, float("inf"))
 
 
-def test_those_known_have_a_place() -> None:
+def test_known_challengers_come_first() -> None:
     """Eight equal devices, links too slow to split: a known plan comes before as good ones."""
     names = "abcdefgh"
     links = tuple(Link(a, b, 1e3, 1e-2) for a in names for b in names if a != b)

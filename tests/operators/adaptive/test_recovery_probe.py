@@ -101,7 +101,7 @@ def test_a_link_that_was_left_is_seen_to_be_fast_again(probes: Probes) -> None:
     assert (problem.latency_s[0, 1], problem.seconds_per_byte[0, 1]) == slow
 
 
-def test_looks_take_no_more_than_their_share(probes: Probes) -> None:
+def test_probes_stay_within_their_share_of_time(probes: Probes) -> None:
     """After one, the next comes when it has become a small part of the time."""
     look = recovery_probe(probes, share=1e-9)
     probes.seconds = [1.0, 1.0, 8.0]

@@ -65,7 +65,7 @@ def test_a_run_without_events_is_eager_training(tmp_path: Path) -> None:
     assert run.timeline.count(Kind.SNAPSHOT) == 2
 
 
-def test_a_run_is_held_against_eager_when_it_is_over(tmp_path: Path) -> None:
+def test_a_finished_run_is_compared_with_eager(tmp_path: Path) -> None:
     """Every loss and the last state, also of a continued run; a wrong loss is found in its step."""
     source, training_job = job()
     with AdaptiveRun(training_job, tmp_path, snapshot_every=3) as run:
@@ -126,7 +126,7 @@ def test_two_of_three_workers_are_killed_and_nothing_is_lost(tmp_path: Path) -> 
     assert not any(p.is_alive() for p in processes)
 
 
-def test_a_lost_device_comes_back_ever_later(tmp_path: Path) -> None:
+def test_a_device_lost_again_rejoins_later_each_time(tmp_path: Path) -> None:
     """Killed whenever it has joined again it is left alone for 2, 4 and 8 steps; the numbers stay
     eager's.
     """

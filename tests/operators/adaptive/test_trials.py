@@ -64,7 +64,7 @@ def test_only_close_plans_take_part_and_each_once() -> None:
     assert CLOSE < 1.9
 
 
-def test_the_fastest_for_real_is_taken() -> None:
+def test_the_plan_measured_fastest_is_taken() -> None:
     """Against what was said; turns come in rounds."""
     session = Acted((6.0, 5.9, 5.0, 1.0))
     found = held(session, 0, 1, 2)
@@ -73,7 +73,7 @@ def test_the_fastest_for_real_is_taken() -> None:
     assert session.loads[:3] == [0, 1, 2]
 
 
-def test_equal_plans_end_after_some_rounds() -> None:
+def test_trials_of_equal_plans_end_after_some_rounds() -> None:
     """Steps before a run train nothing; told apart they cannot be, and one of them is taken."""
     session = Acted((6.0, 6.0, 6.0, 1.0))
     found = held(session, 0, 1)
@@ -91,7 +91,7 @@ def test_one_plan_is_not_tried() -> None:
     assert found.step_s == (float("inf"),)
 
 
-def test_a_small_lead_is_none() -> None:
+def test_a_small_lead_does_not_decide() -> None:
     """What was said of the favourite counts: another one must be clearly ahead."""
     assert held(Acted((6.0, 5.9, 6.0, 1.0)), 0, 1).best == 0
     assert held(Acted((6.0, 5.8, 6.0, 1.0)), 0, 1).best == 1

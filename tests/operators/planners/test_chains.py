@@ -19,7 +19,7 @@ CHAIN = [(0, 1.0, [1]), (1, 2.0, [2]), (2, 3.0, [3])]
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_line_is_a_topological_order(seed: int) -> None:
+def test_the_chain_is_a_topological_order(seed: int) -> None:
     """Producers stand before their readers, every operator once."""
     problem = random_problem(seed, most_operators=30)
     position = depth_first_line(problem)
@@ -29,7 +29,7 @@ def test_the_line_is_a_topological_order(seed: int) -> None:
         assert (position[readers] > position[problem.tensor_producer[k]]).all()
 
 
-def test_what_is_needed_late_stands_late() -> None:
+def test_operators_needed_late_come_late() -> None:
     """A weight that is transposed (3) for the last operator (2) stands right before that."""
     problem = tiny([[1.0, 1.0]] * 4, [(0, 1.0, [1]), (1, 1.0, [2]), (3, 1.0, [2])])
     assert depth_first_line(problem).tolist() == [0, 1, 3, 2]

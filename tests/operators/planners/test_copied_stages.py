@@ -81,7 +81,7 @@ def test_groupings_use_every_device_once() -> None:
     assert ((0, 1), (2, 4, 3, 5)) not in many
 
 
-def test_it_is_for_copies_on_devices_that_differ() -> None:
+def test_other_pipelines_are_unsupported() -> None:
     """Anything else is refused with a reason."""
     instance = problem(0)
     assert CopiedStages().unsupported_reason(instance) is None

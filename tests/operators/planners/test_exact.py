@@ -181,7 +181,7 @@ def test_an_interrupt_in_any_phase_keeps_what_was_found(
     assert judge(problem, result.plan).feasible
 
 
-def test_a_claim_that_cannot_be_is_dropped() -> None:
+def test_an_impossible_bound_is_dropped() -> None:
     """A bound above the plan's own value is a solver's error."""
     problem = tiny([[2.0, 2.0]] * 2, objective="throughput", communication="star")
     plan = OperatorPlan(np.array([0, 1]))
@@ -233,7 +233,7 @@ def test_wrong_starts_do_no_harm() -> None:
         assert found.bound_s == pytest.approx(3.1, rel=1e-5)
 
 
-def test_trios_mend_a_poor_plan() -> None:
+def test_moves_of_three_improve_a_poor_plan() -> None:
     """Never worse, never out of memory, and on small problems mostly the optimum."""
     hits = tried = 0
     for seed in range(40):

@@ -47,7 +47,7 @@ def test_a_device_without_the_memory_gets_no_copy() -> None:
         WholeCopies()(instance.replace(memory_bytes=np.full(4, 9.0)), Context())
 
 
-def test_it_is_for_copies_on_devices_that_differ() -> None:
+def test_other_pipelines_are_unsupported() -> None:
     """Anything else is refused with a reason."""
     instance = problem(0)
     assert WholeCopies().unsupported_reason(instance) is None

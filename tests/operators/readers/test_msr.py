@@ -25,7 +25,7 @@ EXPERTS = {
 
 
 @pytest.mark.parametrize(("workload", "expert"), EXPERTS)
-def test_experts_are_worth_what_was_published(workload: str, expert: str) -> None:
+def test_published_expert_splits_have_their_published_values(workload: str, expert: str) -> None:
     """Max load of the human splits in ms; a split of inference is taken for training too."""
     problem = read_msr(published(f"msr/throughput/{workload}.json"), contiguous=True)
     plan = read_expert(published(f"msr/experts/{expert}_expert.json"), problem)
@@ -60,7 +60,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_quirks(tmp_path: Path) -> None:
+def test_variants_of_the_file_format(tmp_path: Path) -> None:
     """Booleans as numbers, no colour class, no size, an edge twice; milliseconds are seconds."""
     p = read_msr(written(tmp_path), cost_scale=1000)
     assert p.operator_names == ("7", "2", "5")

@@ -139,7 +139,7 @@ def test_averages_would_name_another_path() -> None:
     assert ceft(problem).path.tolist() == [0, 2, 3]
 
 
-def test_what_no_device_can_reach_is_told() -> None:
+def test_an_unreachable_operator_is_an_error() -> None:
     """Pinned apart without a link."""
     problem = named_instances()["unlinked"].replace(pinned=[0, 1, -1])
     with pytest.raises(InfeasibleError, match="inputs of 'op1'"):

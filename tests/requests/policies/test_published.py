@@ -17,7 +17,9 @@ from tests.published import published
         ("w60_slo150_r3600", "jf", 0.607888, 0.352405),
     ],
 )
-def test_published_values(scenario: str, name: str, success: float, effective: float) -> None:
+def test_jf_and_ms_reach_their_published_values(
+    scenario: str, name: str, success: float, effective: float
+) -> None:
     """Seed 0, every request counted."""
     judged = played(
         serving_problem(published("serving/ramsis_image.json"), scenario), name

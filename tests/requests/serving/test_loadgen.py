@@ -50,7 +50,7 @@ def test_a_refused_query_counts_as_late(
     assert not verdict.valid
 
 
-def test_the_verdict_is_read(tmp_path: Path) -> None:
+def test_the_verdict_of_loadgen_is_read(tmp_path: Path) -> None:
     """From LoadGen's summary."""
     path = tmp_path / "summary.txt"
     path.write_text(

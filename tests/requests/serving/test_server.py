@@ -187,7 +187,7 @@ def test_wrong_requests(
     assert infer(running, body())[0] == 200
 
 
-def test_pages(running: Running) -> None:
+def test_the_servers_pages(running: Running) -> None:
     """Metrics, numbers, schema and the live page are there."""
     infer(running, body())
     metrics = call(running, "GET", "/metrics")[2].decode()
@@ -422,7 +422,7 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
     assert found == [200] * 8
 
 
-def test_an_error_in_the_watch_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_fleet_check_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would enforce deadlines: it is raised, and clients are refused."""
 
     def serve() -> None:
@@ -436,7 +436,7 @@ def test_an_error_in_the_watch_ends_the_server(monkeypatch: pytest.MonkeyPatch) 
         serve()
 
 
-def test_other_hosts_need_a_token() -> None:
+def test_serving_other_hosts_needs_a_token() -> None:
     """Listening to other machines without a token is refused before anything starts."""
     with pytest.raises(InputError, match="need a token"):
         ServingOptions(host="0.0.0.0")

@@ -62,7 +62,7 @@ def test_unauthenticated_clients_keep_no_worker_out(listener: Listener) -> None:
         assert listener.accept(0.0) is None
 
 
-def test_one_who_says_nothing_is_shut_out_and_one_of_us_may(
+def test_silent_connections_are_closed_only_before_authentication(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence is borne for a while before the secret is proved, and for ever after it."""
@@ -99,7 +99,7 @@ def test_the_newest_callers_take_the_places_of_the_oldest(
         caller.close()
 
 
-def test_a_listener_that_knows_no_secret_is_told_nothing() -> None:
+def test_a_client_sends_nothing_to_a_listener_without_the_secret() -> None:
     """Neither who we are nor an answer that is worth anything, and not for ever."""
     with socket.create_server((LOOPBACK, 0)) as fake:
         address = fake.getsockname()

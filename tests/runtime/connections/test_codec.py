@@ -72,7 +72,7 @@ def test_lists_come_back_as_tuples() -> None:
 @pytest.mark.parametrize(
     "value", [Other(1.0), object(), {1}, np.array([len]), np.zeros(2, "m8[s]"), len, Point]
 )
-def test_what_is_no_data_is_not_sent(value: Any) -> None:
+def test_values_that_are_no_data_are_not_sent(value: Any) -> None:
     """Dataclasses that are not listed, arrays of other than numbers, functions and classes."""
     with pytest.raises(TypeError, match=r"cannot be sent"):
         CODEC.pack(["in", value])

@@ -118,7 +118,7 @@ def test_a_fork_server_that_is_stopped_is_replaced(impatient: None) -> None:
     assert server() != stopped
 
 
-def test_what_cannot_be_started_is_told() -> None:
+def test_a_failed_start_is_reported() -> None:
     """After some attempts, with the reason of the last one."""
 
     def never() -> process.ChildProcess:
@@ -128,7 +128,7 @@ def test_what_cannot_be_started_is_told() -> None:
         process.start_process(never, "device 'a'")
 
 
-def test_nobody_is_born_with_ears_for_ctrl_c(group: LocalGroup) -> None:
+def test_workers_start_with_ctrl_c_ignored(group: LocalGroup) -> None:
     """Between a worker's birth and its first line Python would print a traceback."""
     for pid in (server(), *(worker.pid for worker in group.processes)):
         status = Path(f"/proc/{pid}/status").read_text()

@@ -135,7 +135,7 @@ def test_answers_are_in_order_whoever_is_first() -> None:
     ]
 
 
-def test_who_is_silent_is_named_and_who_has_answered_is_not() -> None:
+def test_only_silent_actors_are_named() -> None:
     """After the order's own limit."""
     rays = Rays({"obey": Call("here")}, {"obey": Call("never", late=float("inf"))})
     with group(rays) as started, pytest.raises(WorkerError, match="no answer in time") as caught:
@@ -165,7 +165,7 @@ def test_a_neighbours_death_is_the_cause_of_an_error() -> None:
     assert caught.value.where == "device 'b'"
 
 
-def test_a_death_is_told_in_rays_last_words() -> None:
+def test_a_dead_actor_is_reported_with_rays_message() -> None:
     """The first sentence of the last paragraph; an actor that is busy is not dead."""
     error = RayActorError("The actor died.\n\nIts process was killed. Check the logs. And more.")
     rays = Rays({"host": Call(Host("h", "boot", (0,)))}, {"obey": Call(error)})

@@ -52,7 +52,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_what_a_launcher_leaves_of_ray_is_ended(tmp_path: Path, killed: bool) -> None:
+def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bool) -> None:
     """Not what it forked, not a Ray of an earlier process of this number, not a user's child."""
     launcher = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, str(tmp_path)],

@@ -13,7 +13,7 @@ SIZES = (0, 1 << 15, 1 << 16, 10 << 20)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_one_who_reads_late_finds_every_message_whole(size: int) -> None:
+def test_a_late_reader_gets_complete_messages(size: int) -> None:
     """The sender has gone on long before, and his next message comes after it."""
     ours, theirs = (Channel(end) for end in Pipe())
     message = bytes(range(256)) * (size // 256)
@@ -25,7 +25,7 @@ def test_one_who_reads_late_finds_every_message_whole(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_nobody_hears_of_one_who_has_left(size: int) -> None:
+def test_a_closed_connection_receives_nothing(size: int) -> None:
     """Before a message, or in the middle of it."""
     for early in (True, False):
         ours, theirs = (Channel(end) for end in Pipe())

@@ -19,7 +19,7 @@ from placewright.runtime.specs import worker_specs
 from tests.runtime.test_session import DUO
 
 
-def test_who_does_not_dial_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_connect_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for the start; a call for the session before is none for this one."""
     for variable in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(variable, "2")

@@ -88,7 +88,7 @@ def test_random_placements_in_random_orders_come_to_their_end(name: str) -> None
             assert ends(actions, blocking=blocking)
 
 
-def test_asking_for_everything_first_would_hang() -> None:
+def test_posting_all_receives_first_would_deadlock() -> None:
     """Two GPUs that both receive before they send: the oracle can tell."""
     graph, _ = diamond()
     parts = cut(graph, [0, 1, 0, 1], list(range(4)), 2, 2)

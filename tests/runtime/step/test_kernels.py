@@ -123,7 +123,7 @@ def test_attention_is_the_devices_own_where_only_its_result_is_read() -> None:
     assert torch.equal(call(query, query, query, **kwargs)[0], expected)
 
 
-def test_draws_are_the_hosts_and_what_says_no_device_is_told_one() -> None:
+def test_random_numbers_are_drawn_on_the_host() -> None:
     """A mask drawn for a GPU has the bits of the CPU's generator."""
     draw = Instruction("r", "aten.rand.default", ([4],), {}, ("r",), random=True)
     call, kwargs = kernels.kernel_on(resolve_target(draw.target), draw, "cpu")

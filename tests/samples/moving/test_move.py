@@ -42,6 +42,16 @@ def test_nothing_is_lost_when_processes_die_and_links_break(seed: int, tmp_path:
     assert moved.restarts <= sum(fault.kill for fault in faults.values())
 
 
+def test_a_node_that_cannot_store_samples_ends_the_move(tmp_path: Path) -> None:
+    """By its number and the system's reason, at once: sending again would not help."""
+    problem = tiny([4, 0])
+    shards, digests = deal(problem, images(4), tmp_path)
+    (shards[1].folder / "arriving").rmdir()
+    with pytest.raises(RunError, match=r"(?s)cannot store .*node 1.*arriving"):
+        few = SamplePlan(np.array([0]), np.array([1]), np.array([2]))
+        move(problem, few, shards, digests, speed=FAST, limit_s=60.0)
+
+
 def test_a_relay_waits_for_what_it_passes_on() -> None:
     """The transfer from 1 to 2 names the transfer that brings its samples."""
     transfers = transfers_of(tiny([80, 3, 20], relay=True), plan())

@@ -32,7 +32,7 @@ def bound_of(problem: OperatorProblem, value: float) -> float:
 
 
 @pytest.mark.parametrize("links", Links)
-def test_no_plan_beats_it(links: Links) -> None:
+def test_no_plan_beats_the_relaxed_bound(links: Links) -> None:
     """Every placement of tiny problems, whether the plan that is known is the best or the worst."""
     checked = reached = 0
     for seed in range(80):

@@ -11,7 +11,7 @@ from placewright.planning.contract import Context
 from tests.operators.star_instances import star_problem
 
 
-def test_more_calls_than_operators_are_no_more() -> None:
+def test_calls_are_limited_by_the_number_of_operators() -> None:
     """With 2^53 calls the plans are worth what they are with one per operator, and as proved."""
     for seed in range(12):
         few = star_problem(seed, operators=5, accelerators=2)

@@ -79,7 +79,7 @@ def test_no_learned_planner_is_worse_than_a_single_device(objective: str) -> Non
         assert result.value <= min(fitting)
 
 
-def test_what_nothing_can_mend_is_refused() -> None:
+def test_unrepairable_placements_are_refused() -> None:
     """Without a CPU and with one call, two accelerators that wait for each other stay so."""
     problem = star_problem(3, operators=6, groups=False)
     only = problem.replace(

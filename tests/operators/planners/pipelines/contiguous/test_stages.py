@@ -15,7 +15,7 @@ from placewright.operators.planners.pipelines.contraction import contract
 pytest.importorskip("ortools")
 
 
-def test_a_tensor_that_is_practically_never_cut_is_not_cut() -> None:
+def test_a_tensor_of_very_large_cost_is_not_cut() -> None:
     """1e16 s count as too long for any stage, not as nothing: the bound is the optimum."""
     problem = tiny(
         [[1.0, 1.0], [2.0, 2.0], [2.5, 2.5]],
