@@ -47,9 +47,9 @@ class Cluster:
     name: str = "cluster"
 
     def __post_init__(self) -> None:
-        for kind, given in ((Device, self.devices), (Link, self.links)):
-            demand_type(given, (tuple, list), "devices and links of a cluster")
-            for each in given:
+        for kind, members in ((Device, self.devices), (Link, self.links)):
+            demand_type(members, (tuple, list), "devices and links of a cluster")
+            for each in members:
                 demand_type(each, kind, f"{kind.__name__.lower()}s of a cluster")
         if not self.devices:
             raise InputError("a cluster needs at least one device", where=self.name)

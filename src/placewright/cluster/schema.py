@@ -76,8 +76,8 @@ class DeviceEntry(FileModel):
 
     def _efficiency(self) -> dict[str, float]:
         """By kind of work; one number is for all of them."""
-        given = self.efficiency
-        return dict(given) if isinstance(given, dict) else dict.fromkeys(WORK, given)
+        shares = self.efficiency
+        return dict(shares) if isinstance(shares, dict) else dict.fromkeys(WORK, shares)
 
 
 class LinkEntry(FileModel):

@@ -61,9 +61,9 @@ def named_policy(choice: str) -> RequestPlan:
     """
     known = {kind.policy: kind() for kind in POLICIES.values()} | {p.name: p for p in OWN}
     made: Any = choose(known, AUTO if choice == "auto" else choice)[1]
-    given = ((item.name, getattr(made, item.name)) for item in fields(made))
+    chosen = ((item.name, getattr(made, item.name)) for item in fields(made))
     usual = POLICIES[made.policy]()
-    return RequestPlan(made.policy, tuple(x for x in given if x[1] != getattr(usual, x[0])))
+    return RequestPlan(made.policy, tuple(x for x in chosen if x[1] != getattr(usual, x[0])))
 
 
 def portfolio(problem: RequestProblem) -> Sequence[str]:

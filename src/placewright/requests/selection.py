@@ -186,15 +186,15 @@ class Selected:
         """
         others = [_generated(problem, self.requests, 1 + PAIRS + k) for k in range(PAIRS)]
         central = _success(Edf("fastest"), others, context)
-        for asked, weight in FITS:
+        for extra, weight in FITS:
             policy = fitted(
                 pairs,
-                kept + np.minimum(asked, (1.0 - kept) / 2.0),
+                kept + np.minimum(extra, (1.0 - kept) / 2.0),
                 weight,
                 self.evaluations,
                 context.seed,
                 context.deadline_s,
-                partial(_report, context, asked),
+                partial(_report, context, extra),
             )
             gain = _success(policy, others, context) - central
             if (gain.mean(axis=0) >= gain.std(axis=0) / np.sqrt(PAIRS)).all():
@@ -202,9 +202,9 @@ class Selected:
         return None
 
 
-def _report(context: Context, asked: float, share: float) -> None:
+def _report(context: Context, extra: float, share: float) -> None:
     """Say how far the fit is; it has no value that could stand beside the plan's."""
-    what = f"fitting to {100 * asked:.1f} points more success, {100 * share:.0f} %"
+    what = f"fitting to {100 * extra:.1f} points more success, {100 * share:.0f} %"
     context.progress(what=what, value=-np.inf, bound=np.inf, elapsed_s=0.0)
 
 

@@ -157,14 +157,14 @@ def _short(problem: RequestProblem) -> RequestProblem:
 
 
 def _first_seconds(trace: Trace) -> Trace:
-    shown = trace.start_s < SHOWN_S
+    early = trace.start_s < SHOWN_S
     return Trace(
         trace.tracks,
         trace.devices,
         trace.labels,
-        trace.track[shown],
-        trace.label[shown],
-        trace.start_s[shown],
-        trace.end_s[shown],
+        trace.track[early],
+        trace.label[early],
+        trace.start_s[early],
+        trace.end_s[early],
         title=trace.title,
     )

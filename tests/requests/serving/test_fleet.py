@@ -42,7 +42,7 @@ class Answering(ServerProcess):
         asyncio.get_running_loop().call_soon(self.answered, Computed(values, 0.0))
         return answer
 
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Never."""
         return ""
 

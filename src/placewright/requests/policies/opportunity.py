@@ -260,9 +260,9 @@ class Tables:
         Shape (variants,): of the class whose least accurate variant it is.
     """
 
-    def __init__(self, service: Service, given: Opportunity) -> None:
+    def __init__(self, service: Service, options: Opportunity) -> None:
         s = service
-        self.planned_s = s.planned_s(given.quantile)
+        self.planned_s = s.planned_s(options.quantile)
         flat = self.planned_s.reshape(s.servers, -1)
         _, kind = np.unique(flat, axis=0, return_inverse=True)
         self.kind: IntArray = kind.reshape(-1).astype(np.int64)
@@ -281,13 +281,13 @@ class Tables:
         runs = np.isfinite(alone_s)
         total_s = alone_s.sum(axis=1, where=runs)
         mean_s = np.divide(total_s, runs.sum(axis=1), out=np.ones(s.servers), where=total_s > 0)
-        price = given.scale * _extended(given.price, s.servers)
+        price = options.scale * _extended(options.price, s.servers)
         self.linear = price / mean_s
-        self.square = given.scale * _extended(given.convexity, s.servers) / mean_s**2
+        self.square = options.scale * _extended(options.convexity, s.servers) / mean_s**2
         fastest_s = float(mean_s[total_s > 0].min())
-        self.worth = np.array(given.worth or 0.87 * (s.accuracy + given.bonus))
+        self.worth = np.array(options.worth or 0.87 * (s.accuracy + options.bonus))
         usual_s = np.full(s.variants, PATIENCE * fastest_s)
-        self.patience_s = np.array(given.patience_s) if given.patience_s else usual_s
+        self.patience_s = np.array(options.patience_s) if options.patience_s else usual_s
         if len(self.worth) != s.variants or len(self.patience_s) != s.variants:
             raise InputError(
                 "worth and patience_s have one number for each variant",
@@ -297,10 +297,10 @@ class Tables:
             )
 
 
-def _extended(given: tuple[float, ...], servers: int) -> FloatArray:
+def _extended(known: tuple[float, ...], servers: int) -> FloatArray:
     """One number per server; those added later get the mean of the others."""
-    values = np.full(servers, float(np.mean(given)))
-    values[: len(given)] = given[:servers]
+    values = np.full(servers, float(np.mean(known)))
+    values[: len(known)] = known[:servers]
     return values
 
 

@@ -135,8 +135,8 @@ class Application:
     def _authorize(self, headers: Mapping[str, str]) -> None:
         if not self._token:
             return
-        given = headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(given, b"Bearer " + self._token):
+        sent = headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(sent, b"Bearer " + self._token):
             raise Refusal(401, "send the header Authorization: Bearer TOKEN", code="unauthorized")
 
     def _metadata(self) -> Reply:

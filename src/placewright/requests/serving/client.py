@@ -259,9 +259,9 @@ class _Client:
                 continue
             status[k] = int(answer.split(b" ", 2)[1])
             if status[k] == 200:
-                given = json.loads(answer.partition(b"\r\n\r\n")[2])["parameters"]
-                served_s[k] = 1e-3 * (given["waiting_ms"] + given["compute_ms"])
-                accuracy[k] = given["accuracy"]
+                parameters = json.loads(answer.partition(b"\r\n\r\n")[2])["parameters"]
+                served_s[k] = 1e-3 * (parameters["waiting_ms"] + parameters["compute_ms"])
+                accuracy[k] = parameters["accuracy"]
         end_s = np.where(np.isfinite(self.end_s), self.end_s, LATEST_S)
         return Replies(status, self.sent_s, end_s, served_s, accuracy)
 

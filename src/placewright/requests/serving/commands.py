@@ -202,13 +202,13 @@ def run(
     console.keep(lambda: [each.as_json() for each in found])
 
 
-def _families(given: list[str] | None, console: Console) -> list[Family]:
+def _families(names: list[str] | None, console: Console) -> list[Family]:
     from placewright.errors import UnknownNameError
     from placewright.requests.serving.digits import digits
     from placewright.requests.serving.families import read_family
 
     found = []
-    for name in given or ["digits"]:
+    for name in names or ["digits"]:
         if name == "digits":
             console.note("training the digits")
         elif not (Path(name).suffix or Path(name).exists()):
@@ -217,17 +217,17 @@ def _families(given: list[str] | None, console: Console) -> list[Family]:
     return found
 
 
-def _servers(given: list[str] | None, cluster: Path | None) -> dict[str, float] | Cluster:
+def _servers(names: list[str] | None, cluster: Path | None) -> dict[str, float] | Cluster:
     from placewright.errors import InputError
 
     if cluster is not None:
         from placewright.cluster.files import load_cluster
 
-        if given:
+        if names:
             raise InputError("give --server or --on, not both", where="--server")
         return load_cluster(str(cluster))
     found: dict[str, float] = {}
-    for written in given or SERVERS:
+    for written in names or SERVERS:
         name, _, speed = written.partition(":")
         if name in found:
             raise InputError(f"there are two servers {name!r}", where="--server")

@@ -23,7 +23,7 @@ HEAD_BYTES = 1 << 16
 HEAD_S = 10.0
 
 READ_S = 30.0
-"""Without a byte more that the client takes."""
+"""From when an answer has to wait for its client until the client has read all of it."""
 
 
 class ClientConnection(HttpToolsProtocol):

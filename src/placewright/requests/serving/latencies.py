@@ -43,7 +43,7 @@ class LatencyTable:
         self.most = most
         self.seconds: FloatArray = np.zeros((0, 0, most + 1))
         self._factor: FloatArray = np.zeros((0, 0))
-        self._told: FloatArray = np.zeros((0, 0))
+        self._published: FloatArray = np.zeros((0, 0))
         self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
 
     @property
@@ -74,13 +74,13 @@ class LatencyTable:
         self.seconds[: old.shape[0], : old.shape[1]] = old
         factor = np.ones((servers, variants))
         factor[: old.shape[0], : old.shape[1]] = self._factor
-        self._factor, self._told = factor, factor.copy()
+        self._factor, self._published = factor, factor.copy()
 
     def remove_variant(self, variant: int) -> None:
         """Forget a variant; later ones move up."""
         self.seconds = np.delete(self.seconds, variant, axis=1)
         self._factor = np.delete(self._factor, variant, axis=1)
-        self._told = np.delete(self._told, variant, axis=1)
+        self._published = np.delete(self._published, variant, axis=1)
 
     def measured(self, server: int, variant: int, samples: dict[int, list[float]]) -> None:
         """Set a server's seconds of a variant: lists of them by batch size."""
@@ -110,7 +110,7 @@ class LatencyTable:
 
     def changed(self) -> bool:
         """Whether a factor has changed since this last was true."""
-        if (np.abs(self._factor / self._told - 1) > CHANGED).any():
-            self._told = self._factor.copy()
+        if (np.abs(self._factor / self._published - 1) > CHANGED).any():
+            self._published = self._factor.copy()
             return True
         return False

@@ -63,9 +63,9 @@ def computing() -> Iterator[None]:
 def _take_slices(seconds: float) -> None:
     """Make this thread an ordinary one with such slices of time."""
     nice, slice_ns = os.getpriority(os.PRIO_PROCESS, 0), int(seconds * 1e9)
-    given = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
+    attributes = HEAD.pack(HEAD.size, os.SCHED_OTHER, RESET_ON_FORK, nice, 0, slice_ns, 0, 0)
     number = SCHED_SETATTR.get(platform.machine())
-    if number is None or ctypes.CDLL(None).syscall(number, 0, given, 0):
+    if number is None or ctypes.CDLL(None).syscall(number, 0, attributes, 0):
         # In any case not in real time, in which nobody else would get this processor.
         os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 

@@ -244,10 +244,10 @@ def _wanted(
         name = _object(entry, "an output").get("name")
         if name not in names or name in wanted:
             raise Refusal(400, f"outputs are {names}, once each; got {name!r:.100}")
-        asked = _object(entry.get("parameters", {}), f"parameters of {name!r}")
-        if asked.get("classification", 0):
+        options = _object(entry.get("parameters", {}), f"parameters of {name!r}")
+        if options.get("classification", 0):
             raise Refusal(400, "the classification extension is not served: ask for the tensor")
-        wanted[name] = asked.get("binary_data", every) is True
+        wanted[name] = options.get("binary_data", every) is True
     return tuple(wanted.items())
 
 
@@ -264,13 +264,13 @@ def _needs(parameters: Mapping[str, Any], headers: Mapping[str, str], deadline_s
 
 
 def _deadline(parameters: Mapping[str, Any], headers: Mapping[str, str], usual: float) -> float:
-    given = [
+    deadlines = [
         *((name, unit, parameters[name]) for name, unit in _DEADLINES if name in parameters),
         *((name, unit, headers[name]) for name, unit in _DEADLINE_HEADERS if name in headers),
     ]
-    if not given:
+    if not deadlines:
         return usual
-    name, unit, value = given[0]
+    name, unit, value = deadlines[0]
     seconds = _number(name, value) * unit
     if not 0 < seconds <= MOST_DEADLINE_S:
         raise Refusal(

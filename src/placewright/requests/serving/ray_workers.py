@@ -114,8 +114,8 @@ class RayProcess(ServerProcess):
         self._actor.obey.remote(name, arguments).future().add_done_callback(came)
         return answer
 
-    def trouble(self) -> str:
-        """See `ServerProcess.trouble`."""
+    def failure(self) -> str:
+        """See `ServerProcess.failure`."""
         now_s = asyncio.get_running_loop().time()
         passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
         stopped = self._here and self._pid is not None and is_stopped(self._pid)

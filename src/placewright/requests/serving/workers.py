@@ -78,7 +78,7 @@ class ServerProcess(ABC):
         """Give an order; the future of its answer, or of a `RunError`."""
 
     @abstractmethod
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why this process can no longer be used, as far as it can be seen from here; or empty."""
 
     @abstractmethod
@@ -101,12 +101,12 @@ class ServerProcess(ABC):
             await self.order("load", key, model, limit_s=limits.order_s(len(model)))
 
     def check(self) -> None:
-        """Give the process up where it is in trouble, or owes an answer for too long."""
+        """Give the process up where it cannot be used any more, or owes an answer for too long."""
         if self.pid is None:
             return
-        trouble = self.trouble()
-        if trouble:
-            self.lose(trouble)
+        failure = self.failure()
+        if failure:
+            self.lose(failure)
         elif self._answer is not None and time.monotonic() - self._since_s > self._limit_s:
             self.lose(f"its process did not answer within {self._limit_s:.1f} s")
 
@@ -216,8 +216,8 @@ class LocalProcess(ServerProcess):
             _SENDING.submit(_send, channel.duplicate(), data)
         return answer
 
-    def trouble(self) -> str:
-        """See `ServerProcess.trouble`."""
+    def failure(self) -> str:
+        """See `ServerProcess.failure`."""
         assert self._group is not None
         now_s = time.monotonic()
         # At most a second counts: if this loop was stopped itself, the process need not have been.
