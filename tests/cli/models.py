@@ -35,6 +35,12 @@ def tower() -> tuple[torch.nn.Module, torch.Tensor]:
     return torch.nn.Sequential(*layers), torch.ones(4, 8)
 
 
+def dropped() -> tuple[torch.nn.Module, torch.Tensor]:
+    """Its dropout draws random numbers."""
+    layers = [torch.nn.Linear(8, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 2)]
+    return torch.nn.Sequential(*layers), torch.ones(4, 8)
+
+
 def tiny_gpt(batch: int = 4) -> Any:
     """One block on pieces of text."""
     return small_gpt(batch=batch, width=16, blocks=1)

@@ -108,6 +108,16 @@ def test_a_source_that_lacks_something_says_what(
     assert words in output.err
 
 
+def test_layers_that_need_the_whole_batch_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the option that lets them see parts of it."""
+    model = ("layers", "plan", "tests.cli.models:dropped", "--on", "edge-duo")
+    output = run_cli(capsys, *model)
+    assert output.code == 0, output.err
+    assert "1 of 2 layers have to see the whole batch" in output.err
+    assert "dropout" in output.err
+    assert "whole batch" not in run_cli(capsys, *model, "--approximate").err
+
+
 def test_a_model_is_planned_for_workers_that_are_not_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

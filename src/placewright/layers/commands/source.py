@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.plan import LayerPlan
+from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import LayerProblem
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def find_source(
     if colon and scheme not in SCHEMES and not Path(source).exists():
         if on is None and scheme != "zoo" and "." not in scheme:
             raise UnknownNameError("format", scheme, (*SCHEMES, "zoo"), where=source)
-        return Source(_model(source, on, batch, exact=exact))
+        return Source(_model(source, console, on, batch, exact=exact))
     if on is not None:
         hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
         raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
@@ -54,7 +54,9 @@ def find_source(
     return replace(found, problem=found.problem.replace(global_batch=batch))
 
 
-def _model(source: str, on: str | None, batch: int | None, *, exact: bool) -> LayerProblem:
+def _model(
+    source: str, console: Console, on: str | None, batch: int | None, *, exact: bool
+) -> LayerProblem:
     """Costs of a model's layers, computed."""
     from placewright.capturing.source import load_model
     from placewright.cluster.files import load_cluster
@@ -67,7 +69,18 @@ def _model(source: str, on: str | None, batch: int | None, *, exact: bool) -> La
             hint="--on CLUSTER, a file or a preset such as edge-duo",
         )
     cluster = load_cluster(on)
-    return layer_problem(load_model(source, batch, training=True), cluster=cluster, exact=exact)
+    with console.meter(f"computing costs of the layers of {source}"):
+        model = load_model(source, batch, training=True)
+        problem = layer_problem(model, cluster=cluster, exact=exact)
+    whole = {x.layer: x.reason for x in problem.refusals if x.strategy is Strategy.DATA}
+    if whole:
+        layer, reason = next(iter(whole.items()))
+        console.note(
+            f"{len(whole)} of {problem.n} layers have to see the whole batch, which rules out "
+            f"data parallelism and micro-batches ({problem.layer_names[layer]}: {reason}); "
+            "--approximate accepts parts of it"
+        )
+    return problem
 
 
 def _read(scheme: str, rest: str, source: str, console: Console) -> Source:
