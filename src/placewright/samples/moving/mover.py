@@ -8,7 +8,7 @@ serves one connection at a time, as a port does:
        | <-- "turn" ------------------------------------------------- |  this connection is next
        | --- (transfer, [(sample, content, SHA-256), ...]) ---------> |  at most `ON_THE_WAY` + 1
        | --- (transfer, ...) ---------------------------------------> |  messages unconfirmed
-       | <-- "taken" ------------------------------------------------ |  checked, written, noted
+       | <-- "taken", or why not ------------------------------------ |  checked, written, noted
        |  deletes its files of the first message                      |
 
 A sample that the sender no longer has was taken over before, so a transfer goes on where it was
@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,11 +139,17 @@ class Mover:
             with link, suppress(*BROKEN, RunError):
                 link.send(TURN)
                 while True:
-                    transfer, files = link.recv()
-                    for sample, content, digest in files:
-                        with self._lock:
-                            self._shard.accept(transfer, sample, content, digest)
-                    link.send(TAKEN)
+                    link.send(self._stored(*link.recv()))
+
+    def _stored(self, transfer: int, files: Sequence[tuple[int, bytes, str]]) -> str:
+        """Write files; `TAKEN`, or why they cannot be written: sending again would not help."""
+        try:
+            for sample, content, digest in files:
+                with self._lock:
+                    self._shard.accept(transfer, sample, content, digest)
+        except OSError as error:
+            return str(error)
+        return TAKEN
 
 
 class _Sender:
@@ -182,9 +188,9 @@ class _Sender:
                     # A window: the link carries the next messages while the confirmation of the
                     # first is on its way.
                     if len(unconfirmed) > ON_THE_WAY:
-                        self._confirm(link, unconfirmed.popleft(), back)
+                        self._confirm(link, transfer, unconfirmed.popleft(), back)
                 while unconfirmed:
-                    self._confirm(link, unconfirmed.popleft(), back)
+                    self._confirm(link, transfer, unconfirmed.popleft(), back)
                 self.spans.append((transfer.target, len(left), begun, time.perf_counter()))
         except BROKEN:
             return False
@@ -205,9 +211,21 @@ class _Sender:
         left_s = len(samples) * transfer.sample_s - (time.perf_counter() - begun)
         time.sleep(max(0.0, left_s))
 
-    def _confirm(self, link: Channel, samples: list[int], back: Mapping[int, int]) -> None:
-        """Keep files until the other side has confirmed them."""
-        link.recv()
+    def _confirm(
+        self, link: Channel, transfer: Transfer, samples: list[int], back: Mapping[int, int]
+    ) -> None:
+        """Keep files until the other side has confirmed them.
+
+        Raises `RunError`: it cannot write them.
+        """
+        answer = link.recv()
+        if answer != TAKEN:
+            raise RunError(
+                "a node cannot store the samples that it is sent",
+                where=f"node {transfer.target}",
+                by=str(answer),
+                hint="free space where its samples are, or move fewer of them",
+            )
         self.confirmed += 1
         self._inject_fault(self.confirmed, late=True)
         for sample in samples:
