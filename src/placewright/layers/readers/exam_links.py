@@ -29,21 +29,17 @@ def links_of(
             if curves is None:
                 profile_bandwidth = profiled.get(first["device"], math.inf) if a == b else math.inf
                 ends = [nominal(first, a == b), nominal(second, a == b), profile_bandwidth]
-                key = json.dumps([a == b, *ends])
             else:
                 ends = [first["device"], second["device"], first["count"], second["count"]]
-                key = json.dumps([a == b, *ends])
+            key = json.dumps([a == b, *ends])
             if key not in known:
                 link = (
                     _nominal_link(ends, a == b)
                     if curves is None
                     else _curve_link(curves, first, second, a == b, where)
                 )
-                if link is None:
-                    known[key] = -1
-                else:
-                    known[key] = len(links)
-                    links.append(link)
+                known[key] = -1 if link is None else len(links)
+                links += [] if link is None else [link]
             index[a, b] = known[key]
     return tuple(links), index
 

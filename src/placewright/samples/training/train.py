@@ -117,7 +117,6 @@ def training_orders(
     """Each node's order; they meet in `folder`, once."""
     total = sum(len(shard.samples()) for shard in shards)
     steps = steps_of(total, recipe.batch)
-    exchanges = 1 if recipe.whole_epochs else -(-steps // recipe.local_steps)
     return [
         TrainingOrder(
             rendezvous=f"file://{folder / 'rendezvous'}",
@@ -127,7 +126,7 @@ def training_orders(
             work=problem.seconds_per_sample / speed,
             fixed_s=float(problem.fixed_s[i]) / speed,
             # The problem's seconds are of an epoch with an exchange after every step.
-            sync_s=problem.sync_s / speed / max(steps, exchanges),
+            sync_s=problem.sync_s / speed / steps,
             test=test,
         )
         for i in range(problem.n)

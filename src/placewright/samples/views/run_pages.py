@@ -31,8 +31,6 @@ from placewright.samples.views.tables import ENGINE, emulated, loss_to_reach, to
 
 if TYPE_CHECKING:
     from placewright.samples.adaptive.replanning import Step
-    from placewright.samples.run import SampleRun
-
 
 WIDTH, LEFT, RIGHT, BAR, GAP = 1100.0, 90.0, 150.0, 18.0, 8.0
 
