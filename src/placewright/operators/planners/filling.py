@@ -12,9 +12,8 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.planners.placements.search import operator_bytes
-from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import Groups, groups_of
+from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import Groups, groups_of
+from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context
 
 SCALE = 1_000_000

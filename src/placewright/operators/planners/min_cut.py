@@ -15,7 +15,6 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.graph import group_costs
 from placewright.operators.planners.pricing.priced import (
     PricingContext,
     improving,
@@ -25,7 +24,7 @@ from placewright.operators.planners.pricing.priced import (
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import Groups, groups_of
+from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context, Proposal, last_of
 from placewright.solvers.answer import installed
 from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut

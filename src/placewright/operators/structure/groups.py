@@ -50,3 +50,13 @@ def groups_of(problem: OperatorProblem) -> Groups:
         )
     resident = np.bincount(group, problem.resident_bytes).astype(np.float64)
     return Groups(group, first, allowed, resident)
+
+
+def group_costs(groups: Groups, operator_costs: FloatArray) -> FloatArray:
+    """Shape (groups, m): costs summed over each group, ``inf`` where it is not allowed."""
+    finite = np.where(groups.allowed[groups.group], operator_costs, 0.0)
+    columns = [
+        np.bincount(groups.group, finite[:, d], len(groups.allowed))
+        for d in range(operator_costs.shape[1])
+    ]
+    return np.where(groups.allowed, np.stack(columns, axis=1), np.inf)

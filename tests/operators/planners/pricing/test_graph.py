@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from placewright.operators.instances import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
-from placewright.operators.planners.pricing.graph import (
-    group_costs,
-    placement_graph,
-    placement_pbqp,
-)
+from placewright.operators.planners.pricing.graph import placement_graph, placement_pbqp
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import group_costs
 
 
 def totals(problem: OperatorProblem, seed: int) -> tuple[float, float, float]:

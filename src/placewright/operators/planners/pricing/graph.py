@@ -67,16 +67,6 @@ def placement_graph(problem: OperatorProblem) -> PlacementGraph:
     )
 
 
-def group_costs(groups: Groups, operator_costs: FloatArray) -> FloatArray:
-    """Shape (groups, m): costs summed over each group, ``inf`` where it is not allowed."""
-    finite = np.where(groups.allowed[groups.group], operator_costs, 0.0)
-    columns = [
-        np.bincount(groups.group, finite[:, d], len(groups.allowed))
-        for d in range(operator_costs.shape[1])
-    ]
-    return np.where(groups.allowed, np.stack(columns, axis=1), np.inf)
-
-
 def placement_pbqp(
     problem: OperatorProblem,
     graph: PlacementGraph,

@@ -23,11 +23,11 @@ from placewright.operators.planners.placements.search import (
 )
 from placewright.operators.planners.pricing.graph import (
     PlacementGraph,
-    group_costs,
     placement_graph,
     placement_pbqp,
 )
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.structure.groups import group_costs
 from placewright.planning.contract import Context
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 
