@@ -74,9 +74,7 @@ def test_the_cluster_of_the_documentation_can_be_read() -> None:
     assert cluster.device_names == ("board-a", "board-b")
 
 
-def test_code_of_the_readme_runs_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_the_readme_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Placed, called, trained, saved, reloaded and streamed; what was learned is reloaded."""
     import torch
 

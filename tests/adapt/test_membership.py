@@ -45,7 +45,7 @@ def test_the_dead_and_the_unreached_are_lost() -> None:
 
 
 def test_those_who_come_back_must_reach_those_who_take_part() -> None:
-    """Where no two can talk the first one named is said to be reached: it is no way back."""
+    """Where no two can talk the first one counts as reached, which is no way back."""
     for found, expected in (("d", ""), ("da", ""), ("", ""), ("b", ""), ("ba", "a")):
         members = members_among(set(found))
         members.lost = {"d", "a", "c"}
@@ -81,7 +81,7 @@ def test_rejoined_workers_are_suspected_where_no_other_is_lost() -> None:
 
 
 def test_a_fault_without_a_lost_worker_is_retried() -> None:
-    """Then it is raised as it was; the tries begin anew when workers do what they are told."""
+    """Then it is raised as it was; the count of retries starts anew after a success."""
     members = members_among({"a", "b", "c", "d"})
     for _ in range(2):
         for _ in range(TRIES):

@@ -71,7 +71,7 @@ def test_a_disk_that_does_not_take_it_is_told() -> None:
 
 @pytest.mark.parametrize("losses", [1, 2])
 def test_where_workers_are_lost_it_is_tried_twice(losses: int) -> None:
-    """Once more when others are there; then it is left out, and that is told."""
+    """Once more when others are there; then it is left out and reported."""
     made = saving(Kept(*[LOST] * losses), 3)
     for _ in range(losses):
         with pytest.raises(WorkerError):

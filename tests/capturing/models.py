@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
+# ruff: noqa: D102 - the docstring of the class describes `forward`
 """Small models, each with a feature that is easily captured wrong."""
 
 from __future__ import annotations

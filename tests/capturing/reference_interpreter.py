@@ -51,7 +51,7 @@ def mismatched_specs(graph: Graph, state: dict[str, Tensor]) -> list[str]:
     for call, operator in zip(graph.program.instructions, graph.operators, strict=True):
         for name, spec in zip(call.results, operator.outputs, strict=True):
             if name and _layout(spec_of(values[name])) != _layout(spec):
-                wrong.append(f"{name}: {spec_of(values[name])}, said {spec}")
+                wrong.append(f"{name}: {spec_of(values[name])}, expected {spec}")
     return wrong
 
 

@@ -16,7 +16,7 @@ class TrainerOptions(UserWarning):
 def test_our_warnings_are_notes_and_others_stay_warnings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What was told inside is one line on stderr, and nothing with -q."""
+    """A warning inside is one line on stderr, and nothing with -q."""
     with pytest.warns(RuntimeWarning, match="not ours"):
         _tell(Console())
     assert capsys.readouterr().err == "warning: it was busy\n"

@@ -94,7 +94,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage_exits_with_2(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Told on stderr, nothing on stdout."""
+    """The error is on stderr, nothing on stdout."""
     output = run_cli(capsys, *arguments)
     assert output.code == 2
     assert output.out == ""

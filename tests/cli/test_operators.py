@@ -49,7 +49,7 @@ def test_plan_prints_the_promised_object(
 
 
 def test_yaml_equals_json(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two faces of one object."""
+    """Both formats print the same object."""
     command = ("operators", "plan", problem_file, "--planner", "heft", "-f")
     first = run_cli(capsys, *command, "json").data
     second = yaml.safe_load(run_cli(capsys, *command, "yaml").out)
@@ -212,7 +212,7 @@ def test_micro_batches_are_planned_kept_and_run(
 
 
 def test_a_published_instance(capsys: pytest.CaptureFixture[str]) -> None:
-    """``dag:`` files have free links unless told otherwise, and contention never helps one plan."""
+    """``dag:`` files have free links by default, and contention never helps one plan."""
     source = f"dag:{published('dag/layered_n100_ccr1.0_s0.json')}"
     command = ("operators", "plan", source, "--planner", "heft", "-f", "json")
     free = run_cli(capsys, *command).data["value"]

@@ -28,7 +28,7 @@ def runs_file(problem_file: Path, tmp_path: Path) -> Path:
 def test_a_correction_stands_beside_the_judge(
     problem_file: Path, runs_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The value stays the judge's, the saved plan is the same; twice as long is said beside it."""
+    """The value stays the judge's, the saved plan is the same; the corrected one is printed too."""
     plan, again = tmp_path / "plan.json", tmp_path / "again.json"
     command = ("operators", "simulate", problem_file, plan)
     quick = ("operators", "plan", problem_file, "--planner", "heft")

@@ -168,7 +168,7 @@ def test_impossible_disturbances_are_refused(
 
 
 def test_runs_write_their_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside the peers, faster than any machine computes, which is told; and planned again."""
+    """Beside the baselines, faster than any machine computes, with a note; and planned again."""
     pytest.importorskip("torch")
     path, page = tmp_path / "two.json", tmp_path / "run.html"
     path.write_text(TWO)

@@ -171,7 +171,7 @@ def test_schema_allows_text_and_numbers() -> None:
 
 
 def test_data_is_what_the_text_says() -> None:
-    """The JSON face of a cluster is its file."""
+    """The JSON form of a cluster is its file."""
     import yaml
 
     cluster = Cluster.from_text(DUO, where="duo.yaml", name="duo")

@@ -16,7 +16,7 @@ def test_names() -> None:
 
 
 def test_edge_duo_is_what_it_is_said_to_be() -> None:
-    """Two unlike single-core boards on 1 Gbit/s with 0.2 ms."""
+    """Two different single-core boards on 1 Gbit/s with 0.2 ms."""
     duo = Cluster.preset("edge-duo")
     assert [(d.speed, d.cores, d.node) for d in duo.devices] == [(1.0, 1, "a"), (0.5, 1, "b")]
     assert {(k.bandwidth, k.latency_s) for k in duo.links} == {(125e6, 2e-4)}

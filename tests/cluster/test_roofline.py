@@ -56,7 +56,7 @@ def test_speed_by_kind_scales_only_its_kind() -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu", "npu"])
 def test_no_overhead_is_not_an_unknown_one(kind: str) -> None:
-    """A view costs nothing where the overhead is zero, and the kind's own where nobody said."""
+    """A view costs nothing where the overhead is zero, and the kind's default otherwise."""
     views = [Operator("a", "aten.view.default")]
     assert analytic_seconds(views, Device("d", kind=kind, launch_overhead_s=0.0)) == [0.0]
     assert analytic_seconds(views, Device("d", kind=kind)) == [LAUNCH_OVERHEAD_S[kind]]

@@ -185,7 +185,7 @@ def test_what_cannot_be_called_is_refused_and_nothing_is_lost(up: PlacedModel) -
 
 
 def test_arguments_that_the_example_has_may_be_left_out() -> None:
-    """What is left is told apart by its name; dtypes are those of the same argument."""
+    """Remaining arguments are known by name; dtypes are those of the same argument."""
 
     class Masked(nn.Module):
         def __init__(self) -> None:

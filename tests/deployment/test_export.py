@@ -135,7 +135,7 @@ def test_a_save_leaves_no_file_of_an_earlier_one_that_readers_prefer(
 
 
 def test_parameters_that_files_lack_are_the_models_own_unless_all_are(folder: Path) -> None:
-    """A new head has its own values, which is said; files of another model are refused."""
+    """A new head has its own values, with a warning; files of another model are refused."""
     program, files = capture(net(), X).program, stored_tensors(folder)
     source = ModelSource(net(), X)
     some = {name: file for name, file in files.items() if name != "a.weight"}

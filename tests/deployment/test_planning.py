@@ -31,11 +31,11 @@ from placewright.runtime.step_record import StepRecord
 from tests.operators.test_run import DUO
 
 SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
-"""Alone 6 s on the first device; side by side 4 s, if company cost nothing."""
+"""Alone 6 s on the first device; on both 4 s, without interference."""
 
 
 def slowed(times: float) -> InterferenceProfile:
-    """Company makes everything so many times slower."""
+    """Interference makes everything so many times slower."""
     together = SPLIT.replace(compute_s=times * SPLIT.compute_s)
     return InterferenceProfile(SPLIT, together, np.full(SPLIT.m, times))
 
@@ -49,14 +49,14 @@ def results_of(known: InterferenceProfile, planner: str) -> tuple[Result, ...]:
 def test_auto_weighs_interference_against_one_device(
     times: float, value: float, devices: int
 ) -> None:
-    """A split is worth what it takes in company, one device what it takes alone."""
+    """A split is valued with interference, one device without."""
     found = results_of(slowed(times), "auto")[0]
     assert found.value == pytest.approx(value)
     assert len(set(found.plan.placement.tolist())) == devices
 
 
 def test_a_proof_without_interference_is_none_with_it() -> None:
-    """The best plan in company is one device: alone it is worth less than what was proved there."""
+    """With interference one device is best: without it, its value is below what was proved."""
     one = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 9.0, [1])], latency_s=9.0)
     twice = one.replace(compute_s=2 * one.compute_s)
     found = results_of(InterferenceProfile(one, twice, np.full(2, 2.0)), "exact")[0]

@@ -172,7 +172,7 @@ def test_a_worker_without_memory_says_by_how_much_the_judge_was_wrong() -> None:
 
 
 class Scaled(torch.nn.Module):
-    """Two tensors and a number, told apart by their names."""
+    """Two tensors and a number, known by their names."""
 
     def __init__(self) -> None:
         super().__init__()

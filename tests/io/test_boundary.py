@@ -44,7 +44,7 @@ def test_an_unknown_key_offers_those_of_its_own_level(data: dict[str, object]) -
 
 
 def test_no_file_no_text_no_json(tmp_path: Path) -> None:
-    """Each is told with the file's name."""
+    """Each error has the file's name."""
     (tmp_path / "b").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a text file"):
         read_text(tmp_path / "b")

@@ -69,7 +69,7 @@ class FakeSession:
 def test_the_fastest_in_trials_is_taken(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was predicted; what was measured is said."""
+    """Whatever was predicted; the note has the measurement."""
     monkeypatch.setattr(choice, "LONGEST_S", 1e9)
     monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
     tried = closest(results)

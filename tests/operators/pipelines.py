@@ -73,6 +73,6 @@ def best_piped(seed: int, contiguous: bool) -> float:
 
 
 def best_pipeline(p: OperatorProblem) -> float:
-    """The judge's word on the best of all plans, ``inf`` where none fits."""
+    """Value of the best of all plans by the judge, ``inf`` where none fits."""
     found = (judge(p, plan) for plan in all_plans(p))
     return min((x.value for x in found if x.feasible), default=np.inf)

@@ -30,7 +30,7 @@ def star(seed: int, *, operators: int = 7, devices: int = 3, **changes: Any) -> 
 
 
 def best_value(problem: OperatorProblem) -> float:
-    """The judge's word on the best of all placements, ``inf`` where none fits."""
+    """Value of the best of all placements by the judge, ``inf`` where none fits."""
     allowed = problem.allowed()
     best = np.inf
     for place in product(*(np.flatnonzero(row).tolist() for row in allowed)):

@@ -111,7 +111,7 @@ def solved(work: np.ndarray, resident: np.ndarray, memory: np.ndarray) -> float:
 
 
 def test_the_load_bound_is_near_the_linear_program() -> None:
-    """Never above it, and within 3 % on average, with unlike devices and scarce memory."""
+    """Never above it, and within 3 % on average, with heterogeneous devices and scarce memory."""
     ratios = []
     for seed in range(30):
         rng = np.random.default_rng(seed)

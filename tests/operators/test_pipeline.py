@@ -77,7 +77,7 @@ def test_search_spreads_each_pass() -> None:
     [([1, 1, 2], "cannot be a copy"), ([0, 2, 2], "cannot be a copy"), ([0, 1, 0], "unlike")],
 )
 def test_copies_that_cannot_be_are_refused(leader: list[int], what: str) -> None:
-    """Of devices that are unlike, that have operators of their own, or that are copies."""
+    """Of devices that differ, that have operators of their own, or that are copies."""
     p = tiny([[1.0, 1.0, 2.0]] * 2, objective="throughput", pipeline=Pipeline(replication=True))
     place = [0, 1] if leader[1] == 1 and leader[0] == 1 else [0, 0]
     place = [1, 1] if leader == [0, 2, 2] else place

@@ -16,12 +16,12 @@ def pressed_after(count: int) -> Iterator[int]:
 
 
 def test_the_last_incumbent_is_returned() -> None:
-    """And whether Ctrl-C came."""
+    """With the flag of whether Ctrl-C came."""
     assert last_of(range(4)) == (3, False)
     assert last_of(pressed_after(4)) == (3, True)
 
 
 def test_without_an_incumbent_the_interrupt_is_raised() -> None:
-    """Whoever called it is told."""
+    """The interrupt reaches the caller."""
     with pytest.raises(KeyboardInterrupt):
         last_of(pressed_after(0))

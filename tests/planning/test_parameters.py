@@ -207,7 +207,7 @@ def test_mappings_and_files(tmp_path: Path) -> None:
     ],
 )
 def test_hostile_files(text: str, words: str, tmp_path: Path) -> None:
-    """What is wrong is told."""
+    """The error names the file and the key."""
     path = tmp_path / "planner.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=words.replace("(", r"\(")):

@@ -98,7 +98,7 @@ def test_a_missing_package_is_an_error_only_where_it_was_asked_for() -> None:
 
 
 def test_a_bound_above_its_own_plan_is_not_believed() -> None:
-    """Neither is one that is no number; the plan stays, and what is wrong is told."""
+    """Neither is one that is no number; the plan stays, and the note names the error."""
     for bound_s in (6.1, math.inf, math.nan):
         portfolio = portfolio_of(TWO)
         with pytest.warns(RuntimeWarning, match="contradicts its own plan"):
@@ -152,7 +152,7 @@ class Refusing:
 @pytest.mark.parametrize("kind", [InfeasibleError, InputError])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_next_step_is_printed_once(kind: type[PlacewrightError]) -> None:
-    """Whatever a planner has said of it."""
+    """Also where a planner's note has it."""
     portfolio = portfolio_of(TWO)
     portfolio.run(Refusing(kind("no cut fits", by="3 bytes over", hint="try another")), Context())
     message = str(portfolio.no_plan(interrupted=False))

@@ -21,7 +21,7 @@ PROBLEM = tiny(
 
 @dataclass
 class Slowed:
-    """Answers as a session would whose devices take so many times what is said."""
+    """A session whose devices take so many times the profiled seconds."""
 
     alone: float
     side_by_side: tuple[float, ...]

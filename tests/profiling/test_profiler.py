@@ -68,7 +68,7 @@ def test_what_was_not_measured_survives_a_file(measured_cores: list[int], tmp_pa
 def test_cpus_with_more_cores_are_computed_or_measured_with_those_here(
     measured_cores: list[int],
 ) -> None:
-    """By the formula where the peak is known, else with two threads; both are told."""
+    """By the formula where the peak is known, else with two threads; both give a warning."""
     with pytest.warns(TooFewCoresWarning) as warned:
         graph, found = costs(LARGE, KNOWN)
     assert measured_cores == [2]

@@ -22,7 +22,7 @@ def test_no_peak_is_lost_between_pixels(steps: list[tuple[float, float]]) -> Non
 
 
 def test_capacity_is_drawn_where_there_is_one() -> None:
-    """dev0 has a limit, dev1 has none; a limit far away is said, not drawn."""
+    """dev0 has a limit, dev1 has none; a limit far away is printed, not drawn."""
     charts = memory_charts(result_of(chain()).judgement.trace())
     assert charts.count("<figure") == 2
     assert charts.count('class="capacity"') == 1

@@ -43,7 +43,7 @@ def test_planned_times_are_longer_by_a_quantile_and_the_round_trip() -> None:
 
 
 def test_kinds_differ_in_anything_that_is_known_of_servers() -> None:
-    """Two with the same latencies and unlike links are two kinds; equal ones are one."""
+    """Two with the same latencies and different links are two kinds; equal ones are one."""
     service = two_servers()
     alike = service.replace(latency_s=np.broadcast_to(service.latency_s[:1], (2, 2, 5)))
     assert service.kinds().tolist() == [0, 1]

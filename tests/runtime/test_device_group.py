@@ -90,7 +90,7 @@ def test_migration_loses_nothing(layout: str) -> None:
 
 
 def test_a_shared_process_is_named_by_its_devices_and_they_are_lost_together() -> None:
-    """What an adaptive run is told when the process of two devices dies."""
+    """The error that an adaptive run gets when the process of two devices dies."""
     graph, state = diamond()
     with Session(graph, TRIO, state, LAYOUTS["two and one"]) as session:
         assert [spec.device_name for spec in session.group.specs] == ["a+c", "b"]

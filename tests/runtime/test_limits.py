@@ -10,7 +10,7 @@ from placewright.runtime import limits
 
 
 def test_the_environment_makes_all_limits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its factor; what is no positive number is as if nothing had been said."""
+    """By its factor; anything but a positive number is ignored."""
     assert limits.order_s(40e6) == limits.ORDER_S + 2.0
     for text, factor in (("4", 4.0), ("0", 1.0), ("-1", 1.0), ("nan", 1.0), ("much", 1.0)):
         monkeypatch.setenv(limits.VARIABLE, text)

@@ -40,7 +40,7 @@ def test_every_placement_gives_the_same_bits() -> None:
 
 
 def test_workers_keep_freed_memory_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three times what the step makes, or they hand it back; told once, until that changes."""
+    """Three times what the step makes, or they return it; ordered once, until that changes."""
     graph, state = diamond()
     small = replace(DUO.devices[1], memory_bytes=1e9)
     calls: list[object] = []
@@ -126,7 +126,7 @@ def test_a_disk_that_takes_no_file_ends_no_worker(tmp_path: Path) -> None:
 def test_a_temporary_folder_that_takes_no_state_is_named_and_left_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files may not be longer than 64 KiB, and the state is; what to do is said."""
+    """Files may not be longer than 64 KiB, and the state is; the error has the next step."""
     graph, state = diamond()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

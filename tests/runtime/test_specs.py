@@ -28,7 +28,7 @@ def test_cores_are_those_of_each_host() -> None:
 
 
 def test_what_is_real_is_not_emulated() -> None:
-    """Slow devices and links wait unless told that they are what they are; so may fast ones be."""
+    """Slow devices and links are emulated by waiting unless they are real; fast ones may be too."""
     slow, real = worker_specs(DUO, [HERE, THERE]), worker_specs(DUO, [HERE, THERE], emulate=False)
     assert [s.stretch for s in slow] == [1.0, 2.0]
     assert list(slow[0].links) == [1]

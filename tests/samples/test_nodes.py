@@ -143,7 +143,7 @@ def test_files_move_over_shaped_links_and_nodes_train(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
 def test_a_node_of_a_testbed_slows_down_and_one_leaves(tmp_path: Path) -> None:
-    """Its quota falls when it is told to; the others go on without the one that was killed."""
+    """Its quota falls at its epoch; the others go on without the one that was killed."""
     problem = tiny([20, 20, 20], epochs=2, sample_bytes=2_000.0)
     shards, digests = deal(problem, images(60, 1), tmp_path, file_bytes=2_000.0)
     with nodes_up(problem) as up:

@@ -70,7 +70,7 @@ def test_devices_are_spread_over_the_cpus(wanted: list[tuple[int, float]], cpus:
 
 
 def test_what_the_machine_cannot_be_is_refused() -> None:
-    """Faster than itself, or more cores than it has; too much at once is told."""
+    """Faster than itself, or more cores than it has; too much at once is reported."""
     with pytest.raises(InputError, match=r"speed 1\.5"):
         blueprint(Cluster((Device("a", speed=1.5),)), (0, 1))
     with pytest.raises(InputError, match="3 of 2"):

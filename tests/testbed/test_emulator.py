@@ -153,7 +153,7 @@ def test_a_shorter_delay_does_not_reorder(bench: Bench) -> None:
 
 
 def test_a_full_queue_marks_then_drops(bench: Bench) -> None:
-    """Long before anything is lost its sender is told to slow down."""
+    """Congestion is marked long before packets are dropped."""
     rate, payload = 1e6, 50_000
     bench.table.set("rate", 0, 1, rate)
     for _ in range(40):

@@ -30,7 +30,7 @@ RATES = st.sampled_from((1e5, 1e6, 125e6))
 
 
 class Life(RuleBasedStateMachine):
-    """What is asked last is what holds, through revivals; after `down` nothing is left."""
+    """The last settings hold through revivals; after `down` nothing is left."""
 
     @initialize()
     def begin(self) -> None:
@@ -80,7 +80,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.bed)
     @rule()
     def look(self) -> None:
-        """What is asked is what is shown, broken or not."""
+        """The status shows the last settings, broken or not."""
         assert self.bed
         seen = status(Testbed.find(self.cluster.name))
         assert seen.alive == self.whole

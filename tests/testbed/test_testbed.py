@@ -191,7 +191,7 @@ def test_foreign_namespaces_are_kept(duo: Testbed) -> None:
 
 
 def test_devices_without_a_link_cannot_talk(up: Up) -> None:
-    """They are told at once; a link cannot be made by `set`."""
+    """They are refused at once; a link cannot be made by `set`."""
     bed = up(cluster("devices: [{name: a, node: x}, {name: b, node: y}]"))
     assert inside.run(bed.handle("a"), UNREACHABLE, bed.address("b")) == "OSError"
     with pytest.raises(InputError, match="no link joins 'a' and 'b'"):

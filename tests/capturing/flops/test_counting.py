@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
+# ruff: noqa: D102 - the docstring of the class describes `forward`
 """FLOPs: PyTorch's counter, products by hand, and every operation of ATen's core."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ N = X.numel()
 
 
 def count(target: torch._ops.OpOverload, *args: Any, made: Any = None) -> float:
-    """Of one call, made for real where nothing else is said."""
+    """FLOPs of one call, executed unless its result is given."""
     rule = elementwise_rule(target)
     assert rule is not None
     return rule(args, {}, target(*args) if made is None else made)

@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
+# ruff: noqa: D102 - the docstring of the class describes `forward`
 """Branches on values computed from constants are captured; branches on inputs are refused."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - what `forward` does is said by the class
+# ruff: noqa: D102 - the docstring of the class describes `forward`
 """In-place operations on strided views round as eager's do."""
 
 from __future__ import annotations

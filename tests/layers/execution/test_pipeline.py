@@ -28,7 +28,7 @@ class Message:
 
 @pytest.fixture
 def posted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, Message]]:
-    """Messages as they are asked for: kind, peer, tag."""
+    """Messages in the order of their calls: kind, peer, tag."""
     found: list[tuple[str, int, int, Message]] = []
 
     def note(kind: str):

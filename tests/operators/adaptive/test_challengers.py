@@ -65,7 +65,7 @@ def test_known_challengers_come_first() -> None:
 
 
 def test_a_short_run_tries_nothing_and_an_endless_one_everything() -> None:
-    """What a tryout may cost grows with the steps that are left."""
+    """The allowed cost of trials grows with the steps that are left."""
     _, training_job = job()
     plan = solve(training_job.problem, "only:a").plan
     plans = [
@@ -84,7 +84,7 @@ def test_a_short_run_tries_nothing_and_an_endless_one_everything() -> None:
 
 
 def test_each_kind_of_plan_is_judged_at_its_own_pace() -> None:
-    """A split at 4 s that company makes 5.6 s leaves one device of 6 s in the race."""
+    """A split at 4 s that interference makes 5.6 s leaves one device of 6 s a challenger."""
     split = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
     together = split.replace(compute_s=1.4 * split.compute_s)
     plan, single = OperatorPlan(np.array([0, 1])), OperatorPlan(np.array([0, 0]))

@@ -147,7 +147,7 @@ def test_a_device_lost_again_rejoins_later_each_time(tmp_path: Path) -> None:
 
 
 def test_a_device_that_cannot_be_started_with_is_left_alone_again(tmp_path: Path) -> None:
-    """It answers, but its engine finds no place for it: the others go on, and it is told."""
+    """It answers, but its engine cannot start a worker: the others go on; the history has it."""
     source, training_job = job()
     starts = []
 
@@ -297,7 +297,7 @@ class Unwritable(Session):
 
 
 def test_workers_that_cannot_write_end_no_run(tmp_path: Path) -> None:
-    """Each snapshot is left out and told, and nobody is started again over it."""
+    """Each snapshot is skipped and reported, and no worker is restarted."""
     source, training_job = job()
     with AdaptiveRun(replace(training_job, open=Unwritable), tmp_path, snapshot_every=2) as run:
         for _ in range(6):

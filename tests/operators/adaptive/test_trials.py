@@ -65,7 +65,7 @@ def test_only_close_plans_take_part_and_each_once() -> None:
 
 
 def test_the_plan_measured_fastest_is_taken() -> None:
-    """Against what was said; turns come in rounds."""
+    """Against the prediction; turns come in rounds."""
     session = Acted((6.0, 5.9, 5.0, 1.0))
     found = held(session, 0, 1, 2)
     assert (found.best, found.plan.placement[0]) == (2, 2)
@@ -74,7 +74,7 @@ def test_the_plan_measured_fastest_is_taken() -> None:
 
 
 def test_trials_of_equal_plans_end_after_some_rounds() -> None:
-    """Steps before a run train nothing; told apart they cannot be, and one of them is taken."""
+    """Steps before a run train nothing; of plans without a difference any is taken."""
     session = Acted((6.0, 6.0, 6.0, 1.0))
     found = held(session, 0, 1)
     assert found.step_s == pytest.approx((6.0, 6.0))
@@ -92,7 +92,7 @@ def test_one_plan_is_not_tried() -> None:
 
 
 def test_a_small_lead_does_not_decide() -> None:
-    """What was said of the favourite counts: another one must be clearly ahead."""
+    """The prediction counts: another plan must be clearly ahead of the favourite."""
     assert held(Acted((6.0, 5.9, 6.0, 1.0)), 0, 1).best == 0
     assert held(Acted((6.0, 5.8, 6.0, 1.0)), 0, 1).best == 1
 

@@ -31,7 +31,7 @@ WORSE = (*HOSTILE, "op1", "dev0", "1e999", [[-1]], {"op0": 10**30})
 
 
 def reading_error(kind: str, data: Any, file: Path) -> PlacewrightError | None:
-    """What is said of it; ``None`` for a plan, or for a problem that is read back equal."""
+    """The error of reading it; ``None`` for a plan, or for a problem that is read back equal."""
     file.write_text(json.dumps(data))
     try:
         problem = PROBLEM if kind == "plan" else read_problem(file)

@@ -87,7 +87,7 @@ def test_never_worse_than_its_starts() -> None:
 
 
 def training_step(layers: int, memory_bytes: float) -> OperatorProblem:
-    """Forward and backward of a chain on two unlike devices; weights bind the two together."""
+    """Forward and backward of a chain on two different devices; weights bind the two together."""
     n = 2 * layers
     tensors = [(i, 2.0, [i + 1] + ([n - 1 - i] if i < layers - 1 else [])) for i in range(n - 1)]
     times = [[1.0, 2.0]] * layers + [[2.0, 4.0]] * layers
@@ -191,7 +191,7 @@ class TestConformanceCeftPbqp(PlannerConformance):
 
 
 def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As good as the list schedules; who plans again while something runs is told of Ctrl-C."""
+    """As good as the list schedules; re-planning beside a run raises the interrupt."""
 
     def pressed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt

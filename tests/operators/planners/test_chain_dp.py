@@ -101,7 +101,7 @@ def test_many_devices_and_operators_stay_cheap() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_auto_is_never_above_accelerates_map(training: bool) -> None:
-    """On unlike GPUs and a CPU, where layers have to be shared out; chain-dp has a plan, too."""
+    """On different GPUs and a CPU, where layers have to be shared out; chain-dp has a plan, too."""
     graph = capture(
         model("llama"), {"input_ids": torch.zeros(1, 16, dtype=torch.long)}, training=training
     )

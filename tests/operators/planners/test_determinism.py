@@ -32,5 +32,5 @@ def digest(hash_seed: str) -> str:
 
 
 def test_the_hash_seed_changes_nothing() -> None:
-    """Two processes with unlike hash seeds plan alike."""
+    """Two processes with different hash seeds make equal plans."""
     assert digest("1") == digest("2")

@@ -148,7 +148,7 @@ def test_it_comes_back_at_the_deadline() -> None:
 
 
 def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the solver works: it is told to stop, and the best so far is the plan."""
+    """Ctrl-C while the solver works: it stops, and the best so far is the plan."""
 
     class Impatient(answers.threading.Event):  # type: ignore[name-defined,misc]
         def wait(self, timeout: float | None = None) -> bool:

@@ -40,7 +40,7 @@ def plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
 
 
 def best_latency(p: OperatorProblem) -> float:
-    """The judge's word on the best of them, ``inf`` where none fits."""
+    """Value of the best of them by the judge, ``inf`` where none fits."""
     best = np.inf
     for plan in plans(p):
         try:

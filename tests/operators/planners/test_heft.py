@@ -63,7 +63,7 @@ def plan_in(problem: OperatorProblem, sequence: list[int]) -> OperatorPlan:
 
 
 def value(problem: OperatorProblem) -> float:
-    """The judge's word on HEFT."""
+    """Value of HEFT's plan by the judge."""
     return judge(problem, HEFT(problem, Context())).value
 
 

@@ -329,7 +329,7 @@ def test_large_problems_without_ties(links: Links) -> None:
 
 @pytest.mark.parametrize("links", Links)
 def test_small_problems_with_short_memory(links: Links) -> None:
-    """Ties and zeros; most can be told, and bytes over are the full simulator's."""
+    """Ties and zeros; most values are sure, and bytes over are the full simulator's."""
     seen = Seen()
     for seed in range(600):
         problem = with_random_views(random_problem(seed, links=links), seed)

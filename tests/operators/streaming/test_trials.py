@@ -32,7 +32,7 @@ from tests.operators.test_run import DUO
 
 
 def tried() -> TriedStreams:
-    """Of a model whose costs are said to be a hundredth: a split, copies and one device."""
+    """Trials of a model with costs of a hundredth: a split, copies and one device."""
     source = small("alexnet")
     graph = capture_source(source)
     problem = profile(graph, DUO, method="analytic").replace(objective="throughput")
@@ -53,7 +53,7 @@ def tried() -> TriedStreams:
 def test_the_stream_that_is_taken_is_predicted_as_it_was_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever its costs were said to be."""
+    """Whatever the profile's costs were."""
     monkeypatch.setattr(trials, "TURN_S", 0.02)
     monkeypatch.setattr(trials, "CLOSE", 9.0)
     monkeypatch.setattr(trials.StreamTrials, "budget_s", 0.3)

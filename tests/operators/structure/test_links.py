@@ -15,7 +15,7 @@ INF = float("inf")
 
 
 def test_a_link_has_a_channel_and_both_times() -> None:
-    """None within a device, whatever is said there."""
+    """None within a device, whatever the problem has there."""
     problem = tiny([[1.0] * 3]).replace(
         latency_s=[[0, 1, INF], [1, 0, 1], [1, 1, 0]],
         seconds_per_byte=[[0, 1, 1], [INF, 0, 1], [1, 1, 0]],

@@ -12,7 +12,7 @@ SPEED = np.array([1.0, 0.6, 0.35, 0.2])
 ACCURACY = np.array([0.7, 0.76, 0.82])
 ALONE_S = np.array([0.008, 0.02, 0.05])
 COST_S = np.ascontiguousarray((ALONE_S / SPEED[:, None])[None])
-"""Of unlike servers: each kind is one."""
+"""Of heterogeneous servers: one of each kind."""
 
 
 def found(

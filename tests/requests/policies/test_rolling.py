@@ -98,7 +98,7 @@ def test_what_starts_is_not_refused_too() -> None:
 
 @pytest.mark.parametrize("rate_per_s", [40.0, 75.0, 110.0])
 def test_a_server_keeps_what_earliest_deadlines_keep(rate_per_s: float) -> None:
-    """On unlike servers, as it serves by default: no less success, more effective accuracy."""
+    """On heterogeneous servers, by default: no less success, more effective accuracy."""
     alone_s = np.array([0.01, 0.021, 0.049])[:, None] * np.arange(9) * 0.97
     latency_s = alone_s / np.array([1.0, 0.8, 0.5, 0.25])[:, None, None]
     names = ("a", "b", "c", "d")

@@ -62,7 +62,7 @@ class Engine:
 
 
 def test_latencies_may_change_while_a_variant_is_loaded() -> None:
-    """The policy is told of the variants that are served, not of one that still comes."""
+    """The policy sees the variants that are served, not one that is being loaded."""
 
     async def play() -> tuple[int, int]:
         engine = Engine()
@@ -142,7 +142,7 @@ def test_a_server_that_is_restarted_while_a_variant_is_loaded_serves_it_too() ->
 
 
 def test_requests_wait_for_a_server_that_is_started_again() -> None:
-    """Nobody is refused while the only server is on its way back; one that stays away is said."""
+    """No request is refused while the only server restarts; a failed restart is reported."""
 
     class Returning(Answering):
         async def start(self, models: Mapping[str, bytes]) -> None:

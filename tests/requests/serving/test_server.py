@@ -207,7 +207,7 @@ def test_the_servers_pages(running: Running) -> None:
 
 
 def test_slow_clients_hold_up_nobody(running: Running) -> None:
-    """Clients that send half a body wait for themselves only, and are told after a while."""
+    """Clients that send half a body wait for themselves only, and get an error after a while."""
     host, port = running.url[7:].split(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(30)]
     for each in slow:

@@ -181,7 +181,7 @@ def test_an_answer_is_none_in_the_other_direction() -> None:
 
 
 def test_a_hello_that_is_too_long_is_not_read(listener: Listener) -> None:
-    """Nor one of another version, which is said."""
+    """Nor one of another version, and the error names it."""
     address = (LOOPBACK, listener.port)
     with connect(address, SECRET, b"\0" * (1 << 17)):
         assert listener.accept(0.3) is None

@@ -78,7 +78,7 @@ def test_a_worker_that_is_stopped_for_a_moment_is_waited_for(group: LocalGroup) 
 
 
 def test_workers_survive_their_fork_server(group: LocalGroup) -> None:
-    """They go on; one that is killed then is told from one that raised; others can be started."""
+    """They continue; a killed one is distinguished from one that raised; others can be started."""
     os.kill(server(), signal.SIGKILL)
     assert len(group.order_all("random_state")) == 2
     assert group.dead() == ()
@@ -210,7 +210,7 @@ def test_a_fork_server_that_is_stopped_as_its_parent_ends_is_not_left() -> None:
 
 
 def test_the_fork_server_may_begin_before_the_first_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker is started by that one; a system that cannot have any is told of by the worker."""
+    """The worker is started by that one; where the system has none, the worker reports it."""
     process.begin_fork_server(PLACED_STEPS)
     server = process._pid()
     assert server is not None

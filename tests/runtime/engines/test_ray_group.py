@@ -38,7 +38,7 @@ class Call:
 
 @dataclass(eq=False)
 class Actor:
-    """Answers by method; remembers what it was told."""
+    """Answers by method and records the calls."""
 
     need: dict[str, Any]
     says: dict[str, Call]

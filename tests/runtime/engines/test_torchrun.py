@@ -63,7 +63,7 @@ def test_two_nodes_compute_what_one_process_computes(report: Any) -> None:
 
 
 def test_links_and_speeds_are_emulated_there_too(report: Any) -> None:
-    """A transfer takes at least latency and bytes / bandwidth, and what is emulated is said."""
+    """A transfer takes at least latency and bytes / bandwidth, and the emulation is reported."""
     assert report["transfer_s"] >= 0.02 + 128 / 1e5 - 1e-9
     assert report["emulated"] == "b at 0.5x by waiting, 2 links by waiting"
 

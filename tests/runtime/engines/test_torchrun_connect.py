@@ -131,7 +131,7 @@ def test_several_machines_need_a_given_secret(
 def test_a_rendezvous_that_unpickles_is_warned_of(
     rendezvous: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torchrun's own keys are not in the workers' store there; without torchrun nothing is said."""
+    """Torchrun's own keys are not in the workers' store there; without torchrun no warning."""
     inner = HashStore()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
     if rendezvous == "none":

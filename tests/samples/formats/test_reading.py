@@ -61,7 +61,7 @@ WORSE = (*HOSTILE, "a", "-3s", "10GiB", "1e999s", "nan", {"cat": -1})
 
 
 def reading_error(data: Any) -> PlacewrightError | None:
-    """What is said of it; ``None`` for a problem that can be written and read back equal."""
+    """The error of reading it; ``None`` for a problem that can be written and read back equal."""
     try:
         problem = problem_from(data, where="file.json", name="file")
     except PlacewrightError as error:

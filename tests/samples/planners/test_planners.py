@@ -189,7 +189,7 @@ def test_auto_asks_the_integer_program_where_it_ends() -> None:
 
 @pytest.mark.parametrize("planner", ["ilp", "ilp-cp-sat"])
 def test_ctrl_c_leaves_the_plan_so_far(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The solver is told to stop, and what it has found is judged as INTERRUPTED."""
+    """The solver stops, and its incumbent is judged as INTERRUPTED."""
     pytest.importorskip("highspy")
     if planner == "ilp-cp-sat":
         pytest.importorskip("ortools")

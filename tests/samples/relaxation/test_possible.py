@@ -79,7 +79,7 @@ def test_samples_that_are_dear_to_receive_are_not_in_the_wrong_place() -> None:
 
 
 def test_a_solve_that_has_a_plan_is_not_ended_by_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the relaxation says; without a plan its word is what is said."""
+    """Whatever the relaxation says; without a plan its result is reported."""
 
     def refused(*_: object) -> None:
         raise InfeasibleError("no plan keeps storage, protection and label mix")

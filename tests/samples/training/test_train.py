@@ -43,7 +43,7 @@ def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
 
 
 def test_together_is_one_node_on_the_union(tmp_path: Path) -> None:
-    """Shares as unlike as 90 and 7: the same losses and parameters to twelve digits."""
+    """Shares as different as 90 and 7: the same losses and parameters to twelve digits."""
     problem = tiny([90, 40, 7])
     shards, _ = deal(problem, images(137, 1), tmp_path)
     test = images(50, 2)

@@ -57,7 +57,7 @@ def test_a_device_without_any_memory_is_a_device() -> None:
 
 
 def test_features_are_those_of_the_estimated_schedule() -> None:
-    """A join: inputs at 1 and 2 on unlike devices, sent in 4; 3 makes a sibling input."""
+    """A join: inputs at 1 and 2 on different devices, sent in 4; 3 makes a sibling input."""
     problem = tiny(
         [[1.0, 1.0], [2.0, 2.0], [3.0, 5.0], [1.0, 1.0], [1.0, 1.0]],
         [(0, 4.0, [2]), (1, 4.0, [2]), (2, 4.0, [4]), (3, 4.0, [4])],
