@@ -94,11 +94,14 @@ def critical_spans(judged: OperatorJudgement) -> BoolArray:
         span = waiting.pop()
         begin = trace.start_s[span]
         low, high = np.searchsorted(ends, (begin - close, begin + close), side="left")
-        for other in by_end[low:high].tolist():
-            near = turn[other] == turn[span] or other in cause[span]
-            if near and not critical[other] and trace.start_s[other] <= begin:
-                critical[other] = True
-                waiting.append(other)
+        # As arrays: thousands of operators without length may end at one time.
+        before = by_end[low:high]
+        before = before[~critical[before] & (trace.start_s[before] <= begin)]
+        near = turn[before] == turn[span]
+        if cause[span]:
+            near |= np.isin(before, list(cause[span]))
+        critical[before[near]] = True
+        waiting += before[near].tolist()
     return critical
 
 
