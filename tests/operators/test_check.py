@@ -17,8 +17,9 @@ from placewright.errors import CheckError
 from placewright.measurement.check import Check
 from placewright.operators.check import Comparison, difference
 from placewright.operators.judge import judge
+from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import Runner, execution_order, running
+from placewright.operators.run import Runner, running
 from placewright.profiling.build import profile
 from placewright.runtime.session import Session
 

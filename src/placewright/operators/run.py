@@ -12,12 +12,7 @@ from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.judge import judge
-from placewright.operators.measuring import (
-    MeasuringRounds,
-    execution_order,
-    load_plan,
-    measured_trace,
-)
+from placewright.operators.measuring import MeasuringRounds, load_plan
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -231,14 +226,3 @@ def as_json(measurement: Measurement, result: Result | None = None) -> dict[str,
         "max_abs_error": measurement.max_abs_error,
         "check": None if measurement.check is None else measurement.check.as_json(),
     }
-
-
-__all__: Sequence[str] = (
-    "Runner",
-    "as_json",
-    "best_single",
-    "execution_order",
-    "measured_trace",
-    "run",
-    "running",
-)
