@@ -184,7 +184,8 @@ def _check_views(p: OperatorProblem) -> None:
 
 def _check_bytes(p: OperatorProblem) -> None:
     """Raise where 64 bits might not count what a plan holds, every tensor on every device."""
-    most = float(np.ceil(p.resident_bytes).sum() + p.m * np.ceil(p.tensor_bytes).sum())
+    with np.errstate(over="ignore"):  # infinity is refused as any other large number
+        most = float(np.ceil(p.resident_bytes).sum() + p.m * np.ceil(p.tensor_bytes).sum())
     if not most < UNLIMITED:
         raise InputError(
             "more bytes than can be counted",

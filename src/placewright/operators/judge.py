@@ -196,8 +196,8 @@ def evaluate_many(
 ) -> tuple[FloatArray, IntArray]:
     """Value and memory violation of many placements at once.
 
-    Groups and pins are not checked. A search that comes back often keeps a `Judge` and calls
-    its `many`.
+    Groups, pins and contiguity are not checked. A search that comes back often keeps a `Judge` and
+    calls its `many`.
 
     `placements`: Shape (k, n), device indices.
     `order`: Shape (n,), for all of them; by default the upward rank under each placement.
