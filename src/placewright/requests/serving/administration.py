@@ -16,13 +16,16 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 from placewright.requests.serving.bodies import HttpLimits, Receive, read_body, read_object
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.errors import Refusal, only
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Names of this machine that no other can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +45,9 @@ class AdminRequest:
 async def administer(request: AdminRequest, dispatcher: Dispatcher, limits: HttpLimits) -> None:
     """Do what a request asks for.
 
-    Raises `Refusal`: there is nothing of that kind, or it comes from another page.
+    Raises `Refusal`: there is nothing of that kind.
     Raises `PlacewrightError`: it cannot be done.
     """
-    _refuse_other_pages(request.headers)
     fleet, method = dispatcher.fleet, request.method
     match request.parts:
         case ["servers"] if method == "POST":
@@ -65,11 +67,20 @@ async def administer(request: AdminRequest, dispatcher: Dispatcher, limits: Http
             raise Refusal(404, "see the documentation of /admin", code="not-found")
 
 
-def _refuse_other_pages(headers: Mapping[str, str]) -> None:
-    # Browsers name the page that asks: other pages must not change the server from a visitor's
-    # machine.
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+def refuse_other_pages(headers: Mapping[str, str], *, local: bool) -> None:
+    """Refuse what a page of another origin sends from the browser of somebody who visits it.
+
+    `local`: only this machine can reach the server: a page of any other host is another one, whose
+    owner lets its name lead here (DNS rebinding).
+    """
+    origin, host = headers.get("origin"), headers.get("host", "")
+    if origin is None:  # no browser
+        return
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:  # brackets that do not close
+        name = None
+    if origin.partition("://")[2] != host or (local and name not in LOOPBACK):
         raise Refusal(403, "a page of another origin cannot administer", code="forbidden")
 
 

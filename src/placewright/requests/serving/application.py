@@ -21,7 +21,12 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from placewright.errors import PlacewrightError
-from placewright.requests.serving.administration import AdminRequest, administer, status
+from placewright.requests.serving.administration import (
+    AdminRequest,
+    administer,
+    refuse_other_pages,
+    status,
+)
 from placewright.requests.serving.bodies import (
     ClientGone,
     HttpLimits,
@@ -109,6 +114,7 @@ class Application:
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
             return await self._model(method, parts[2:], headers, receive)
         if parts[:1] == ["admin"]:
+            refuse_other_pages(headers, local=not self._token)
             request = AdminRequest(method, parts[1:], scope["query_string"], headers, receive)
             await administer(request, self.dispatcher, self.limits)
             return self._status()

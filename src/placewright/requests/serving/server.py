@@ -20,6 +20,7 @@ from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
+from placewright.requests.serving.administration import LOOPBACK
 from placewright.requests.serving.application import Application
 from placewright.requests.serving.bodies import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
@@ -37,7 +38,6 @@ from placewright.requests.serving.priority import answer_first
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
 
