@@ -183,22 +183,25 @@ def _collectives(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[Float
         both = p.tensor_bytes[list(stage.layers)] * replica.share
         forward, backward = (ring_times(p, replica.workers, both[:, k], 2) for k in (0, 1))
     elif len(replica.workers) > 1:
+        split = np.array([stage.strategy(layer) is Strategy.TENSOR for layer in stage.layers])
+        sent = p.tensor_bytes[list(stage.layers)][split] * replica.share
+        forward[split], backward[split] = (
+            ring_times(p, replica.workers, sent[:, k], 2) for k in (0, 1)
+        )
         for k, layer in enumerate(stage.layers):
-            forward[k], backward[k] = _layer_collectives(p, stage, replica, layer)
+            ahead, back = _gathered_rows(p, stage, replica, layer)
+            forward[k], backward[k] = forward[k] + ahead, backward[k] + back
     if stage.zero_stage == 3 and not shards_wait(p, stage) and len(stage.replicas) > 1:
         gathers = _gathers(p, stage, replica)
         forward, backward = forward + gathers, backward + gathers
     return forward, backward
 
 
-def _layer_collectives(
+def _gathered_rows(
     p: LayerProblem, stage: Stage, replica: Replica, layer: int
 ) -> tuple[float, float]:
-    """Collectives of one layer's passes where layers have strategies of their own."""
+    """What one layer's passes gather where layers have strategies of their own."""
     strategy, group, ahead, back = stage.strategy(layer), replica.workers, 0.0, 0.0
-    if strategy is Strategy.TENSOR:
-        sent = p.tensor_bytes[layer] * replica.share
-        ahead, back = (ring_s(p, group, float(each), 2) for each in sent)
     for e in np.flatnonzero(p.edge_target == layer):
         source = int(p.edge_source[e])
         # Rows are gathered where the target wants the whole; where it wants rows, cutting is free,
