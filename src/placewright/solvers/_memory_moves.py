@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_internal
-from placewright.solvers._memory_core import Core, Loads, priced
+from placewright.solvers._memory_core import Core, Loads, loaded, priced
 from placewright.solvers._pbqp_work import Arrays
 
 CHAIN, REPAIRS = 24, 12
@@ -131,16 +131,9 @@ def reset(arrays: Arrays, loads: Loads, s: State, choice: IntArray) -> None:
     half = len(s.later)
     s.later[:] = 0
     s.over[:] = FAR
-    steps = np.zeros(len(loads.room) + 1, np.int64)
-    for i in range(len(arrays.start) - 1):
-        for p in range(loads.first[i], loads.first[i + 1]):
-            used = loads.use[loads.block[p] + choice[i]]
-            steps[loads.low[p]] += used
-            steps[loads.high[p]] -= used
-    now = 0
+    used = loaded(arrays, loads, choice)
     for r in range(len(loads.room)):
-        now += steps[r]
-        s.over[half + r] = now - loads.room[r]
+        s.over[half + r] = used[r] - loads.room[r]
     for k in range(half - 1, 0, -1):
         s.over[k] = max(s.over[2 * k], s.over[2 * k + 1])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.solvers._pbqp_kernels import pull
 from placewright.solvers._pbqp_work import Work, alive, cheapest, options, view
 
 
@@ -23,10 +24,7 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
     before = _bound(w)
     _forbid(w, before, upper - tolerance)
     for _ in range(sweeps):
-        for node in range(len(w.head)):
-            _visit(w, node, True)
-        for node in range(len(w.head) - 1, -1, -1):
-            _visit(w, node, False)
+        _there_and_back(w)
         bound = _bound(w)
         _forbid(w, bound, upper - tolerance)
         # Written so that NaN (an infinite bound twice) ends it too. A sweep is not worth its time
@@ -43,11 +41,17 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
 def sweep(w: Work, sweeps: int) -> float:
     """Shift costs for `sweeps` passes there and back; the bound that is reached."""
     for _ in range(sweeps):
-        for node in range(len(w.head)):
-            _visit(w, node, True)
-        for node in range(len(w.head) - 1, -1, -1):
-            _visit(w, node, False)
+        _there_and_back(w)
     return _bound(w)
+
+
+@njit_internal
+def _there_and_back(w: Work) -> None:
+    """One pass over all nodes, and one in the opposite order."""
+    for node in range(len(w.head)):
+        _visit(w, node, True)
+    for node in range(len(w.head) - 1, -1, -1):
+        _visit(w, node, False)
 
 
 @njit_internal
@@ -69,7 +73,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
     least = np.inf
     for i in range(options(w, node)):
         for j in range(options(w, other)):
-            # `_gather` leaves entries of forbidden options as they are: they must not count.
+            # `pull` leaves entries of forbidden options as they are: they must not count.
             both = w.cost[w.start[node] + i] + w.cost[w.start[other] + j]
             if both < np.inf:
                 least = min(least, w.pool[m + i * si + j * sj])
@@ -82,7 +86,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
     ahead = behind = 0
     h = w.head[node]
     while h >= 0:
-        _gather(w, node, h)
+        pull(w, h)
         if (w.ends[h // 2, 1 - h % 2] > node) == forward:
             ahead += 1
         else:
@@ -102,22 +106,6 @@ def _visit(w: Work, node: int, forward: bool) -> None:
     for i in range(w.start[node], w.start[node + 1]):
         if w.cost[i] < np.inf:
             w.cost[i] -= ahead * share * (w.cost[i] - low)
-
-
-@njit_internal
-def _gather(w: Work, node: int, h: int) -> None:
-    m, si, sj, other = view(w, h)
-    for i in range(options(w, node)):
-        if w.cost[w.start[node] + i] == np.inf:
-            continue
-        least = np.inf
-        for j in range(options(w, other)):
-            if w.cost[w.start[other] + j] < np.inf:
-                least = min(least, w.pool[m + i * si + j * sj])
-        w.cost[w.start[node] + i] += least
-        if least < np.inf:
-            for j in range(options(w, other)):
-                w.pool[m + i * si + j * sj] -= least
 
 
 @njit_internal

@@ -192,8 +192,8 @@ def _normalise(w: Work, edge: int) -> None:
     """
     m, si, sj, v = view(w, 2 * edge)
     u = w.ends[edge, 0]
-    _pull(w, 2 * edge)
-    _pull(w, 2 * edge + 1)
+    pull(w, 2 * edge)
+    pull(w, 2 * edge + 1)
     left = False
     for i in range(options(w, u)):
         for j in range(options(w, v)):
@@ -208,7 +208,7 @@ def _normalise(w: Work, edge: int) -> None:
 
 
 @njit_internal
-def _pull(w: Work, h: int) -> None:
+def pull(w: Work, h: int) -> None:
     """Move the minima of one side, over allowed options of the other, into its node."""
     node = w.ends[h // 2, h % 2]
     m, si, sj, other = view(w, h)
