@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placewright.capturing.files.openvino_graph import SCHEME
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Tolerance
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from placewright.profiling.table import ProfileTable
 
 SINGLE = "only:"
-
-SCHEME = "openvino:"
-"""Begins models that OpenVINO executes, whatever their format."""
 
 EXACT = Tolerance(
     relative=1e-5,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
+from placewright.cluster.detect import cpu_cores
 from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Role, Tolerance
@@ -25,6 +25,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.profiling.build import operator_problem
+from placewright.profiling.model_files import HANDOVER_BANDWIDTH
 from placewright.report.text import seconds as text_of_seconds
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ REPEATS = 7
 """Traced steps of a profile."""
 
 CHECKED_STEPS = 3
-HANDOVER_BANDWIDTH = 1e13
-"""Bytes per second between logical CPUs, which share memory."""
 
 SAME = Tolerance(reason="the same kernels on the CPUs of one machine: every bit must be equal")
 OTHER_KERNELS = Tolerance(relative=1e-4, update=1e-4, reason="GPUs have kernels of their own")
@@ -85,18 +84,13 @@ def _seconds(
     computed = analytic_seconds(model.graph.operators, device)
     if method == "analytic" or device.kind != "cpu":
         return computed
-    threads = min(device.cores, cores_here())
+    threads = min(device.cores, cpu_cores())
     if threads not in known:
         found = model.process.order("profile", threads=threads, repeats=REPEATS)
         names = model.graph.operator_names
         known[threads] = np.array([found.get(name, np.nan) for name in names])
     measured = known[threads] / device.speed
     return np.where(np.isnan(measured), computed, measured)
-
-
-def cores_here() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +106,7 @@ class TensorFlowWorkload:
         """TensorFlow, and what its devices are."""
         cpus = cpus_of(self.cluster)
         gpus = len(self.cluster.devices) - sum(d.kind == "cpu" for d in self.cluster.devices)
-        parts = [f"{cpus} logical CPU{'s' * (cpus != 1)} that share {cores_here()} threads"]
+        parts = [f"{cpus} logical CPU{'s' * (cpus != 1)} that share {cpu_cores()} threads"]
         return f"{self.model.runtime}: {', '.join(parts + ([f'{gpus} GPUs'] if gpus else []))}"
 
     def placement(self, plan: OperatorPlan) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from placewright.capturing.kernel_memory import WORKSPACE
 from placewright.capturing.program_calls import RECURRENT, materialise, resolve_target
 from placewright.errors import InputError
 from placewright.graph.graph import Graph, Operator, TensorSpec
@@ -30,9 +31,6 @@ from placewright.runtime.step.partition import partition
 from placewright.runtime.step.sequence import compile_share
 from placewright.runtime.step.shares import shares
 from placewright.runtime.timers import timer_of
-
-WORKSPACE = 3
-"""Position among the results of a recurrent layer."""
 
 
 def isolated_seconds(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from placewright.capturing.files.model_file import module_of
+from placewright.capturing.files.model_file import distinct_names, module_of, reader_groups
 from placewright.capturing.files.onnx_graph import capture_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from tests.capturing.files.models import branching, save, weight
@@ -131,3 +131,16 @@ def test_a_package_that_is_not_installed_is_named(
 def test_module_paths(name: str, module: str) -> None:
     """Module paths."""
     assert module_of(name) == module
+
+
+def test_names_are_made_distinct() -> None:
+    """In order, past names that look like numbered ones, and without looking at all of them."""
+    given = ["x", "x", "x#2", "y", "x", "x#2"]
+    assert distinct_names(given) == ["x", "x#2", "x#2#2", "y", "x#3", "x#2#3"]
+    assert len(set(distinct_names(["x"] * 100_000))) == 100_000
+
+
+def test_readers_of_constants_are_grouped() -> None:
+    """Groups that share an operator are one; a single reader is in none."""
+    readers = [("w", ["a", "b"]), ("v", ["c"]), ("u", ["d", "e"]), ("t", ["b", "d"])]
+    assert reader_groups(readers) == dict.fromkeys("abde", "t")

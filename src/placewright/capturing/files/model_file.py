@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Runtime = Literal["onnxruntime", "openvino"]
 
 Array = np.ndarray[Any, Any]
+
+SHARED_BYTES = 1 << 20
+"""From this size on, a constant that several operators read keeps them on one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,32 @@ def module_of(name: str) -> str:
         if part and "::" not in part:
             path = part if not path or part.startswith(f"{path}.") else f"{path}.{part}"
     return path
+
+
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """Names that are there already get a number: names are the identity of operators."""
+    taken: set[str] = set()
+    counts: dict[str, int] = {}
+    found = []
+    for name in names:
+        distinct = name
+        while distinct in taken:
+            counts[name] = counts.get(name, 1) + 1
+            distinct = f"{name}#{counts[name]}"
+        taken.add(distinct)
+        found.append(distinct)
+    return found
+
+
+def reader_groups(readers: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
+    """Operator -> group, for those that read a constant together.
+
+    `readers`: by constant, the operators that read it; groups that share an operator are one.
+    """
+    group: dict[str, str] = {}
+    for name, together in readers:
+        if len(together) > 1:
+            known = {group[reader] for reader in together if reader in group}
+            group = {reader: name if own in known else own for reader, own in group.items()}
+            group |= dict.fromkeys(together, name)
+    return group

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from placewright.capturing.files.model_file import distinct_names
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 
 CONTROL = "an operator with a graph of its own"
@@ -126,13 +127,8 @@ def _refuse_control_flow(nodes: Iterable[Any], path: Path) -> None:
 
 def _name_nodes(graph: Any) -> None:
     """Give nodes without a name, or with another's, one of their own."""
-    taken: set[str] = set()
-    for node in graph.node:
-        name = node.name or f"{node.op_type}:{node.output[0]}"
-        count = 2
-        while name in taken:
-            name, count = f"{node.name or node.op_type}#{count}", count + 1
-        taken.add(name)
+    given = (node.name or f"{node.op_type}:{node.output[0]}" for node in graph.node)
+    for node, name in zip(graph.node, distinct_names(given), strict=True):
         node.name = name
 
 

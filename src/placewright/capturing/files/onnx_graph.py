@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from placewright.capturing.files.formulas import flops
-from placewright.capturing.files.model_file import InputSpec, ModelFile, module_of
+from placewright.capturing.files.model_file import (
+    SHARED_BYTES,
+    InputSpec,
+    ModelFile,
+    module_of,
+    reader_groups,
+)
 from placewright.capturing.files.onnx_file import read_onnx
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
-
-SHARED_BYTES = 1 << 20
-"""From this size on, a weight that several operators read keeps them on one device."""
 
 
 def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
@@ -82,17 +85,11 @@ class _Values:
 
     def _groups(self) -> dict[str, str]:
         """Node -> group, for those that read one large weight together."""
-        group: dict[str, str] = {}
-        for name, readers in self.readers.items():
-            placed = [reader for reader in readers if reader not in self.constant_nodes]
-            if len(placed) < 2 or self.weights.get(name, 0) < SHARED_BYTES:
-                continue
-            known = {group[reader] for reader in placed if reader in group}
-            for reader, old in list(group.items()):
-                if old in known:
-                    group[reader] = name
-            group |= dict.fromkeys(placed, name)
-        return group
+        return reader_groups(
+            (name, [reader for reader in readers if reader not in self.constant_nodes])
+            for name, readers in self.readers.items()
+            if self.weights.get(name, 0) >= SHARED_BYTES
+        )
 
     def size(self, name: str) -> int:
         shape, dtype = self.types[name]

@@ -11,21 +11,26 @@ from typing import Any
 import numpy as np
 
 from placewright.capturing.files.formulas import flops
-from placewright.capturing.files.model_file import InputSpec, ModelFile, module_of
+from placewright.capturing.files.model_file import (
+    SHARED_BYTES,
+    InputSpec,
+    ModelFile,
+    distinct_names,
+    module_of,
+    reader_groups,
+)
 from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
 
 SCHEME = "openvino:"
+"""Begins models that OpenVINO executes, whatever their format."""
 
 CONTROL = ("If", "Loop", "TensorIterator")
 
 ENDS = ("Parameter", "Constant", "Result")
 
 COPIED = ("f32", "f16", "f64", "i8", "i16", "i32", "i64", "u8", "boolean")
-
-SHARED_BYTES = 1 << 20
-"""From this size on, a constant that several operators read keeps them on one device."""
 
 
 def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
@@ -208,13 +213,9 @@ def _check(model: Any, ordered: list[Any], source: str) -> None:
 
 
 def _name_nodes(ordered: list[Any]) -> None:
-    """Friendly names are the identity: give those that are there twice a number."""
-    taken: set[str] = set()
-    for node in ordered:
-        name, count = node.get_friendly_name(), 2
-        while name in taken:
-            name, count = f"{node.get_friendly_name()}#{count}", count + 1
-        taken.add(name)
+    """Give nodes with a friendly name that another one has a name of their own."""
+    names = distinct_names(node.get_friendly_name() for node in ordered)
+    for node, name in zip(ordered, names, strict=True):
         if name != node.get_friendly_name():
             node.set_friendly_name(name)
 
@@ -273,17 +274,12 @@ def _readers(port: Any) -> list[str]:
 
 def _groups(ordered: list[Any], constant: set[str]) -> dict[str, str]:
     """Operator -> group, for those that read one constant together that is not copied."""
-    group: dict[str, str] = {}
-    for node in ordered:
-        name = node.get_friendly_name()
-        if name not in constant or _can_be_copied(node):
-            continue
-        placed = sorted({r for port in node.outputs() for r in _readers(port)} - constant)
-        if len(placed) > 1:
-            known = {group[reader] for reader in placed if reader in group}
-            group = {r: name if g in known else g for r, g in group.items()}
-            group |= dict.fromkeys(placed, name)
-    return group
+    names = ((node, node.get_friendly_name()) for node in ordered)
+    return reader_groups(
+        (name, sorted({r for port in node.outputs() for r in _readers(port)} - constant))
+        for node, name in names
+        if name in constant and not _can_be_copied(node)
+    )
 
 
 def _shape(port: Any) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from placewright.capturing.files.openvino_graph import reason
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.threads import threads_of
+from placewright.runtime.model_files.timing import threads_of
 
 PRECISIONS = ("f32", "bf16", "f16")
 
@@ -95,9 +95,8 @@ def hetero_of(cluster: Cluster) -> tuple[str, dict[str, Any]]:
 
 
 def _text(value: object) -> str:
-    return (
-        {True: "YES", False: "NO"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    """As OpenVINO's properties spell it."""
+    return ("YES" if value else "NO") if isinstance(value, bool) else str(value)
 
 
 def compile_alone(file: ModelFile, device: Device, **properties: Any) -> Any:

@@ -16,9 +16,7 @@ from placewright.errors import UnsupportedError
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.hetero import HeteroModel, compile_alone, hetero_of, open_core
-
-RUNS, WARM_UP, LONGEST_S = 40, 3, 2.0
-"""Measured inferences, those before them, and seconds after which no further one starts."""
+from placewright.runtime.model_files.timing import LEAST, LONGEST_S, RUNS, WARM_UP, run_seconds
 
 CHAIN, SMALL, LARGE = 8, 1 << 10, 1 << 19
 """Changes of device in the model that measures one, and elements that it passes on."""
@@ -108,21 +106,14 @@ def _counters(request: Any, inputs: list[Array], runs: int) -> dict[str, float]:
 def _affordable(request: Any, inputs: list[Array]) -> int:
     """Infer until `RUNS` or `LONGEST_S`, at least three times; how often."""
     began, runs = time.perf_counter(), 0
-    while runs < RUNS and (runs < 3 or time.perf_counter() - began < LONGEST_S):
+    while runs < RUNS and (runs < LEAST or time.perf_counter() - began < LONGEST_S):
         request.infer(inputs)
         runs += 1
     return runs
 
 
 def _times(request: Any, inputs: list[Array]) -> list[float]:
-    found: list[float] = []
-    while len(found) < WARM_UP + RUNS:
-        if len(found) >= WARM_UP + 3 and sum(found) > LONGEST_S:
-            break
-        began = time.perf_counter()
-        request.infer(inputs)
-        found.append(time.perf_counter() - began)
-    return found[WARM_UP:]
+    return run_seconds(lambda: request.infer(inputs))
 
 
 def _kernel_names(compiled: Any, file: ModelFile) -> Mapping[str, str]:

@@ -26,7 +26,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError, UnsupportedError
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.onnx_parts import Part, parts_of, sub_model, write_sub_model
-from placewright.runtime.model_files.threads import threads_of
+from placewright.runtime.model_files.timing import threads_of
 from placewright.runtime.scratch import Scratch
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
-from placewright.capturing.files.model_file import Array, ModelFile
+from placewright.capturing.files.model_file import ModelFile
 from placewright.errors import RunError
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files.onnx_sessions import open_session, whole_model
+from placewright.runtime.model_files.timing import WARM_UP, run_seconds
 from placewright.runtime.scratch import Scratch
-
-RUNS, WARM_UP, LONGEST_S = 40, 3, 2.0
-"""Measured runs, runs before them, and seconds after which no further one starts."""
 
 KERNEL = "_kernel_time"
 
@@ -32,13 +28,13 @@ def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
 
     Raises `UnsupportedError`: ONNX Runtime does not take the model.
     """
-    inputs = file.random_inputs()
+    inputs = dict(file.random_inputs())
     with Scratch() as folder:
         prefix = str(Path(folder) / "profile")
         session = open_session(
             whole_model(file), file.source, threads=threads, optimise=False, profile=prefix
         )
-        _run_times(session, file, inputs)
+        run_seconds(lambda: session.run(list(file.outputs), inputs))
         times = _by_node(Path(session.end_profiling()))
     alike: dict[str, list[float]] = {}  # one that was disturbed is corrected by those like it
     for op in file.graph.operators:
@@ -57,19 +53,8 @@ def operator_seconds(file: ModelFile, threads: int) -> FloatArray:
 def whole_seconds(file: ModelFile, threads: int) -> float:
     """Median seconds of the unplaced, optimised model."""
     session = open_session(whole_model(file), file.source, threads=threads)
-    return median(_run_times(session, file, file.random_inputs()))
-
-
-def _run_times(session: Any, file: ModelFile, inputs: Mapping[str, Array]) -> list[float]:
-    """Seconds of runs after the warm-up: at least three."""
-    found: list[float] = []
-    while len(found) < WARM_UP + RUNS:
-        if len(found) >= WARM_UP + 3 and sum(found) > LONGEST_S:
-            break
-        began = time.perf_counter()
-        session.run(list(file.outputs), dict(inputs))
-        found.append(time.perf_counter() - began)
-    return found[WARM_UP:]
+    inputs = dict(file.random_inputs())
+    return median(run_seconds(lambda: session.run(list(file.outputs), inputs)))
 
 
 def _by_node(path: Path) -> dict[str, list[float]]:
