@@ -181,11 +181,14 @@ def _written(file: int, packet: bytes) -> bool:
 def payload_bytes(packet: bytes) -> int:
     """Bytes that an application sent: the packet without its IP and TCP or UDP headers."""
     ip = (packet[HEADER] & 15) * 4
-    size = len(packet) - HEADER - ip
-    protocol = packet[HEADER + 9]
-    if protocol == _TCP:
-        return size - (packet[HEADER + ip + 12] >> 4) * 4
-    return size - 8 if protocol == _UDP else size
+    size, protocol = len(packet) - HEADER - ip, packet[HEADER + 9]
+    # Of a datagram in fragments only the first has its header: behind it the offset is not 0.
+    if (packet[HEADER + 6] & 0x1F) << 8 | packet[HEADER + 7]:
+        return size
+    header = 8 if protocol == _UDP else 0
+    if protocol == _TCP and size > 12:  # else it is cut off before its length
+        header = (packet[HEADER + ip + 12] >> 4) * 4
+    return max(0, size - header)
 
 
 def with_congestion_mark(packet: bytes) -> bytes | None:
