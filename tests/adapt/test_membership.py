@@ -12,14 +12,14 @@ from placewright.errors import InputError, RunError, WorkerError
 ERROR = WorkerError("no answer in time")
 
 
-def asking(reachable: Callable[[Sequence[str]], Collection[str]]) -> Membership:
+def membership(reachable: Callable[[Sequence[str]], Collection[str]]) -> Membership:
     """Of four devices; the function says which of those it is given can talk to each other."""
     return Membership(("d", "a", "c", "b"), reachable, rejoin_every=5)
 
 
 def members_among(reached: set[str]) -> Membership:
     """One whose devices in the set, which may change, can talk to each other."""
-    return asking(lambda names: reached & set(names))
+    return membership(lambda names: reached & set(names))
 
 
 def test_the_dead_and_the_unreached_are_lost() -> None:
@@ -62,7 +62,7 @@ def test_the_error_after_all_workers_died_names_the_cause() -> None:
         raise RunError(f"taken down: {', '.join(names)}")
 
     with pytest.raises(RunError, match="taken down: d, a, c, b"):
-        asking(down).strike(set("abcd"), ERROR, 1)
+        membership(down).strike(set("abcd"), ERROR, 1)
 
 
 def test_rejoined_workers_are_suspected_where_no_other_is_lost() -> None:

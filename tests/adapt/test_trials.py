@@ -19,7 +19,7 @@ MOST_STEPS = int(SuccessiveElimination.most_steps)
 TURN_S = SuccessiveElimination.turn_s
 
 
-def played(
+def run_trials(
     trials: SuccessiveElimination, step_s: Callable[[int, int], float], remaining: float = math.inf
 ) -> list[int]:
     """The plan in force at every step of whole trials; `step_s` of (plan, step)."""
@@ -63,7 +63,7 @@ def test_without_noise_the_fastest_wins(seconds: list[float]) -> None:
         cold = last[-3:].count(plan) < WARM_UP_STEPS + 1
         return seconds[plan] * (5.0 if cold else 1.0)
 
-    played(trials, step_s)
+    run_trials(trials, step_s)
     assert seconds[trials.best] <= (1 + INDIFFERENT) * min(seconds)
 
 
@@ -87,7 +87,9 @@ def test_it_ends_within_three_percent_of_the_best(
     for _ in range(runs):
         seconds = step_s * (1.0 + rng.permutation(gaps))
         trials, noise = SuccessiveElimination(len(gaps)), machine.noise(rng, 2000)
-        at = np.asarray(played(trials, lambda plan, step, s=seconds, f=noise: s[plan] * f[step]))
+        at = np.asarray(
+            run_trials(trials, lambda plan, step, s=seconds, f=noise: s[plan] * f[step])
+        )
         moves = np.count_nonzero(np.diff(at)) + (trials.best != at[-1])
         cold = WARM_UP_STEPS * step_s / 3 * moves
         cost += (np.sum(seconds[at] - step_s) + MOVE_S * moves + cold) / step_s / runs
@@ -98,7 +100,7 @@ def test_it_ends_within_three_percent_of_the_best(
 
 def test_a_plan_far_behind_has_one_turn() -> None:
     """Twice as slow as the best: no second round for it; with one plan left the trials end."""
-    at = played(SuccessiveElimination(2), lambda plan, step: 1.0 + plan)
+    at = run_trials(SuccessiveElimination(2), lambda plan, step: 1.0 + plan)
     assert at == [0] * (len(at) // 2) + [1] * (len(at) // 2)
     assert len(at) == 2 * (WARM_UP_STEPS + LEAST_STEPS)
 
@@ -106,14 +108,14 @@ def test_a_plan_far_behind_has_one_turn() -> None:
 def test_short_steps_have_longer_turns() -> None:
     """Turns last `TURN_S`, within the least and the most steps."""
     for step_s, steps in ((1e-3, MOST_STEPS), (0.25, round(TURN_S / 0.25)), (3.0, LEAST_STEPS)):
-        at = played(SuccessiveElimination(2), lambda plan, step, s=step_s: s * (1 + plan))
+        at = run_trials(SuccessiveElimination(2), lambda plan, step, s=step_s: s * (1 + plan))
         assert at.count(0) == WARM_UP_STEPS + steps
 
 
 def test_a_tie_stays_with_the_plan_in_force() -> None:
     """Equal plans: no move after the last turn, and none at all to one that is ahead by a hair."""
     trials = SuccessiveElimination(3)
-    at = played(trials, lambda plan, step: 1.0 - 0.002 * plan)
+    at = run_trials(trials, lambda plan, step: 1.0 - 0.002 * plan)
     assert trials.best == at[-1]
     assert len(at) <= 3 * (ROUNDS * LEAST_STEPS + WARM_UP_STEPS)
 
@@ -122,7 +124,7 @@ def test_a_short_run_stops_trying() -> None:
     """What another round may gain shrinks with the steps that are left."""
     noise = Machine(0.1).noise(np.random.default_rng(3), 2000)
     lengths = [
-        len(played(SuccessiveElimination(3), lambda p, at: (1 + 0.03 * p) * noise[at], steps))
+        len(run_trials(SuccessiveElimination(3), lambda p, at: (1 + 0.03 * p) * noise[at], steps))
         for steps in (30, 300, math.inf)
     ]
     assert lengths == sorted(lengths)
@@ -132,14 +134,14 @@ def test_a_short_run_stops_trying() -> None:
 def test_a_machine_that_slows_down_favours_no_plan() -> None:
     """Plans 4 % apart while steps become half as long again: both orders even it out."""
     trials = SuccessiveElimination(2)
-    played(trials, lambda plan, step: (1.04 - 0.04 * plan) * (1 + step / 200))
+    run_trials(trials, lambda plan, step: (1.04 - 0.04 * plan) * (1 + step / 200))
     assert trials.best == 1
 
 
 def test_going_on_costs_no_migration() -> None:
     """A round begins with the plan that the last one ended with, if it is left."""
     noise = Machine(0.05).noise(np.random.default_rng(5), 2000)
-    at = played(SuccessiveElimination(3), lambda plan, step: noise[step])
+    at = run_trials(SuccessiveElimination(3), lambda plan, step: noise[step])
     rounds = math.ceil(len(at) / (3 * LEAST_STEPS + 2 * WARM_UP_STEPS))
     assert np.count_nonzero(np.diff(at)) <= 2 * rounds
 
@@ -149,7 +151,9 @@ def test_a_disturbance_ends_it_and_does_not_count() -> None:
     trials = SuccessiveElimination(2)
     noise = Machine(0.05, bursts=0.0).noise(np.random.default_rng(2), 2000)
     begins = 2 * WARM_UP_STEPS + 2 * LEAST_STEPS + 1
-    at = played(trials, lambda p, step: (1 + 0.01 * p) * noise[step] * (1 + (step >= begins) / 2))
+    at = run_trials(
+        trials, lambda p, step: (1 + 0.01 * p) * noise[step] * (1 + (step >= begins) / 2)
+    )
     assert trials.disturbed
     assert len(at) == begins + LEAST_STEPS - 1
     assert trials.times.median_s(trials.best) == pytest.approx(1.0, rel=0.1)

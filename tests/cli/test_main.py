@@ -70,7 +70,7 @@ def test_every_verb_has_the_common_options(verb: str, capsys: pytest.CaptureFixt
 
 
 def test_documented_verbs_are_the_verbs() -> None:
-    """docs/reference/cli.md speaks of every verb."""
+    """docs/reference/cli.md describes every verb."""
     text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for verb in verbs():
         assert f"`placewright {verb}" in text

@@ -87,7 +87,7 @@ def test_a_kept_plan_simulates_to_its_value(
 def test_infeasible_exits_with_3_and_the_excess(
     crowded_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To plan it, and to play a plan of it."""
+    """For planning, and for simulating a plan."""
     output = run_cli(capsys, "operators", "plan", crowded_file)
     assert output.code == 3
     assert re.search(r"[34] bytes", output.err)

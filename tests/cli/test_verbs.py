@@ -95,7 +95,7 @@ def test_an_incomplete_plan_file_is_shown(
 
 
 def test_show_refuses_unknown_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list and a stranger's JSON are no documents of ours; a hurt plan names its field."""
+    """Lists and unknown JSON are refused; an invalid plan names its field."""
     for text, message in (
         ("[1]", "its top is a list"),
         ('{"a": 1}', "its keys: a"),
@@ -134,7 +134,7 @@ def test_a_saved_page_takes_candidates_without_an_outcome(
 
 
 def test_a_saved_page_escapes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A plan file from a stranger cannot bring a script along."""
+    """A plan file from elsewhere cannot inject a script."""
     evil = "<script>alert(1)</script>"
     span = {"op": evil, "device": evil, "start_s": 0, "end_s": 1}
     plan = {"placement": {evil: evil}, "devices": [evil], "schedule": [span]}

@@ -34,7 +34,7 @@ SPLIT = tiny([[3.0, 4.0], [3.0, 4.0]], [(0, 0.0, []), (1, 0.0, [])])
 """Alone 6 s on the first device; on both 4 s, without interference."""
 
 
-def slowed(times: float) -> InterferenceProfile:
+def with_interference(times: float) -> InterferenceProfile:
     """Interference makes everything so many times slower."""
     together = SPLIT.replace(compute_s=times * SPLIT.compute_s)
     return InterferenceProfile(SPLIT, together, np.full(SPLIT.m, times))
@@ -50,7 +50,7 @@ def test_auto_weighs_interference_against_one_device(
     times: float, value: float, devices: int
 ) -> None:
     """A split is valued with interference, one device without."""
-    found = results_of(slowed(times), "auto")[0]
+    found = results_of(with_interference(times), "auto")[0]
     assert found.value == pytest.approx(value)
     assert len(set(found.plan.placement.tolist())) == devices
 
@@ -68,7 +68,7 @@ def test_a_plan_from_a_file_is_judged_by_its_kind(tmp_path: Path) -> None:
     """Whatever it was made for."""
     for planner, value in (("only:dev0", 6.0), ("exact", 8.0)):
         path = solve(SPLIT, planner).save(tmp_path / f"{value}.json")
-        found = judged(slowed(2.0), path)
+        found = judged(with_interference(2.0), path)
         assert found.value == pytest.approx(value)
         assert found.status in (Status.OPTIMAL, Status.FEASIBLE)
 
@@ -129,7 +129,7 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The split is predicted to take 5.6 s, one device 6 s: executed it is the other way round."""
-    known, workers = slowed(1.4), FakeWorkers(engine)
+    known, workers = with_interference(1.4), FakeWorkers(engine)
     monkeypatch.setattr(planning, "measured_interference", lambda *any_workers, **options: known)
     monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
     any_workers: Any = workers
@@ -148,7 +148,7 @@ def test_after_ctrl_c_the_best_predicted_plan_runs_without_trials() -> None:
         def session(self, graph: Any, state: Any) -> Any:
             raise KeyboardInterrupt
 
-    known = slowed(1.4)
+    known = with_interference(1.4)
     results = results_of(known, "auto")
     workers: Any = Pressed()
     assert tried(LOAD, known, results, workers, Listener()).result is results[0]
@@ -159,7 +159,7 @@ def test_after_ctrl_c_the_best_predicted_plan_runs_without_trials() -> None:
 
 def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
     """Those that are left cannot be used: the session has lost one."""
-    known, workers = slowed(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
+    known, workers = with_interference(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
     results = results_of(known, "auto")
     any_workers: Any = workers
     assert tried(LOAD, known, results, any_workers, Listener()).result is results[0]

@@ -107,9 +107,9 @@ def test_an_optimizer_that_workers_cannot_run_is_named() -> None:
     optimizer = torch.optim.LBFGS(model.parameters())
     with pytest.raises(UnsupportedError, match=r"(?s)optimizer LBFGS: .*closure.*AdamW"):
         placewright.Trainer(model, x, TRIO, loss_fn=LOSS, targets=y, optimizer=optimizer)
-    stranger = torch.optim.AdamW(net().parameters())
+    foreign = torch.optim.AdamW(net().parameters())
     with pytest.raises(InputError, match="a parameter that the model does not have"):
-        placewright.Trainer(model, x, TRIO, loss_fn=LOSS, targets=y, optimizer=stranger)
+        placewright.Trainer(model, x, TRIO, loss_fn=LOSS, targets=y, optimizer=foreign)
 
 
 def test_a_bad_batch_is_named_in_four_parts_and_nothing_is_lost() -> None:

@@ -135,8 +135,8 @@ def test_on_one_device_everything_is_critical(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     tensors = [(i, 1.0, [j]) for i in range(n) for j in range(i + 1, n) if rng.random() < 0.3]
     problem = tiny(rng.random((n, 2)).tolist(), tensors)
-    played = judge(problem, OperatorPlan(np.zeros(n, dtype=np.int64)))
-    assert critical_operators(played).all()
+    judgement = judge(problem, OperatorPlan(np.zeros(n, dtype=np.int64)))
+    assert critical_operators(judgement).all()
 
 
 def test_it_prints_itself() -> None:

@@ -103,9 +103,9 @@ def test_views_by_hand() -> None:
     problem = tiny([[1.0, 1.0]] * 5, chain)
     shared = problem.replace(alias_of=[-1, 0, 1, -1])
     assert judge(problem, OperatorPlan([0] * 5)).peak_bytes.tolist() == [16, 0]
-    played = judge(shared, OperatorPlan([0] * 5))
-    assert played.peak_bytes.tolist() == [9, 0]
-    assert played.trace().memory[0].held_bytes.tolist() == [8.0, 8.0, 8.0, 9.0, 1.0, 0.0]
+    simulated = judge(shared, OperatorPlan([0] * 5))
+    assert simulated.peak_bytes.tolist() == [9, 0]
+    assert simulated.trace().memory[0].held_bytes.tolist() == [8.0, 8.0, 8.0, 9.0, 1.0, 0.0]
     away = judge(shared, OperatorPlan([0, 0, 0, 1, 1]))
     assert away.peak_bytes.tolist() == [8, 5]
     received = judge(shared, OperatorPlan([0, 1, 1, 1, 1]))
@@ -160,6 +160,6 @@ def test_impossible_plans_are_errors() -> None:
                 OperatorPlan([0] * 5, [1, 0, 2, 3, 4], Dispatch.IN_ORDER),
             )
     refused = named_instances()["unsupported"]
-    for play in (Judge(refused), lambda plan: judge(refused, plan)):
+    for judge_plan in (Judge(refused), lambda plan: judge(refused, plan)):
         with pytest.raises(InfeasibleError, match="'op2' cannot run on 'dev1'"):
-            play(OperatorPlan([0, 1, 1, 0]))
+            judge_plan(OperatorPlan([0, 1, 1, 0]))

@@ -8,13 +8,13 @@ from typing import Any
 CLOSE = 1e-9
 
 
-def assert_valid_schedule(p: Any, placement: Any, played: Any) -> None:
+def assert_valid_schedule(p: Any, placement: Any, judgement: Any) -> None:
     """Every operator once, on one device at a time, after its inputs; channels one at a time.
 
-    `played` has ``op_start_s``, ``op_end_s`` and ``transfers`` (tensor, source, target,
+    `judgement` has ``op_start_s``, ``op_end_s`` and ``transfers`` (tensor, source, target,
     start_s, end_s), of which nothing is believed.
     """
-    start, end = played.op_start_s.tolist(), played.op_end_s.tolist()
+    start, end = judgement.op_start_s.tolist(), judgement.op_end_s.tolist()
     assert len(start) == len(end) == p.n
     scale = max([1.0, *end])
     for i in range(p.n):
@@ -22,7 +22,7 @@ def assert_valid_schedule(p: Any, placement: Any, played: Any) -> None:
         assert abs(end[i] - start[i] - p.compute_s[i, placement[i]]) <= CLOSE * scale
     for d in range(p.m):
         _assert_apart([(start[i], end[i]) for i in range(p.n) if placement[i] == d], scale)
-    moves = _moves(p, played, scale)
+    moves = _moves(p, judgement, scale)
     _assert_inputs_first(p, placement, start, end, moves, scale)
     if p.overlap == "serial":
         spans = list(zip(start, end, strict=True)) + [span[:2] for span in moves.values()]
@@ -32,9 +32,9 @@ def assert_valid_schedule(p: Any, placement: Any, played: Any) -> None:
             _assert_apart([span[:2] for span in moves.values() if span[2] == x], scale)
 
 
-def _moves(p: Any, played: Any, scale: float) -> dict[tuple[int, int], tuple[float, float, int]]:
+def _moves(p: Any, judgement: Any, scale: float) -> dict[tuple[int, int], tuple[float, float, int]]:
     """(start, end, channel) by (tensor, target); each once, each as long as its link says."""
-    t = played.transfers
+    t = judgement.transfers
     moves: dict[tuple[int, int], tuple[float, float, int]] = {}
     for k, a, b, from_s, until_s in zip(
         t.tensor.tolist(), t.source.tolist(), t.target.tolist(),

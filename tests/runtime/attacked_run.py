@@ -19,7 +19,7 @@ from tests.runtime.chain import answer, diamond
 DUO = Cluster((Device("a"), Device("b")), name="duo")
 
 
-def lead(folder: Path) -> dict[str, object]:
+def coordinate(folder: Path) -> dict[str, object]:
     """Two sessions, one before and one during the attack; rank 0 and where its store listens."""
     graph, state = diamond()
     equal = []
@@ -40,6 +40,6 @@ def lead(folder: Path) -> dict[str, object]:
 
 if __name__ == "__main__":
     if is_coordinator():
-        print(json.dumps(lead(Path(sys.argv[1]))))
+        print(json.dumps(coordinate(Path(sys.argv[1]))))
     else:
         serve()

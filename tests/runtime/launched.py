@@ -26,7 +26,7 @@ DUO = Cluster(
 )
 
 
-def lead(other: Path) -> dict[str, object]:
+def coordinate(other: Path) -> dict[str, object]:
     """What rank 0 saw."""
     graph, state = diamond()
     report: dict[str, object] = {}
@@ -69,7 +69,7 @@ def worker_of(agent: int) -> int:
 def main(other: Path) -> None:
     """Every rank."""
     if is_coordinator():
-        print(json.dumps(lead(other)))
+        print(json.dumps(coordinate(other)))
     else:
         other.write_text(str(os.getpid()))
         serve()

@@ -10,7 +10,7 @@ from placewright.testbed.teardown import owner_events, still_needed
 from tests.testbed.conftest import Start
 
 
-def speaks(files: tuple[int, ...], patience_s: float = 0.0) -> bool:
+def readable(files: tuple[int, ...], patience_s: float = 0.0) -> bool:
     """Whether one of them has become readable."""
     return bool(select.select(files, (), (), patience_s)[0])
 
@@ -23,17 +23,17 @@ def test_ends_and_changes_are_events_until_the_last_owner_ends(empty: Record, st
     bed.write()
     looks = owner_events(bed.folder)
     files = next(looks)
-    assert not speaks(files)
+    assert not readable(files)
     replace(bed, owners=owners).write()
-    assert speaks(files)
+    assert readable(files)
     files = next(looks)
-    assert not speaks(files)
+    assert not readable(files)
     first.kill()
-    assert speaks(files, 20)
+    assert readable(files, 20)
     files = next(looks)
-    assert (len(files), speaks(files)) == (2, False)
+    assert (len(files), readable(files)) == (2, False)
     second.kill()
-    assert speaks(files, 20)
+    assert readable(files, 20)
     assert next(looks, None) is None
     assert not bed.folder.exists()
 
@@ -48,6 +48,6 @@ def test_a_kept_testbed_has_no_end_event(empty: Record, start: Start) -> None:
     bed.joined(Process.this(), keep=True).write()
     owner.kill()
     owner.wait()
-    assert not speaks(files := next(looks))
+    assert not readable(files := next(looks))
     assert (len(files), still_needed(bed.folder)) == (1, empty)
     looks.close()

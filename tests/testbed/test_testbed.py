@@ -178,16 +178,16 @@ def test_two_testbeds_do_not_meet(up: Up) -> None:
 
 def test_foreign_namespaces_are_kept(duo: Testbed) -> None:
     """A namespace and a group with a name like ours outlive `down`."""
-    stranger = f"{duo.record.id}-stranger"
-    group = duo.trees.cpu / stranger
-    subprocess.run(["ip", "netns", "add", stranger], check=True)
+    foreign = f"{duo.record.id}-foreign"
+    group = duo.trees.cpu / foreign
+    subprocess.run(["ip", "netns", "add", foreign], check=True)
     group.mkdir()
     try:
         duo.down()
-        assert own_traces(duo) == {f"/run/netns/{stranger}", str(group)}
+        assert own_traces(duo) == {f"/run/netns/{foreign}", str(group)}
     finally:
         group.rmdir()
-        subprocess.run(["ip", "netns", "del", stranger], check=True)
+        subprocess.run(["ip", "netns", "del", foreign], check=True)
 
 
 def test_devices_without_a_link_cannot_talk(up: Up) -> None:

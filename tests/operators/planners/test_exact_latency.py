@@ -45,14 +45,14 @@ def test_no_placement_is_shorter(calls: int, alike: bool, groups: bool) -> None:
         except InfeasibleError:
             assert best_latency(p) == float("inf")
             continue
-        played = judge(p, plan)
+        judgement = judge(p, plan)
         best = best_latency(p)
-        assert played.feasible
+        assert judgement.feasible
         assert proposal.bound <= best * (1 + 1e-12)
-        assert played.value >= best * (1 - 1e-12)
+        assert judgement.value >= best * (1 - 1e-12)
         if not proposal.note:
-            assert proposal.bound == played.value
-            assert played.value == pytest.approx(best, rel=1e-12)
+            assert proposal.bound == judgement.value
+            assert judgement.value == pytest.approx(best, rel=1e-12)
             proofs += 1
     assert proofs > 15
 

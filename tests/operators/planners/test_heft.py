@@ -93,10 +93,10 @@ def test_the_judge_agrees_with_the_schedule() -> None:
         setup = set_up(problem)
         place, start, end = schedule(setup, HEFT.sequence(Tables(setup)))
         plan = scheduled_plan(problem, place, start, end)
-        played = judge(problem, plan)
+        judgement = judge(problem, plan)
         assert plan.dispatch is Dispatch.IN_ORDER
-        assert played.op_start_s.tolist() == start.tolist()
-        assert played.op_end_s.tolist() == end.tolist()
+        assert judgement.op_start_s.tolist() == start.tolist()
+        assert judgement.op_end_s.tolist() == end.tolist()
 
 
 def test_means_leave_out_the_link_to_oneself() -> None:

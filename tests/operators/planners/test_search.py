@@ -74,9 +74,9 @@ def test_the_decoder_is_the_judge(links: Links) -> None:
             sequence, place, moves=300, heat=0.5, seed=seed
         )
         plan = OperatorPlan(found.place, found.sequence, Dispatch.IN_ORDER)
-        played = judge(problem, plan)
-        assert played.value == found.value_s
-        assert_valid_schedule(problem, plan.placement, played)
+        judgement = judge(problem, plan)
+        assert judgement.value == found.value_s
+        assert_valid_schedule(problem, plan.placement, judgement)
 
 
 @pytest.mark.parametrize("links", Links)
@@ -116,7 +116,7 @@ def test_channels_are_what_a_fresh_decoding_gives() -> None:
 
 
 def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
-    """A random placement, decoded in the order in which it is played."""
+    """A random placement, decoded in the order of its simulation."""
     place = random_placement(problem, np.random.default_rng(0))
     sequence = start_order(judge(problem, OperatorPlan(place)))
     orders = OrderSearch(problem, groups_of(problem))

@@ -13,7 +13,7 @@ import numpy as np
 from placewright.operators.problem import OperatorProblem
 
 
-class Played(NamedTuple):
+class QueueOutcome(NamedTuple):
     """Start and end of every operator, and the end of the last one, in seconds or ticks."""
 
     start: list[float]
@@ -21,7 +21,7 @@ class Played(NamedTuple):
     value: float
 
 
-def play(problem: OperatorProblem, placement: Sequence[int]) -> Played:
+def simulate_queues(problem: OperatorProblem, placement: Sequence[int]) -> QueueOutcome:
     """Every event, also one that is due at once, goes through one heap by (time, counter)."""
     return _Play(problem, list(placement)).run()
 
@@ -57,14 +57,14 @@ class _Play:
             self.busy[d] = True
             self.due(now, "granted", self.queue[d].popleft())
 
-    def run(self) -> Played:
+    def run(self) -> QueueOutcome:
         for i in range(self.p.n):
             if self.missing[i] == 0:
                 self.due(0.0, "ready", i)
         while self.heap:
             now, _, kind, what = heapq.heappop(self.heap)
             getattr(self, kind)(now, what)
-        return Played(self.start, self.end, max(self.end))
+        return QueueOutcome(self.start, self.end, max(self.end))
 
     def ready(self, now: float, i: int) -> None:
         self.queue[self.place[i]].append(i)

@@ -15,7 +15,7 @@ from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Queues
 from placewright.planning.solving import solve
-from tests.operators.simulation.queue_reference import placements, play
+from tests.operators.simulation.queue_reference import placements, simulate_queues
 
 
 def queued(seed: int, *, ticks: bool, n: int = 14) -> OperatorProblem:
@@ -52,7 +52,7 @@ def test_the_judge_equals_the_reference(ticks: bool) -> None:
         values, over = evaluate_many(problem, rows)
         assert not over.any()
         for place, value in zip(rows, values, strict=True):
-            expected, found = play(problem, place), one(OperatorPlan(place))
+            expected, found = simulate_queues(problem, place), one(OperatorPlan(place))
             second = problem.ticks_per_s or 1.0
             assert (found.op_start_s * second).tolist() == pytest.approx(expected.start, rel=1e-15)
             assert found.op_end_s.tolist() == [x / second for x in expected.end]

@@ -64,7 +64,7 @@ class Engine:
 def test_latencies_may_change_while_a_variant_is_loaded() -> None:
     """The policy sees the variants that are served, not one that is being loaded."""
 
-    async def play() -> tuple[int, int]:
+    async def run_changes() -> tuple[int, int]:
         engine = Engine()
         dispatcher = Dispatcher(
             [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
@@ -84,13 +84,13 @@ def test_latencies_may_change_while_a_variant_is_loaded() -> None:
         await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
         return during[0], dispatcher.service.variants
 
-    assert asyncio.run(play()) == (2, 3)
+    assert asyncio.run(run_changes()) == (2, 3)
 
 
 def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() -> None:
     """Its row waits again and is computed once more; no time of an empty batch is noted."""
 
-    async def play() -> tuple[int, list[int]]:
+    async def run_changes() -> tuple[int, list[int]]:
         engine = Engine()
         dispatcher = Dispatcher(
             [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
@@ -113,13 +113,13 @@ def test_an_answer_of_a_server_that_is_lost_in_the_same_turn_is_not_counted() ->
         served = await asyncio.wait_for(row.done, 30)
         return served.attempts, noted
 
-    assert asyncio.run(play()) == (2, [1])
+    assert asyncio.run(run_changes()) == (2, [1])
 
 
 def test_a_server_that_is_restarted_while_a_variant_is_loaded_serves_it_too() -> None:
     """It comes up with the variant, before anybody knows its latencies."""
 
-    async def play() -> bool:
+    async def run_changes() -> bool:
         engine = Engine()
         dispatcher = Dispatcher(
             [family(matmuls=(0, 0))], lambda s: start(RequestPlan("edf"), s), engine=engine
@@ -138,7 +138,7 @@ def test_a_server_that_is_restarted_while_a_variant_is_loaded_serves_it_too() ->
         await fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
         return bool(np.isfinite(dispatcher.service.latency_s[:, 2, 1]).all())
 
-    assert asyncio.run(play())
+    assert asyncio.run(run_changes())
 
 
 def test_requests_wait_for_a_server_that_is_started_again() -> None:
@@ -163,7 +163,7 @@ def test_requests_wait_for_a_server_that_is_started_again() -> None:
         (row,) = dispatcher.submit(0, rows, Needs(deadline_s), time.monotonic())
         return await asyncio.wait_for(row.done, 30)
 
-    async def play() -> tuple[int, list[str]]:
+    async def run_changes() -> tuple[int, list[str]]:
         started.set()
         watching = asyncio.create_task(dispatcher.watch())
         await fleet.add_server("a")
@@ -191,4 +191,4 @@ def test_requests_wait_for_a_server_that_is_started_again() -> None:
         [family(matmuls=(0, 0))], lambda s: start(RequestPlan("rolling"), s), engine=Own()
     )
     fleet = dispatcher.fleet
-    assert asyncio.run(play()) == (1, ["no-server", "no-server"])
+    assert asyncio.run(run_changes()) == (1, ["no-server", "no-server"])

@@ -73,7 +73,7 @@ class Run:
 
     process: subprocess.Popen[str]
     folder: Path
-    lead: int
+    coordinator_pid: int
     store: tuple[str, int]
 
     def ports(self) -> dict[tuple[str, int], int]:
@@ -84,7 +84,9 @@ class Run:
     def orders(self) -> list[tuple[str, int]]:
         """Where rank 0 listens."""
         return [
-            reachable_address(address) for address, pid in self.ports().items() if pid == self.lead
+            reachable_address(address)
+            for address, pid in self.ports().items()
+            if pid == self.coordinator_pid
         ]
 
     def let_go(self) -> None:
@@ -116,8 +118,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
         while not ready.exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        lead, store = map(int, ready.read_text().split())
-        yield Run(process, tmp_path, lead, ("127.0.0.1", store))
+        pid, store = map(int, ready.read_text().split())
+        yield Run(process, tmp_path, pid, ("127.0.0.1", store))
     finally:
         if process.poll() is None:
             process.terminate()

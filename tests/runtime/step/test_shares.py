@@ -20,6 +20,6 @@ def test_a_share_keeps_the_order_of_the_whole() -> None:
                 every_share = shares(parts, order, processes)
                 for rank, share in enumerate(every_share):
                     steps = [iter(part.steps) for part in share.parts]
-                    played = [next(steps[k]).operator for k in share.turns]
-                    assert played == [i for i in order if processes[placement[i]] == rank]
+                    operators = [next(steps[k]).operator for k in share.turns]
+                    assert operators == [i for i in order if processes[placement[i]] == rank]
                     assert [processes[part.device] for part in share.parts] == [rank] * len(steps)

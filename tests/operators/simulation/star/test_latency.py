@@ -27,18 +27,18 @@ def test_a_call_takes_in_computes_and_brings_out() -> None:
         [[9.0, 1.0], [2.0, 9.0], [3.0, 9.0], [9.0, 1.0], [9.0, 5.0]],
         [(0, 4.0, [1, 2]), (1, 7.0, [2]), (2, 1.5, [3, 4])],
     ).replace(communication="star", host_seconds_per_byte=[1.0, 0.0])
-    played = judge(p, OperatorPlan([1, 0, 0, 1, 1]))
-    assert played.value == 1 + 4 + 2 + 3 + 1.5 + 5
-    assert played.op_start_s.tolist() == [0.0, 5.0, 7.0, 11.5, 11.5]
-    assert played.op_end_s.tolist() == [1.0, 7.0, 10.0, 12.5, 16.5]
-    moves = played.transfers
+    judgement = judge(p, OperatorPlan([1, 0, 0, 1, 1]))
+    assert judgement.value == 1 + 4 + 2 + 3 + 1.5 + 5
+    assert judgement.op_start_s.tolist() == [0.0, 5.0, 7.0, 11.5, 11.5]
+    assert judgement.op_end_s.tolist() == [1.0, 7.0, 10.0, 12.5, 16.5]
+    moves = judgement.transfers
     assert list(zip(moves.tensor, moves.source, moves.target, strict=True)) == [
         (0, HOST, 0),
         (2, 0, HOST),
     ]
     assert moves.start_s.tolist() == [1.0, 10.0]
     assert moves.end_s.tolist() == [5.0, 11.5]
-    assert critical_operators(played).tolist() == [True, True, True, False, True]
+    assert critical_operators(judgement).tolist() == [True, True, True, False, True]
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -48,14 +48,14 @@ def test_a_call_is_busy_from_its_first_transfer_to_its_last(calls: int) -> None:
         p = star_problem(seed, operators=9, accelerators=3, calls=calls)
         plan = OperatorPlan(random_placement(p, np.random.default_rng(seed)))
         try:
-            played = judge(p, plan)
+            judgement = judge(p, plan)
         except InfeasibleError:
             continue
-        trace, moves = played.trace(), played.transfers
+        trace, moves = judgement.trace(), judgement.transfers
         device = np.where(moves.source == HOST, moves.target, moves.source)
         took = p.tensor_bytes[moves.tensor] * p.host_seconds_per_byte[device]
         assert moves.end_s - moves.start_s == pytest.approx(took, abs=1e-12)
-        assert trace.duration_s == pytest.approx(played.value)
+        assert trace.duration_s == pytest.approx(judgement.value)
         for d in np.flatnonzero(p.host_seconds_per_byte > 0).tolist():
             mine = np.flatnonzero(trace.track % p.m == d)
             by = mine[np.lexsort((trace.end_s[mine], trace.start_s[mine]))]
@@ -66,7 +66,7 @@ def test_a_call_is_busy_from_its_first_transfer_to_its_last(calls: int) -> None:
             i, d = p.tensor_producer[k], plan.placement[j]
             if d != plan.placement[i] and p.host_seconds_per_byte[d] > 0:
                 arrived = moves.end_s[(moves.tensor == k) & (moves.target == d)]
-                assert (arrived <= played.op_start_s[j] + 1e-9).any()
+                assert (arrived <= judgement.op_start_s[j] + 1e-9).any()
 
 
 def test_memory_counts_over_all_calls() -> None:
@@ -77,9 +77,9 @@ def test_memory_counts_over_all_calls() -> None:
         memory_bytes=[9.0, np.inf],
         calls=2,
     )
-    played = judge(p, OperatorPlan([0, 1, 0]))
-    assert not played.feasible
-    assert played.violation_bytes == 1
+    judgement = judge(p, OperatorPlan([0, 1, 0]))
+    assert not judgement.feasible
+    assert judgement.violation_bytes == 1
 
 
 def test_a_path_that_comes_back_comes_back_to_a_later_call() -> None:
