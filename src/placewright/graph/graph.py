@@ -210,7 +210,7 @@ def _graph_table(graph: Graph) -> str:
 
 
 MOST_KINDS = 8
-"""That `repr` lists."""
+"""Most kinds that `repr` lists."""
 
 
 def _kind_table(graph: Graph) -> str:

@@ -107,7 +107,7 @@ class Comparison:
             self.failed = sorted((d for d in found if not d.passed), key=_furthest)
 
     def check(self, note: str = "") -> Check:
-        """What was found in all steps so far."""
+        """Result of the comparison of all steps so far."""
         return Check(
             steps=self.steps,
             tolerance=self.tolerance,

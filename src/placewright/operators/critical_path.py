@@ -1,4 +1,4 @@
-"""What a plan's time is made of: the critical path, and memories that are full."""
+"""Critical path of a judged plan, and the devices, links and memories that limit it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _causes(judged: OperatorJudgement) -> list[set[int]]:
 
 
 def _turns(judged: OperatorJudgement, track: IntArray) -> IntArray:
-    """What a span holds while others wait for it: its track, or the device that is called.
+    """The resource that each span holds: its track, or the device that is called.
 
     The whole system where one operator or transfer runs at a time. A CPU beside called accelerators
     does any number of things at once: none waits for another.

@@ -36,7 +36,7 @@ ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bflo
 """Unit roundoff of the types that a program computes in."""
 
 TF32 = 2.0**-11
-"""What a GPU may round the factors of a product of float32 to."""
+"""Unit roundoff of TF32, to which a GPU may round the factors of products of float32."""
 
 FUSED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
 """Replaced by one kernel each in evaluation mode."""
@@ -45,7 +45,7 @@ EXACT = Tolerance(0.0, 0.0, "every bit, since all devices call eager's own kerne
 
 
 def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> Tolerance:
-    """How far a placed run of a captured program may be from eager on the first device's cores.
+    """Tolerance of a placed run against eager on the first device's cores.
 
     Parameters
     ----------

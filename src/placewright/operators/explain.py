@@ -1,4 +1,4 @@
-"""Why an operator or a module is where it is: its time there, what moving it costs."""
+"""Explanation of where an operator or a module runs: its time there, the cost of moving it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from placewright.report.text import seconds
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known about one operator of a plan.
+    """Placement of one operator of a plan, and its alternatives.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str
 def _binding(
     problem: OperatorProblem, op: int, value_s: float, others: Sequence[Alternative]
 ) -> str:
-    """Why not elsewhere: a pin, no other device, what does not fit, or time."""
+    """The reason against other devices: a pin, missing support, memory, or time."""
     group = problem.colocation == problem.colocation[op]
     if (problem.pinned[group] >= 0).any():
         return "it, or an operator of its group, is pinned here"

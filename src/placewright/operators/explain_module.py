@@ -1,4 +1,4 @@
-"""Why a module is where it is: its operators by device, its traffic, what moving it changes."""
+"""Explanation of where a module runs: operators by device, traffic, the effect of moving it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def moved(
 ) -> Alternative:
     """The plan with the operators in `moving`, whole groups, on another device.
 
-    `own_s`: what the operators that are asked about take there.
+    `own_s`: compute time of the explained operators there.
     """
     name = problem.device_names[device]
     leader = device if plan.replica_of is None else int(plan.replica_of[device])
@@ -60,7 +60,7 @@ def moved(
 
 @dataclass(frozen=True, slots=True)
 class ModulePart:
-    """What of a module one device has."""
+    """The part of a module that is on one device."""
 
     operators: int
     seconds: float
@@ -69,7 +69,7 @@ class ModulePart:
 
 @dataclass(frozen=True, slots=True)
 class ModuleExplanation:
-    """What is known about the operators under a module path.
+    """Placement of the operators under a module path, and its alternatives.
 
     Attributes
     ----------

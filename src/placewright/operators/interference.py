@@ -12,7 +12,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
 LONGEST_S = 6.0
-"""Of a step, predicted: plans that take longer are not executed to learn something about them."""
+"""Longest predicted step of plans that are executed only to measure them."""
 
 
 def copies_something(plan: OperatorPlan) -> bool:
@@ -23,7 +23,7 @@ def copies_something(plan: OperatorPlan) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterferenceProfile:
-    """The same problem twice: one device computes, and several do.
+    """Costs of a problem while one device computes, and while several do.
 
     `placewright.profiling.interference` measures it.
 
@@ -58,7 +58,7 @@ class InterferenceProfile:
 
     @property
     def whole_copies(self) -> OperatorProblem:
-        """What plans with copies of the whole model are judged by."""
+        """The problem that plans with copies of the whole model are judged by."""
         return self.together if self.copied is None else self.copied
 
     def measured(self, plan: OperatorPlan, problem: OperatorProblem) -> Self:

@@ -275,7 +275,7 @@ def _within(
     limit: float = math.inf,
     seconds: float = math.inf,
 ) -> _Outcome:
-    """What one seed finds within a budget."""
+    """Run one seed within a budget."""
     began = time.perf_counter()
     context = Context(seed=seed, deadline_s=began + seconds, bound=bound, judge=judge)
     if hasattr(planner, "learn"):

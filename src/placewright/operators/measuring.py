@@ -97,7 +97,7 @@ class MeasuringRounds:
         return meter.load()
 
     def _cold_steps(self, k: int, warmup: int) -> int:
-        """How many steps of a block do not count."""
+        """Number of warm-up steps of a block."""
         seen = [seconds for times in self.step_s[k] for seconds in times]
         return warmup if not seen or np.median(seen) < SHORT_S else min(1, warmup)
 
@@ -120,7 +120,7 @@ class MeasuringRounds:
         return measured_trace(self.results[k].problem, typical)
 
     def measurement(self, k: int) -> Measurement:
-        """What was measured of a plan in all rounds."""
+        """Measurement of a plan over all rounds."""
         engine = f"{self.session.engine.name}: torch.distributed/{self.session.layout}"
         value, emulated = self.results[k].value, self.session.emulated
         return Measurement.of_rounds(self.step_s[k], value, engine, emulated)

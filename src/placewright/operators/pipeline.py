@@ -1,4 +1,4 @@
-"""What a pipeline may do beside one stage per device; see `operators.simulation.loads`."""
+"""Options of pipelines beyond one stage per device; see `operators.simulation.loads`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a plan runs a model: operators, bytes and seconds per device, by module."""
+"""Summary of a placement: operators, bytes and seconds per device, by module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """What one device has and does in a step, as predicted.
+    """Predicted operators, bytes and seconds of one device in a step.
 
     `peak_bytes`: resident bytes and tensors at the worst moment.
     `modules`: that run here, whole or mostly; consecutive ones as a range.
@@ -51,7 +51,7 @@ class DeviceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What goes from one device to another in a step, each tensor once."""
+    """Traffic from one device to another in a step, each tensor once."""
 
     source: str
     target: str

@@ -1,4 +1,4 @@
-"""What `solve` needs of wing 1: planners, judge and bounds."""
+"""Planners, judge and bounds of wing 1, for `solve`."""
 
 from __future__ import annotations
 

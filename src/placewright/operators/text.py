@@ -75,7 +75,7 @@ def busy_seconds(trace: Trace) -> list[float]:
 
 
 def _modules(names: Sequence[str]) -> str:
-    """As many names as fit."""
+    """As many names as fit in `WIDTH`."""
     listed: list[str] = []
     for name in names:
         if len(", ".join([*listed, name])) > WIDTH and listed:
@@ -108,7 +108,7 @@ def _largest(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def module_explanation_text(e: ModuleExplanation) -> str:
-    """Where a module's operators are, what it exchanges, and where else it could be."""
+    """A module's devices and traffic, and its alternatives, as text."""
     together = _along(e.together, " outside of it")
     rows = [
         (name, str(part.operators), seconds(part.seconds), size(part.resident_bytes))
@@ -147,7 +147,7 @@ def _traffic(way: str, preposition: str, amounts: Mapping[str, float]) -> list[s
 
 
 def explanation_text(explanation: Explanation) -> str:
-    """Where an operator is, and where else it could be."""
+    """An operator's device, time and alternatives, as text."""
     e = explanation
     mates = _along(e.group - 1)
     crossing = [f"  receives {name} from {device}" for name, device in e.received.items()]

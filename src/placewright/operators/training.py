@@ -25,7 +25,7 @@ from placewright.report.text import amount, plain_table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """What a training found.
+    """Result of a training.
 
     Attributes
     ----------

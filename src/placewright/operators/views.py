@@ -65,7 +65,7 @@ TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones 
 
 
 def summary(result: Result, measurement: Measurement | None = None) -> str:
-    """Where the plan runs, and what devices were measured to take."""
+    """Placement by device, with measured seconds where there are some, as text."""
     measured = None if measurement is None else measurement.trace
     return placement_text(placement_summary(result.judgement), measured)
 
@@ -130,7 +130,7 @@ def page(
 
 
 def fragment(result: Result) -> str:
-    """What a notebook shows: the numbers, the Gantt chart and the memory."""
+    """The page in a notebook: numbers, Gantt chart and memory."""
     trace = result.judgement.trace()
     return html_fragment(
         heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
@@ -215,7 +215,7 @@ def _facts(result: Result, measurement: Measurement | None) -> Iterator[Fact]:
 
 
 def _baseline_facts(measurement: Measurement) -> Iterator[Fact]:
-    """What the best single device took, measured in turns with the plan."""
+    """Measured seconds of the best single device, taken in turns with the plan."""
     baseline = measurement.baseline
     if baseline is None or baseline.measurement is None:
         return
@@ -293,7 +293,7 @@ def coloured_graph(
 
 
 def _run_provenance(result: Result, measurement: Measurement | None) -> dict[str, str]:
-    """How it was measured, and how much data the graph has."""
+    """Engine, emulation and machine of the measurement, and the bytes of all tensors."""
     entries = {"tensors in the graph": size(float(result.problem.tensor_bytes.sum()))}
     if measurement is None:
         return entries

@@ -155,7 +155,7 @@ class _Solver:
 
     @property
     def value(self) -> float:
-        """Of the relaxation."""
+        """Lower bound by the relaxation."""
         return math.inf if self.infeasible else self._info("objective_function_value")
 
     @property

@@ -26,14 +26,14 @@ BRANCHES = 0
 FINAL_SWEEPS = 100
 
 NOISE, SEARCHED = 1e-12, 2e-9
-"""What rounding, and the tolerance of branching, may have added to a bound; relative."""
+"""Relative error of a bound by rounding, and by the tolerance of branching."""
 
 
 SWEEPS = 4
 """Passes of message passing for every change of prices, where messages are kept."""
 
 DRIFT = 1e-8
-"""What rounding may have added to a bound while messages are kept; relative."""
+"""Relative error of a bound by rounding while messages are kept."""
 
 DOUBLINGS, HALVINGS = 20, 6
 """Steps to a uniform price at which the choice fits, and how often the last two are halved."""

@@ -45,7 +45,7 @@ class Limits:
 
 
 class Greedy(NamedTuple):
-    """What reductions with RN give."""
+    """Assignment by reductions with RN."""
 
     choice: IntArray
     value: float

@@ -1,4 +1,4 @@
-"""What a back end answers, and how it is run so that Ctrl-C reaches it.
+"""Answers of solver back ends, and a way to run them that Ctrl-C can stop.
 
 A solver works in a thread of its own while the main thread waits: on Ctrl-C the
 solver is stopped and its best answer so far is taken.
@@ -18,7 +18,7 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a solver claims.
+    """Solution, bound and status that a solver claims.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def installed() -> bool:
 
 
 def waited(work: Callable[[], Any], stop: Callable[[], Any]) -> tuple[Any, bool]:
-    """What `work` returns, and whether Ctrl-C came: then `stop` was called."""
+    """The result of `work`, and whether Ctrl-C came; `stop` is called then."""
     done, found = threading.Event(), list[Any]()
 
     def body() -> None:

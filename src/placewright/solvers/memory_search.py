@@ -73,7 +73,7 @@ MISSING = (
 )
 
 PROOF_SHARE = 0.6
-"""How much of the time that is left HiGHS may take; the rest is for search."""
+"""Share of the remaining time that HiGHS may take; the rest is for search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -306,7 +306,7 @@ class _Search:
         self.keep_if_better(best)
 
     def branch(self) -> None:
-        """Where memory binds nowhere: branch and bound of the plain engine."""
+        """Branch and bound of the plain engine, where memory binds nowhere."""
         if len(self.core.moment) or not self.running():
             return
         self.report("branching")

@@ -45,7 +45,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """Name of the model."""
         return self.graph.name
 
     @property
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def changing(self) -> dict[str, TensorSpec]:
-        """What steps change, by program input: parameters, buffers, optimizer state."""
+        """Program inputs that steps change: parameters, buffers, optimizer state."""
         program = self.graph.program
         inputs = program.inputs if isinstance(program, Program) else ()
         return {item.name: item.spec for item in inputs if item.mutated}

@@ -30,7 +30,7 @@ SLOWLY = 0.2
 
 @dataclass(slots=True)
 class Observed:
-    """What a run has measured of its devices and links, by name: it outlives the workers.
+    """Measurements of a run of its devices and links, by name; they outlive the workers.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ class StepForm:
 
     @property
     def program(self) -> Program:
-        """Of the graph."""
+        """The program of the graph."""
         assert isinstance(self.graph.program, Program)
         return self.graph.program
 
@@ -63,12 +63,12 @@ class StepForm:
         return {name: given[name] for name in names if name in given}
 
     def returned(self, outputs: Mapping[str, Tensor]) -> Any:
-        """What the model returns, with these outputs of the program."""
+        """The model's return value made of outputs of the program."""
         return refilled(self.structure, iter(model_outputs(self.program, outputs)))
 
 
 def model_outputs(program: Program, outputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """What the model returned, of all outputs of a program, in order."""
+    """Those outputs of a program that the model returned, in order."""
     names = [output.name for output in program.outputs]
     return [outputs[name] for name in names if name.partition(".")[0] == "output"]
 

@@ -39,7 +39,7 @@ class StepSettings:
             _check_kept(scheduler)
 
     def before(self, step: int, program: Program | None = None) -> dict[str, torch.Tensor]:
-        """What a step is fed with beside its batch, by program input.
+        """Settings that a step is fed with beside its batch, by program input.
 
         `step`: its number, from 1.
         `program`: for a batch of another shape, the one that was captured for it.

@@ -105,7 +105,7 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         return self.run.scalars["loss"]
 
     def evaluate(self, inputs: Any) -> Any:
-        """What the model returns for `inputs` in evaluation mode, with its weights as they are now.
+        """Outputs of the model for `inputs` in evaluation mode, with its weights as they are now.
 
         On the workers, between two steps; a shape is captured when it first comes.
 
@@ -129,7 +129,7 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         return dict(self.run.scalars)
 
     def outputs(self) -> Any:
-        """What the model returned in the last step.
+        """Outputs of the model in the last step.
 
         Raises
         ------

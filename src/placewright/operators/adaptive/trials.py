@@ -169,7 +169,7 @@ def _turn_s(step_s: float, behind: float) -> float:
 
 
 def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[OperatorPlan]]:
-    """Of the best single device and the `NAMED` planners; of all other quick ones."""
+    """Plans of the best single device and the `NAMED` planners, and of all other quick ones."""
     made: dict[str, OperatorPlan] = {}
     known = planners(problem)
     for name in portfolio(problem):

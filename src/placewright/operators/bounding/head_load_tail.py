@@ -76,7 +76,7 @@ def head_load_tail_bound(
 
 
 def _least_shares(work_s: FloatArray, weight: FloatArray) -> FloatArray:
-    """What each operator adds to the weighted mean of the loads, wherever it runs."""
+    """The least that each operator adds to the weighted mean of the loads."""
     finite = np.isfinite(work_s)
     shares: FloatArray = np.where(finite, np.where(finite, work_s, 0.0) * weight, np.inf).min(
         axis=1

@@ -15,7 +15,7 @@ from placewright.planning.result_file import ResultFile
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Maybe = Amount | None
 MOST = 2**53
-"""Whole numbers beyond it have no place in an array."""
+"""Largest whole number in a file."""
 
 Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
 Number = Annotated[int, Field(ge=1, le=MOST)]

@@ -17,7 +17,7 @@ from placewright.planning.contract import Proposal
 
 
 def problem_json(problem: OperatorProblem) -> dict[str, Any]:
-    """What `placewright.operators.files.read_problem` reads back equal; ``null`` is infinity."""
+    """A problem as JSON data that `read_problem` reads back equal; ``null`` is infinity."""
     p = problem
     operators = p.operator_names
     return {
@@ -75,7 +75,7 @@ def _known_json(p: OperatorProblem) -> dict[str, Any]:
 
 
 def _view_json(p: OperatorProblem, k: int) -> dict[str, Any]:
-    """What tensor `k` is a view of, if it is one."""
+    """The base of tensor `k`, if it is a view."""
     base = int(p.alias_of[k])
     if base == OF_RESIDENT:
         return {"view_of_resident": True}

@@ -124,7 +124,7 @@ def _ticks_per_s(columns: Mapping[str, list[Any]]) -> float:
 
 
 def _kinds(path: Path, tasks: Sequence[Any]) -> tuple[str, ...]:
-    """What each task computes, empty where no task says it."""
+    """Kinds of the tasks, empty where no task has one."""
     kinds = [task.get("kind", "") for task in tasks]
     for at, kind in enumerate(kinds):
         if not isinstance(kind, str):

@@ -19,7 +19,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MILLISECOND_S = 1e-3
 """The unit of times and costs in the files, in seconds."""
 MOST_DEVICES = 1024
-"""Of a kind; there are tables with a row and a column for each."""
+"""Most devices of a kind; tables have a row and a column for each."""
 
 
 class _Loose(BaseModel):

@@ -20,11 +20,11 @@ _NODE = re.compile(r"^(\S+) -- (.*) -- (.*)$")
 _EDGE = re.compile(r"^\s+(\S+) -- (\S+)\s*$")
 _NUMBERS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 GRADIENT = "/backward"
-"""What the name of a backward operator ends with."""
+"""Suffix of the names of backward operators."""
 
 
 class Hardware(Protocol):
-    """What is needed of a cluster."""
+    """The part of a cluster that the reader needs."""
 
     @property
     def device_names(self) -> tuple[str, ...]:

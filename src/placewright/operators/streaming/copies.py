@@ -17,7 +17,7 @@ from placewright.operators.streaming.prediction import StreamPrediction, predict
 from placewright.runtime.stream.dealing import UNBOUNDED, Copy, Stages
 
 DEALT = Pipeline(replication=True, by_speed=True)
-"""What a problem asks for whose plans may be `whole_copies`."""
+"""Options of problems whose plans may be `whole_copies`."""
 
 SPARE = 2
 """Samples that wait at a copy beside those that it does while the slowest one does its own."""

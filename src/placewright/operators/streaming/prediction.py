@@ -36,7 +36,7 @@ STEADY, STEADY_OF_COPIES = 32, 600
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamPrediction:
-    """What a stream is expected to do.
+    """Predicted period, latency and memory of a stream.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ def predict(
 
 
 def _most_in_flight(judgement: OperatorJudgement, each: FloatArray) -> int:
-    """How many samples fit beside each other: the judged peak holds one of them.
+    """Most samples that fit in memory at a time; the judged peak holds one of them.
 
     Each further one holds `each`: what it receives, from when it is taken in, and what it has
     made for later segments.

@@ -51,7 +51,7 @@ CHECKED_BEYOND = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamMeasurement:
-    """What a stream was predicted to do and what it did.
+    """Prediction and measurement of a stream.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ def _rate(period_s: float) -> str:
 
 
 def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPrediction) -> Cut:
-    """What the workers execute of a plan."""
+    """The segments of a plan as the workers execute them."""
     from placewright.runtime.stream.stream import Cut
 
     lengths = prediction.segments.lengths(problem.m)
@@ -286,7 +286,7 @@ class StreamRounds:
         return measured_trace(self.results[k].problem, self.session, stream, window)
 
     def measurement(self, k: int) -> Measurement:
-        """What was measured of a plan in all rounds."""
+        """Measurement of a plan over all rounds."""
         return Measurement(
             step_s=tuple(chain(*self.sample_s[k])),
             predicted_s=self.predictions[k].period_s,

@@ -1,4 +1,4 @@
-"""How a placement is cut into segments of operators for a stream of samples."""
+"""Segments: a placement cut into runs of operators for a stream of samples."""
 
 from __future__ import annotations
 

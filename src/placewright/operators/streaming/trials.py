@@ -41,7 +41,7 @@ LONGEST_S = 30.0
 """Predicted for the first turns of all plans; those that do not fit in are not tried."""
 
 CORRECTIONS = 4
-"""Of the predicted period towards the measured one, at most."""
+"""Most corrections of the predicted period towards the measured one."""
 
 BusyTurns = Sequence[Mapping[int, FloatArray]]
 """By turn and device, seconds of each sample."""
@@ -154,7 +154,7 @@ def turn_s(prediction: StreamPrediction) -> float:
 
 
 def _samples(prediction: StreamPrediction) -> int:
-    """Of a turn, with a full pipeline."""
+    """Samples of a turn, with a full pipeline."""
     return max(prediction.window, math.ceil(min(MOST, TURN_S / max(prediction.period_s, 1e-9))))
 
 

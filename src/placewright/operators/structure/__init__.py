@@ -1,1 +1,1 @@
-"""What follows from a problem alone: groups, links, costs, contiguity, CEFT's tables."""
+"""Properties of a problem alone: groups, links, costs, contiguity, CEFT's tables."""

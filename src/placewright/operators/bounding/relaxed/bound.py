@@ -25,10 +25,10 @@ from placewright.operators.problem import OperatorProblem
 from placewright.solvers.highs import HighsSolver
 
 MARGIN = 1e-6
-"""Of the whole: taken off what branching proves."""
+"""Share of the whole that is taken off the bounds of branching."""
 
 OVERRUN = 2.0
-"""How many times as long as it may HiGHS branches, where it is at the root for long."""
+"""HiGHS may branch so many times as long as its limit, where it is at the root for long."""
 
 BRANCHING = {"solver": "choose", "mip_rel_gap": 0.0, "mip_heuristic_effort": 0.0}
 """Bounds are wanted, not solutions."""
@@ -76,7 +76,7 @@ class Solver:
         return True
 
     def branch(self, deadline_s: float) -> float:
-        """What is proved with every group as a whole on one device; Ctrl-C ends it sooner."""
+        """The bound with every group as a whole on one device; Ctrl-C ends it sooner."""
         self._add_rows()
         whole = self.package.HighsVarType.kInteger
         for column in self.program.of_group[self.program.of_group >= 0].tolist():
@@ -124,12 +124,12 @@ ROOM = 1e-4
 """Above the known plan: it must stay a solution, so that nothing is ever proved by rounding."""
 
 LEAST_GAIN = 1e-4 * WHOLE
-"""Of a round; after `MOST_IDLE_ROUNDS` rounds with less it ends."""
+"""Least rise of the bound in a round; after `MOST_IDLE_ROUNDS` with less it ends."""
 
 MOST_IDLE_ROUNDS = 4
 
 CUT_SHARE = 0.6
-"""Of the time, before branching begins."""
+"""Share of the time that is spent on cuts, before branching begins."""
 
 LEAST_SOLVES = 20.0
 """Branching begins where so many of the slowest linear programs would still fit the time."""

@@ -47,7 +47,7 @@ class Choices:
         self.by_path()
 
     def by_price(self, value: float, price: FloatArray) -> BoolArray:
-        """What is forbidden from now on, shape (groups, m).
+        """Forbid what makes the bound too high; all that is newly forbidden, shape (groups, m).
 
         `value`: a bound on the end.
         `price`: Shape (groups, m): how much higher it is with the group on the device.
@@ -55,7 +55,7 @@ class Choices:
         return self._forbid(self.allowed & (value + price > self.most))
 
     def by_path(self) -> BoolArray:
-        """What makes a path too long, wherever all others are; heads and tails are recomputed."""
+        """Forbid what makes a path too long, wherever all others are; recompute heads and tails."""
         p, own = self.problem, self.groups.group
         found = np.zeros_like(self.allowed)
         while True:
@@ -142,12 +142,12 @@ class Program:
         self.upper.append(upper)
 
     def duration(self, i: int, sign: float = 1.0) -> Terms:
-        """What operator i takes."""
+        """Terms of the duration of operator i."""
         devices = np.flatnonzero(self.place[i] >= 0).tolist()
         return [(int(self.place[i, d]), sign * float(self.work[i, d])) for d in devices]
 
     def load(self, operators: IntArray, device: int) -> Terms:
-        """What these operators take of a device."""
+        """Terms of the load that these operators put on a device."""
         there = (self.place[operators, device] >= 0) & (self.work[operators, device] > 0)
         chosen = operators[there]
         columns, works = self.place[chosen, device], self.work[chosen, device]
@@ -228,7 +228,7 @@ class Program:
         return some
 
     def _channels(self, sent: list[Terms]) -> None:
-        """What comes into a device, and all that is sent, has so many channels."""
+        """Rows: transfers into a device, and all transfers, fit the channels that they have."""
         p = self.problem
         pair = linked(p)
         for d, terms in enumerate(sent):

@@ -20,7 +20,7 @@ LARGEST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What parameters belong to: a checkpoint of another schema is refused.
+    """Identity of the planner and problem that parameters belong to; others are refused.
 
     Attributes
     ----------

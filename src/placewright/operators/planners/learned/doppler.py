@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PUBLISHED_FEATURES = (LOAD, SENT, SHARE, START)
-"""What the device policy of the release reads; its starts are loads."""
+"""Features of the released device policy, whose starts are loads."""
 
 MOST_OPERATORS = 4000
 """Likelihoods take memory that grows with the square."""
@@ -216,7 +216,7 @@ class _Policy:
             )
 
     def likelihood(self, traces: Sequence[Trace]) -> Likelihood:
-        """Of what was chosen in episodes."""
+        """Log likelihoods of the choices in episodes."""
         import torch
 
         score, node, held = self.encode()

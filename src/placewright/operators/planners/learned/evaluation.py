@@ -125,7 +125,7 @@ class Evaluations:
         self._offer_trivial()
 
     def room(self, wanted: int) -> int:
-        """How many of `wanted` evaluations the budget still has; 0 ends a search."""
+        """The part of `wanted` evaluations that the budget still has; 0 ends a search."""
         at_bound = self.best.score.over_bytes == 0 and self.best.score.value_s <= self._bound()
         left_s = self.context.remaining_s()
         if at_bound or left_s <= 0:

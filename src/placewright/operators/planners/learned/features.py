@@ -1,4 +1,4 @@
-"""What networks read about groups of operators."""
+"""Features of groups of operators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 
 VERSION = "groups 1"
-"""Of `group_features`: it changes with the meaning of any column."""
+"""Version of `group_features`; changes with the meaning of any column."""
 
 KINDS = 16
 """Columns over which operator kinds are spread by a hash: the same for every graph."""

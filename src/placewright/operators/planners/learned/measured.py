@@ -39,17 +39,17 @@ class Measured(Protocol):
 
     @property
     def known(self) -> dict[bytes, Estimate]:
-        """What was measured, by placement (its bytes); ``inf`` for what the engine refused."""
+        """Measurements by placement (its bytes); ``inf`` where the engine refused it."""
         ...
 
     @property
     def refused(self) -> dict[bytes, str]:
-        """Why, by placement."""
+        """Reasons of refusals, by placement."""
         ...
 
     @property
     def repeated(self) -> int:
-        """How many placements were asked for again, and not executed again."""
+        """Number of placements that came again and were not executed again."""
         ...
 
     def __call__(self, placements: IntArray) -> FloatArray:
@@ -68,7 +68,7 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """What a planner found by measured runs.
+    """Result of a planner that learned from measured runs.
 
     `evaluations`: the measured ones, with the parameters that were learned.
     `proposal`: the plan that was fastest when the finalists ran in turns.
@@ -193,6 +193,6 @@ def _text(measure: Measured, place: IntArray) -> str:
 
 
 def _counts(measure: Measured) -> str:
-    """How many placements were executed, taken from memory, and refused."""
+    """Numbers of placements executed, known before, and refused, as text."""
     ran = len(measure.known) - len(measure.refused)
     return f"{ran} placements measured, {measure.repeated} known, {len(measure.refused)} refused"

@@ -133,7 +133,7 @@ class Placeto(LearnedPlanner):
 
 
 class _Scene:
-    """What a group's device depends on under a placement."""
+    """Features of a group's surroundings under a placement."""
 
     def __init__(self, problem: OperatorProblem, grouping: Grouping) -> None:
         between = grouping.adjacency_bytes(problem)

@@ -1,4 +1,4 @@
-"""What learned planners have in common: a search within a budget of evaluations, checkpoints."""
+"""Base of the learned planners: a search within a budget of evaluations, checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LearnedPlanner(Protocol):
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """Name on the command line."""
         ...
 
     @property
@@ -39,7 +39,7 @@ class LearnedPlanner(Protocol):
         ...
 
     def schema(self, problem: OperatorProblem) -> Schema:
-        """What its parameters belong to."""
+        """Schema of its parameters."""
         ...
 
     def learn(self, evaluations: Evaluations) -> None:

@@ -366,7 +366,7 @@ def network(rows: FloatArray, edges: Uses, parameters: Mapping[str, Any]) -> Flo
 
 
 def shapes() -> dict[str, tuple[int, int]]:
-    """Of the network's parameters."""
+    """Shapes of the network's parameters."""
     width = FEATURES + 3 * HIDDEN
     inner = {f"round{turn}": (width, HIDDEN) for turn in range(ROUNDS)}
     return {"inputs": (FEATURES, HIDDEN), **inner, "heads": (FEATURES + HIDDEN, HEADS)}
