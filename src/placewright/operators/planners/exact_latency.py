@@ -167,11 +167,10 @@ class CallSearch:
     def _explore(self, without: BoolArray) -> None:
         """One line of ideals; few, around the plan known; all with a beam; all."""
         graph = call_graph(self.problem, without)
-        before = predecessors(graph)
-        self._look(graph, line(before), self.effort.beam)
+        self._look(graph, line(graph), self.effort.beam)
         if self.closed():
             return
-        sets = ideals(before, self.effort.ideals)
+        sets = ideals(predecessors(graph), self.effort.ideals)
         if sets is None or len(sets) > self.effort.coarse_ideals:
             self._refine(graph, without)
         if sets is None:

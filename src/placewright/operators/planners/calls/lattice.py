@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.calls.graph import CallGraph
+from placewright.operators.planners.pipelines.contraction import depth_first_order
 
 
 class Lattice(NamedTuple):
@@ -101,24 +103,10 @@ def ideals(before: Sequence[int], most: int) -> list[int] | None:
     return found
 
 
-def line(before: Sequence[int]) -> list[int]:
+def line(graph: CallGraph) -> list[int]:
     """The ideals of one depth-first topological order: a chain of blocks + 1 ideals."""
-    after: list[list[int]] = [[] for _ in before]
-    waits = [0] * len(before)
-    for b, fed in enumerate(before):
-        for a in _bits(fed):
-            after[a].append(b)
-            waits[b] += 1
-    stack = [b for b in range(len(before) - 1, -1, -1) if waits[b] == 0]
-    found = [0]
-    while stack:
-        b = stack.pop()
-        found.append(found[-1] | 1 << b)
-        for c in reversed(after[b]):
-            waits[c] -= 1
-            if waits[c] == 0:
-                stack.append(c)
-    return found
+    order = depth_first_order(graph.blocks, graph.arcs(), last_first=False).tolist()
+    return list(accumulate((1 << b for b in order), initial=0))
 
 
 def _bits(value: int) -> list[int]:

@@ -148,7 +148,8 @@ def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     work, backward = work_of(problem, node)
     resident = np.bincount(node, np.ceil(problem.resident_bytes)).astype(np.float64)
     pools = _pools(problem, work)
-    kinds = [(at, r) for at, devices in enumerate(pools) for r in _copies(problem, len(devices))]
+    copied = problem.pipeline.replication
+    kinds = [(p, r) for p, own in enumerate(pools) for r in range(1, len(own) + 1 if copied else 2)]
     pool, copies = np.array(kinds, dtype=np.int64).T
     first = np.array([pools[at][0] for at in pool])
     # All of rule L5 is linear in a node's work and bytes, so that it is part of a kind's prices.
@@ -175,11 +176,6 @@ def contract(problem: OperatorProblem, *, contiguous: bool) -> Contraction:
     )
 
 
-def _copies(problem: OperatorProblem, devices: int) -> range:
-    """On how many of so many devices a stage may be."""
-    return range(1, devices + 1 if problem.pipeline.replication else 2)
-
-
 def _clusters(problem: OperatorProblem) -> tuple[IntArray, FloatArray]:
     """Shape (m,) each: the cluster of every device, and its rate inside."""
     cluster = problem.pipeline.cluster or (-1,) * problem.m
@@ -189,7 +185,12 @@ def _clusters(problem: OperatorProblem) -> tuple[IntArray, FloatArray]:
 def nodes_of(problem: OperatorProblem, *, contiguous: bool) -> IntArray:
     """Shape (n,), the node of every operator; contiguous: numbered in topological order."""
     node = groups_of(problem).group
-    return _by_position(problem, _without_cycles(problem, node)) if contiguous else node
+    if not contiguous:
+        return node
+    # Merge what lies on a cycle between nodes, then renumber so that edges rise.
+    node = strong_components(int(node.max()) + 1, node_edges(problem, node))[node]
+    line = depth_first_order(int(node.max()) + 1, node_edges(problem, node))
+    return np.argsort(line)[node]
 
 
 def node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
@@ -198,23 +199,6 @@ def node_edges(problem: OperatorProblem, node: IntArray) -> IntArray:
     apart = before != after
     pairs = np.stack([before[apart], after[apart]], axis=1)
     return np.unique(pairs, axis=0).reshape(-1, 2).astype(np.int64)
-
-
-def _without_cycles(problem: OperatorProblem, node: IntArray) -> IntArray:
-    """Nodes with everything on a cycle between them merged."""
-    edges = node_edges(problem, node)
-    component = strong_components(int(node.max()) + 1, edges)
-    result: IntArray = component[node]
-    return result
-
-
-def _by_position(problem: OperatorProblem, node: IntArray) -> IntArray:
-    """Renumber nodes so that edges rise: depth first, as `placewright` lines them up."""
-    count = int(node.max()) + 1
-    rank = np.empty(count, dtype=np.int64)
-    rank[depth_first_order(count, node_edges(problem, node))] = np.arange(count)
-    result: IntArray = rank[node]
-    return result
 
 
 def depth_first_order(count: int, edges: IntArray, *, last_first: bool = True) -> IntArray:

@@ -58,21 +58,14 @@ def best_chain(
     state = int(best[:, -1].argmin())
     if not np.isfinite(best[state, -1]):
         return None
-    value, stages = float(best[state, -1]), list[tuple[int, IntArray]]()
-    at = ideals - 1
+    value, at = float(best[state, -1]), ideals - 1
+    from_end, kinds = np.full(c.nodes, -1), list[int]()
     while at > 0:
         below, kind = int(came_from[state, at]), int(came_by[state, at])
-        stages.append((kind, _between(lattice, at, below)))
+        from_end[_between(lattice, at, below)] = len(kinds)
+        kinds.append(kind)
         state, at = state - int(loads.taken[kind]), below
-    return _chain(c, value, stages[::-1])
-
-
-def _chain(c: Contraction, value: float, stages: list[tuple[int, IntArray]]) -> Chain:
-    """Nodes by their stage."""
-    stage = np.full(c.nodes, -1)
-    for s, (_, nodes) in enumerate(stages):
-        stage[nodes] = s
-    return Chain(value, stage, tuple(kind for kind, _ in stages))
+    return Chain(value, len(kinds) - 1 - from_end, tuple(kinds[::-1]))
 
 
 def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> Lattice | None:
