@@ -80,7 +80,10 @@ class ChainDp:
         found = self.splits(problem, context.deadline_s)
         if not found:
             raise InfeasibleError(
-                "no contiguous stretches fit the memories and the links", where=problem.name
+                "no contiguous stretches fit the memories and the links",
+                where=problem.name,
+                by=f"up to {self.devices} of {problem.m} devices were tried",
+                hint="add links or memory, or try --planner auto, which is not bound to stretches",
             )
         return min(found, key=lambda start: start.score).plan()
 

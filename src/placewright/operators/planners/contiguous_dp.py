@@ -63,7 +63,11 @@ def best_line(
     best: Chain | None = None
     first_s = float("inf") if always_one else deadline_s
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
-        raise InfeasibleError("there are too many kinds of devices for dynamic programming")
+        raise InfeasibleError(
+            "there are too many kinds of devices for dynamic programming",
+            by=f"more than {MOST_CELLS} cells for {c.nodes} nodes on {len(c.pools)} kinds",
+            hint="try --planner exact, or make devices alike",
+        )
     for last_first in (True, False):
         line = chain(depth_first_order(c.nodes, c.edges, last_first=last_first))
         try:

@@ -83,7 +83,12 @@ class MicroBatches:
             starts += _scored(judge, [context.incumbent])
         starts = sorted(starts, key=lambda start: start.score)[: self.judged]
         if not starts:
-            raise InfeasibleError("no stages fit the links", where=problem.name)
+            raise InfeasibleError(
+                "no chain of stages fits the memories and the links",
+                where=problem.name,
+                by=f"up to {self.orders} orders of {self.devices} devices were tried",
+                hint="add links or memory, or try --planner auto",
+            )
         best, note = starts[0], "oldest micro-batch first"
         for start in starts:
             for window, plan in windowed(judge, start.place):

@@ -85,7 +85,7 @@ class MinCut:
         d = pricing_context(problem, self.branch_limit)
         costs, bound_s = serial_costs(problem, groups_of(problem)), 0.0
         if problem.m <= 2:
-            exact, bound_s = two_devices(costs)
+            exact, bound_s = two_devices(costs, problem.name)
             first = iter([exact])
         else:
             first = self._cheaper(d, costs, context)
@@ -118,7 +118,7 @@ class MinCut:
     def _cheaper(self, d: PricingContext, costs: Serial, context: Context) -> Iterator[IntArray]:
         """Ever cheaper devices of groups; on two devices the cheapest at once."""
         if d.problem.m <= 2:
-            yield two_devices(costs)[0]
+            yield two_devices(costs, d.problem.name)[0]
         else:
             found = d.solve(costs.compute_s, np.zeros(d.problem.m), deadline_s=context.deadline_s)
             yield from swaps(costs, found.choice, context.deadline_s)
@@ -219,7 +219,7 @@ def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, 
     return moved, error
 
 
-def two_devices(costs: Serial) -> tuple[IntArray, float]:
+def two_devices(costs: Serial, where: str = "") -> tuple[IntArray, float]:
     """The least placement on at most two devices, and what no placement beats.
 
     Raises `InfeasibleError` (every placement is forbidden).
@@ -231,7 +231,9 @@ def two_devices(costs: Serial) -> tuple[IntArray, float]:
     total = costs.total_s(place)
     if not math.isfinite(total):
         raise InfeasibleError(
-            "no placement in which every tensor has a link", hint="add links, or drop pins"
+            "no placement in which every tensor has a link",
+            where=where,
+            hint="add links, or drop pins",
         )
     return place, total * (1 - 1e-12) - error
 

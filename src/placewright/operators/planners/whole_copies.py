@@ -45,6 +45,7 @@ class WholeCopies:
                 "no device has the whole model",
                 where=problem.name,
                 by=f"{problem.m} devices, {int(problem.resident_bytes.sum())} resident bytes",
+                hint="give a device more memory, or try --planner copied-stages",
             )
         took = np.where(able, problem.compute_s.sum(axis=0), np.inf)
         fastest = int(np.argmin(took))
