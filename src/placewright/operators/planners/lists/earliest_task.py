@@ -118,7 +118,9 @@ class ReadyHeaps(NamedTuple):
         Shape (n,), whether an operator's producers are placed and it is not.
     queued
         Shape (m * n,), whether a place is in a heap of a device.
-    same
+    arrived, arrived_size, arriving, arriving_size
+        Shape (m * n,) and (m,): the heaps, one device after the other, and how many are in each.
+    no_key
         Shape (n,), zeros: the key of `arrived`, in which places alone decide.
     """
 

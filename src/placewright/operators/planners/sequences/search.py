@@ -154,7 +154,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
     group_start, members = group_members(groups.group, len(groups.allowed))
     off = ~np.eye(m, dtype=np.bool_)
     producer = costs.producer[costs.in_tensors]
-    field = SequenceInstance(
+    instance = SequenceInstance(
         contended=problem.links is Links.CONTENDED,
         compute_s=problem.compute_s.ravel(),
         in_start=costs.in_offsets,
@@ -175,7 +175,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
         channel=costs.channel.ravel(),  # -1 within a device, whatever the problem has there
         tail_s=_tails(problem, costs),
     )
-    parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in field)
+    parts: Any = (thawed(x) if isinstance(x, np.ndarray) else x for x in instance)
     return SequenceInstance(*parts)
 
 
