@@ -6,7 +6,7 @@
     │   └── UnsupportedError     a model, operator or problem we cannot take       exit 1
     ├── InfeasibleError          no plan can fit; says by how much and where       exit 3
     ├── MissingDependencyError   an optional package is not installed              exit 1
-    └── RunError                 carrying a plan out failed                        exit 1
+    └── RunError                 executing a plan failed                           exit 1
         ├── WorkerError          one worker process died or raised                 exit 1
         └── CheckError           a run differs from plain eager PyTorch            exit 1
 
@@ -32,7 +32,7 @@ class PlacewrightError(Exception):
     by
         By how much, with units.
     hint
-        What to do next; the kind of error knows something where nothing better is said.
+        What to do next; that of the kind of error, `otherwise`, where none is given.
     """
 
     exit_code = 1
@@ -106,9 +106,9 @@ class MissingDependencyError(PlacewrightError):
 
 
 class RunError(PlacewrightError):
-    """Carrying a plan out failed."""
+    """Executing a plan failed."""
 
-    otherwise = "try again with -vv, which shows what the workers said"
+    otherwise = "try again with -vv, which shows the workers' own messages"
 
 
 class WorkerError(RunError):

@@ -37,6 +37,8 @@ UNSCALE = "placewright.unscale.default"
 PLAIN = (bool, int, float, str, type(None))
 """Types of settings and attributes that a rule can hold."""
 
+_NUMBERS: Mapping[str, Any] = {"int": int, "float": float, "bool": bool}
+
 _RULE = -1
 """Position of the rule among the arguments of an update."""
 
@@ -91,6 +93,17 @@ class UpdateRule:
     def note_count(self) -> int:
         """Length of the notes."""
         return len(self.tensors) + 2 * len(self.counts)
+
+    def state_of(self, tensors: Sequence[Tensor], notes: Sequence[float]) -> dict[str, Any]:
+        """The state of a parameter, as far as the notes say that it exists."""
+        pairs = zip(self.tensors, tensors, notes, strict=False)
+        found: dict[str, Any] = {name: tensor for name, tensor, exists in pairs if exists}
+        after = notes[len(self.tensors) :]
+        for count, exists, value in zip(self.counts, after[::2], after[1::2], strict=True):
+            name, _, kind = count.rpartition(" ")
+            if exists:
+                found[name] = _NUMBERS[kind](value)
+        return found
 
     def group(self, settings: Sequence[float]) -> dict[str, Any]:
         """The group's settings, numbers included."""
@@ -245,7 +258,7 @@ class Updater:
         if numbers != self._settings:
             self._settings, self._group = numbers, self.rule.group(numbers)
         noted = notes.tolist()
-        known = self._known(state, noted)
+        known = self.rule.state_of(state, noted)
         optimizer.param_groups = [{**self._group, "params": [parameter]}]
         # The one object serves all parameters of the rule: groups and state are this one's for the
         # length of a step.
@@ -262,20 +275,6 @@ class Updater:
         if now != noted:
             notes.copy_(torch.tensor(now, dtype=notes.dtype))
 
-    def _known(self, state: Sequence[Tensor], notes: Sequence[float]) -> dict[str, Any]:
-        rule = self.rule
-        found: dict[str, Any] = {
-            name: tensor
-            for name, tensor, exists in zip(rule.tensors, state, notes, strict=False)
-            if exists
-        }
-        after = notes[len(rule.tensors) :]
-        for count, exists, value in zip(rule.counts, after[::2], after[1::2], strict=True):
-            name, _, kind = count.rpartition(" ")
-            if exists:
-                found[name] = _NUMBERS[kind](value)
-        return found
-
     def _kept(self, kept: Mapping[str, Any], state: Sequence[Tensor]) -> list[float]:
         """Take over what the class has put into the state, some of it new tensors; the notes."""
         rule = self.rule
@@ -290,9 +289,6 @@ class Updater:
             value = kept.get(count.rpartition(" ")[0])
             now += [0.0, 0.0] if value is None else [1.0, float(value)]
         return now
-
-
-_NUMBERS: Mapping[str, Any] = {"int": int, "float": float, "bool": bool}
 
 
 @cache

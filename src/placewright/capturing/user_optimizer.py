@@ -423,14 +423,7 @@ def write_optimizer_state(
         if state_input(key, NOTES) not in state:
             continue
         notes = state[state_input(key, NOTES)].tolist()
-        kept: dict[str, Any] = {}
-        for name, exists in zip(rule.tensors, notes, strict=False):
-            if exists:
-                kept[name] = state[state_input(key, name)].detach().clone()
-        after: Sequence[float] = notes[len(rule.tensors) :]
-        for count, exists, value in zip(rule.counts, after[::2], after[1::2], strict=True):
-            name, _, kind = count.rpartition(" ")
-            if exists:
-                kept[name] = {"int": int, "float": float, "bool": bool}[kind](value)
+        tensors = [state[state_input(key, name)] for name in rule.tensors]
+        kept = {k: _copied(value) for k, value in rule.state_of(tensors, notes).items()}
         if kept:
             optimizer.state[parameters[key]] = kept

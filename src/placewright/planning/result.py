@@ -38,7 +38,7 @@ class Result:
     problem, plan, judgement
         Of the wing of the problem; `plan` is the best found.
     value
-        The judge's word on the plan (seconds for latency and throughput).
+        Of the plan, by the judge (seconds for latency and throughput).
     bound
         No plan is better: none has a smaller value, or a larger one where the wing maximises.
     candidates

@@ -66,7 +66,7 @@ class StepExecutor(WorkerProgram):
 
     def obey(self, name: str, arguments: Sequence[Any]) -> Any:
         """See `WorkerProgram.obey`; where memory does not suffice, says what is held."""
-        with self.memory.told():
+        with self.memory.shortage_reported():
             return super().obey(name, arguments)
 
     @order("reading its memory")

@@ -55,7 +55,7 @@ class MemoryUse:
         return _status("VmRSS") - _status("RssFile")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def shortage_reported(self) -> Iterator[None]:
         """Raise `out_of_memory` where the memory does not suffice."""
         try:
             yield

@@ -161,20 +161,20 @@ def capture_tensorflow(
     process
         That has imported TensorFlow; a new one by default.
     """
-    asked = _asked(source, batch, training)
+    order = _order(source, batch, training)
     process = process or TensorFlowProcess()
-    found = process.order("load", source=asked)
+    found = process.order("load", source=order)
     graph = node_graph(found["name"], found["nodes"])
     kernels = {node["name"]: frozenset(node["kernels"]) for node in found["nodes"]}
     outputs = tuple(found["fetches"])
     return TensorFlowModel(source, graph, process, kernels, tuple(found["feeds"]), outputs)
 
 
-def _asked(source: str, batch: int | None, training: bool) -> dict[str, Any]:
+def _order(source: str, batch: int | None, training: bool) -> dict[str, Any]:
     """The order for the process; options that the source cannot have are refused."""
-    asked: dict[str, Any] = {"batch": batch, "training": training}
+    order: dict[str, Any] = {"batch": batch, "training": training}
     if source.startswith(SCHEME):
-        return asked | {"factory": source.removeprefix(SCHEME)}
+        return order | {"factory": source.removeprefix(SCHEME)}
     path, _, query = source.partition("?")
     key, _, value = query.partition("=")
     if query and (key not in ("fetches", "signature") or not value):
@@ -190,4 +190,4 @@ def _asked(source: str, batch: int | None, training: bool) -> dict[str, Any]:
             hint="a GraphDef has its whole step already; leave --training out",
         )
     options = {key: value.split(",") if key == "fetches" else value} if query else {}
-    return asked | {"path": path} | options
+    return order | {"path": path} | options

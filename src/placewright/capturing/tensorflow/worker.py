@@ -111,14 +111,14 @@ def answer(orders: Orders, line: str) -> dict[str, Any]:
     try:
         return {"answer": method(**order)}
     except PlacewrightError as error:
-        return _told(error)
+        return _as_data(error)
     except Exception as error:
         traceback.print_exc()
         why = " ".join(f"{type(error).__name__}: {error}".split())[:400]
-        return _told(WorkerError("TensorFlow raised", where=f"order {name!r}", by=why))
+        return _as_data(WorkerError("TensorFlow raised", where=f"order {name!r}", by=why))
 
 
-def _told(error: PlacewrightError) -> dict[str, Any]:
+def _as_data(error: PlacewrightError) -> dict[str, Any]:
     parts = {"what": error.what, "where": error.where, "by": error.by, "hint": error.hint}
     return {"error": type(error).__name__, **parts}
 

@@ -63,7 +63,7 @@ def connect(
     codec: Codec = PLAIN,
     limit_s: float = PROOF_S,
 ) -> Channel:
-    """Call a listener that knows the secret and tell it `hello`.
+    """Connect to a listener that knows the secret and send it `hello`.
 
     Raises `OSError`, `EOFError`: nothing listens there, the end that does is none of ours, or it
     takes longer than `limit_s`.

@@ -117,8 +117,7 @@ class PipedGroup(WorkerGroup):
                     status, value = self.receive(rank)
                     if status == "ok":
                         answers[rank] = value
-            # Who ended and had something to say is in both; what it may say later is not waited
-            # for.
+            # Who ended and had something to say is in both; a later answer is not waited for.
             waiting -= {*speaking, *ended}
         return answers
 

@@ -45,11 +45,11 @@ def shares(
     serial
         One operator or transfer at a time in the whole system (`placewright.runtime.step.serial`).
     """
-    crews: list[list[int]] = [[] for _ in range(max(processes) + 1)]
+    groups: list[list[int]] = [[] for _ in range(max(processes) + 1)]
     for device, process in enumerate(processes):
-        crews[process].append(device)
+        groups[process].append(device)
     parts = posted(parts, order)
-    found = [_share([parts[d] for d in device_group], order) for device_group in crews]
+    found = [_share([parts[d] for d in group], order) for group in groups]
     if not serial:
         return found
     actions = serial_actions(parts, order, processes)
