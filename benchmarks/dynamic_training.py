@@ -61,7 +61,7 @@ FAR_TURN_S = 3.0
 """Spent on the turn of such a plan."""
 
 HOPELESS = 10.0
-"""Times as long as the best plan, predicted: not carried out."""
+"""A plan predicted to take so many times as long as the best is not executed."""
 
 COLD = 2
 """Steps after a plan was loaded that do not count: memory is new, as in a run's trials."""
@@ -74,7 +74,7 @@ MeasuringRounds: TypeAlias = list[list[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """One plan of one pair of model and cluster; NaN where it was not carried out."""
+    """One plan of one pair of model and cluster; NaN where it was not executed."""
 
     model: str
     cluster: str

@@ -4,7 +4,7 @@
 
 Seconds are those of one core (time of the thread), medians over rounds in which the lines of a
 table take turns. *random*: independent placements of operators, the hardest to predict for a
-processor. *walk*: each differs from the one before by one operator, as a search plays them.
+processor. *walk*: each differs from the one before by one operator, as in a search.
 Beside it, in the same rounds, the same judge in SimPy, whose makespan must be the judge's, and the
 in-order decoder (the surrogate of `search`) with what it takes anew after each move. Models
 are captured as training steps with analytic profiles.
@@ -37,7 +37,7 @@ OPERATORS = 500_000
 """Operators per line and round."""
 
 Lines = dict[str, tuple[Callable[[], object], int]]
-"""What plays how many placements, by name."""
+"""Functions by name, with the number of placements that each simulates."""
 
 
 def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
@@ -57,16 +57,16 @@ def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
     return tiny(compute.tolist(), tensors, latency_s=0.1, seconds_per_byte=0.03)
 
 
-def medians(plays: Lines) -> dict[str, float]:
+def medians(timed: Lines) -> dict[str, float]:
     """Placements per second of one core, by line; the lines take turns."""
-    took: dict[str, list[float]] = {name: [] for name in plays}
+    took: dict[str, list[float]] = {name: [] for name in timed}
     for turn in range(1 + ROUNDS):
-        for name, (play, _) in plays.items():
+        for name, (simulate, _) in timed.items():
             start = time.thread_time()
-            play()
+            simulate()
             if turn:
                 took[name].append(time.thread_time() - start)
-    return {name: count / statistics.median(took[name]) for name, (_, count) in plays.items()}
+    return {name: count / statistics.median(took[name]) for name, (_, count) in timed.items()}
 
 
 def random_rows(problem: OperatorProblem, count: int) -> np.ndarray:
@@ -86,7 +86,7 @@ def walk_rows(problem: OperatorProblem, count: int) -> np.ndarray:
 
 
 def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
-    """The judge's play in SimPy: devices and channels are priority resources.
+    """The judge's simulation in SimPy: devices and channels are priority resources.
 
     The order is that of the operators. Two zero timeouts let consumers on the same device queue
     before it is released, so that what ends at one time is noted before devices choose.
@@ -132,16 +132,16 @@ def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 
 
-def short(problem: OperatorProblem) -> OperatorProblem:
+def with_short_memory(problem: OperatorProblem) -> OperatorProblem:
     """The same with devices that hold 0.6 of all bytes, so that these have to be counted."""
     every = problem.tensor_bytes.sum() + problem.resident_bytes.sum()
     return problem.replace(memory_bytes=np.full(problem.m, 0.6 * every))
 
 
 def lines(problem: OperatorProblem) -> Lines:
-    """What is measured on a problem, and how many placements each plays."""
+    """Measured functions of a problem, and how many placements each simulates."""
     judge, count = Judge(problem), max(1, OPERATORS // problem.n)
-    counting = Judge(short(problem))
+    counting = Judge(with_short_memory(problem))
     order = problem.topology.order
     random, walk = random_rows(problem, count), walk_rows(problem, count)
     moves = 10 * count
@@ -158,13 +158,13 @@ def lines(problem: OperatorProblem) -> Lines:
 def beside_simpy(problem: OperatorProblem) -> Lines:
     """SimPy on one random placement and on one of a list planner, in operator order."""
     order, judge = np.arange(problem.n), Judge(problem)
-    plays: Lines = {}
+    timed: Lines = {}
     for word, rows in (("random", random_rows(problem, 1)), ("walk", walk_rows(problem, 1))):
-        played, judged = in_simpy(problem, rows[0]), judge.many(rows, order)[0][0]
-        if played != judged:
-            sys.exit(f"SimPy says {played}, the judge {judged}")
-        plays[f"SimPy, {word}"] = (lambda place=rows[0]: in_simpy(problem, place), 1)  # type: ignore[misc]
-    return plays
+        simulated, judged = in_simpy(problem, rows[0]), judge.many(rows, order)[0][0]
+        if simulated != judged:
+            sys.exit(f"SimPy says {simulated}, the judge {judged}")
+        timed[f"SimPy, {word}"] = (lambda place=rows[0]: in_simpy(problem, place), 1)  # type: ignore[misc]
+    return timed
 
 
 def main() -> None:
@@ -180,10 +180,10 @@ def main() -> None:
         report(f"{problem.name}, {problem.n} x {problem.m}", problem, lines(problem))
 
 
-def report(name: str, problem: OperatorProblem, plays: Lines) -> None:
+def report(name: str, problem: OperatorProblem, timed: Lines) -> None:
     """The lines of one problem."""
     uses = f"{len(problem.consumers) / problem.n:.1f}"
-    for what, speed in medians(plays).items():
+    for what, speed in medians(timed).items():
         print(f"| {name} | {uses} | {what} | {speed:,.{1 if speed < 1000 else 0}f} |", flush=True)
 
 

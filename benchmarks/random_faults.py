@@ -336,7 +336,7 @@ def _nodes(mark: str) -> str:
     return yaml.safe_dump(data | {"name": mark})
 
 
-def carry_out(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
+def run_schedule(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
     """Start, wait, shoot, wait, look."""
     outcome, chance = Outcome(), random.Random(shot.when)
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
@@ -351,7 +351,7 @@ def carry_out(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
                 outcome.faults.append(f"has not ended after {limit_s:g} s: {_stuck(mark, process)}")
             outcome.code, outcome.seconds = process.poll(), time.monotonic() - shot_at
             if outcome.code is not None:
-                look(shot, mark, folder, outcome)
+                find_leftovers(shot, mark, folder, outcome)
             outcome.faults += judge(shot, folder, outcome)
             outcome.error_text = _last_words((folder / "err").read_text(errors="replace"))
             if outcome.faults and KEEP is not None:
@@ -432,7 +432,7 @@ def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
     return ", ".join(states)
 
 
-def look(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
+def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
     """Whether anything is left, some seconds later."""
     deadline = time.monotonic() + SETTLE_S
     while (members(mark) or things(mark)) and time.monotonic() < deadline:
@@ -606,7 +606,7 @@ def usual_seconds(variant: Variant, number: str) -> float:
             code = process.wait(300)
             took_s = time.monotonic() - begun
             outcome = Outcome(code=code)
-            look(shot, mark, folder, outcome)
+            find_leftovers(shot, mark, folder, outcome)
             faults = outcome.faults + judge(shot, folder, outcome)
             if code != 0 or faults:
                 raise SystemExit(
@@ -651,7 +651,7 @@ def main() -> None:
         if shot.variant.name not in usual:
             usual[shot.variant.name] = usual_seconds(shot.variant, f"{os.getpid()}-u")
         mark = f"faults-{os.getpid()}-{number}"
-        outcome = carry_out(shot, mark, usual[shot.variant.name], args.limit)
+        outcome = run_schedule(shot, mark, usual[shot.variant.name], args.limit)
         fine += not outcome.faults
         missed += not outcome.hit
         print(

@@ -7,7 +7,7 @@ handwritten digits that are spread unevenly, labels too. The slowest node holds 
 speeds and links are emulated by waiting.
 
 Each NAME is a planner, or none, lb-bsp or fedavg; all without. `ROUNDS` times, one name after the
-other: a round measures the nodes' speeds first, plans with them, carries each plan out and adds
+other: a round measures the nodes' speeds first, plans with them, executes each plan and adds
 what it measured to ``benchmarks/results/samples_run.jsonl`` as it comes. Called again, it goes on
 where it was stopped; ``fresh`` as the first word begins a new table. ``table`` alone prints the
 medians of what has been measured so far, and how far apart the runs were. Seconds to the same
@@ -102,16 +102,16 @@ def one_round(number: int, names: Sequence[str]) -> None:
     """Measure speeds, plan, run, keep."""
     problem = nodes()
     if missing():
-        carry_out(problem, names, (), number)
+        execute_plans(problem, names, (), number)
         return
     with nodes_up(problem) as up:
         shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
         print(f"round {number + 1} of {ROUNDS}: measuring speeds; cores: {shares}", flush=True)
         measured = measure(problem, RECIPE, up.workers).of(problem, RECIPE.batch)
-        carry_out(measured, names, up.workers, number)
+        execute_plans(measured, names, up.workers, number)
 
 
-def carry_out(
+def execute_plans(
     problem: SampleProblem, names: Sequence[str], workers: NodeWorkers, number: int
 ) -> None:
     """Each of `names` on files of its own; results are kept."""

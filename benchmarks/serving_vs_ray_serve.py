@@ -120,7 +120,7 @@ class Replica:
         return found
 
 
-def played(url: str, made: Family, stream: Stream) -> Replies:
+def replies_of(url: str, made: Family, stream: Stream) -> Replies:
     """What the client sees; `load.play` with the deadline as a header, too."""
     rng = np.random.default_rng(0)
     payloads = [random_payload(made, rng) for _ in range(PAYLOADS)]
@@ -199,7 +199,9 @@ def main() -> None:
             stream = made_stream(
                 service, args.arrivals, load * rate, args.duration, args.deadlines, args.seed
             )
-            ours, theirs = (measured(stream, played(u, made, stream)) for u in (running.url, url))
+            ours, theirs = (
+                measured(stream, replies_of(u, made, stream)) for u in (running.url, url)
+            )
             found.append({"load": load, "rate_per_s": load * rate, "ours": ours, "serve": theirs})
             print(
                 f"| {load:g} | {load * rate:.0f} | {100 * ours['success']:.2f} | "
