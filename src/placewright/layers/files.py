@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -65,26 +66,8 @@ def read_problem(path: str | Path) -> LayerProblem:
         raise placed(error, where) from None
 
 
-NAMES = (
-    "layer_names",
-    "layer_kinds",
-    "degrees",
-    "worker_names",
-    "kind_names",
-    "node_names",
-    "zero_stages",
-    "tied",
-    "links",
-    "refusals",
-)
-TABLES = (
-    "time_s",
-    "parameter_bytes",
-    "in_flight_bytes",
-    "fixed_bytes",
-    "sync_in_bytes",
-    "sync_out_bytes",
-)
+NAMES = {item.name for item in fields(LayerProblem) if str(item.type).startswith("tuple")}
+TABLES = {item.name for item in fields(Variants) if item.type == "FloatArray"}
 
 
 def write_problem(problem: LayerProblem, path: str | Path) -> Path:
@@ -94,33 +77,20 @@ def write_problem(problem: LayerProblem, path: str | Path) -> Path:
 
 def problem_json(p: LayerProblem) -> dict[str, Any]:
     """A problem as the data of its file."""
-    data: dict[str, Any] = {"schema_version": 1}
-    for item in fields(p):
-        value = getattr(p, item.name)
-        if isinstance(value, np.ndarray):
-            value = written(value.tolist()) if value.dtype == np.float64 else value.tolist()
-        data[item.name] = value
-    data["objective"] = str(p.objective)
-    data["links"] = [
-        {
-            key: written(getattr(link, key).tolist())
-            for key in ("pairs", "message_bytes", "message_s")
-        }
-        for link in p.links
-    ]
-    kept = {item.name: getattr(p.training, item.name) for item in fields(p.training)}
-    data["training"] = kept | {"bucket_bytes": written(p.training.bucket_bytes)}
-    data["refusals"] = [
-        {"layer": r.layer, "strategy": str(r.strategy), "reason": r.reason} for r in p.refusals
-    ]
-    for key in (*NAMES[:7],):
-        data[key] = list(data[key])
-    data["tied"] = [list(pair) for pair in p.tied]
-    if p.variants is not None:
-        v = {item.name: getattr(p.variants, item.name) for item in fields(p.variants)}
-        v = {k: written(x.tolist()) if isinstance(x, np.ndarray) else x for k, x in v.items()}
-        data["variants"] = v | {"names": list(p.variants.names)}
-    return data
+    return {"schema_version": 1, **_plain(p)}
+
+
+def _plain(value: Any) -> Any:
+    """A field, and what is in it, as lists, mappings, numbers and text."""
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, np.ndarray):
+        return written(value.tolist())
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, StrEnum):
+        return str(value)
+    return written(value) if isinstance(value, float) else value
 
 
 def read_plan(path: str | Path, problem: LayerProblem) -> LayerPlan:

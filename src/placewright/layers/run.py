@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import CheckError
-from placewright.layers.judge import judge
+from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
@@ -176,14 +176,14 @@ def run(
 
     Baselines that do not fit or cannot be executed are left out.
 
-    Raises
-    ------
-    UnsupportedError
-        The plan cannot be executed.
+    Raises `UnsupportedError`: the plan cannot be executed.
     """
     from placewright.layers.execution.session import step_s
 
-    plans = {"plan": plan, FASTEST: fastest_alone(problem), EQUAL: equal_batches(problem)}
+    every = alone(problem)
+    fitting = min((j for j in every if j.feasible), key=lambda j: j.value, default=None)
+    fastest = None if fitting is None else fitting.plan
+    plans = {"plan": plan, FASTEST: fastest, EQUAL: equal_batches(problem)}
     judgement = judge(problem, plan)
     predicted = {"plan": judgement.value}
     errors = checked(session, plan) if check else (None, None)
@@ -216,14 +216,14 @@ def run(
                 held = session.peak_bytes()
     if same:
         times[FASTEST] = times["plan"]
-    speeds = alone_s(problem)
+    alone_s = [j.value for j in every]
     return LayerRun(
         predicted,
         {name: tuple(found) for name, found in times.items()},
-        sum(min(speeds) / s for s in speeds),
+        sum(min(alone_s) / s for s in alone_s),
         f"{session.engine.name}: torch.distributed",
         session.emulated,
-        problem.worker_names[speeds.index(min(speeds))],
+        problem.worker_names[alone_s.index(min(alone_s))],
         errors[0],
         errors[1],
         {problem.worker_names[w]: held[w] for w in plan.workers},
@@ -258,18 +258,10 @@ def checked(session: LayerSession, plan: LayerPlan) -> tuple[float, float]:
     return found if finite else (math.inf, math.inf)
 
 
-def alone_s(problem: LayerProblem) -> list[float]:
-    """Seconds of a step on every worker alone, whether it fits or not."""
-    return [
-        judge(problem, _data(problem, [w], [problem.global_batch])).value for w in _all(problem)
-    ]
-
-
-def fastest_alone(problem: LayerProblem) -> LayerPlan | None:
-    """The whole step on the fastest worker that it fits on."""
-    plans = [_data(problem, [w], [problem.global_batch]) for w in _all(problem)]
-    fitting = [plan for plan in plans if judge(problem, plan).feasible]
-    return min(fitting, key=lambda plan: judge(problem, plan).value) if fitting else None
+def alone(problem: LayerProblem) -> list[LayerJudgement]:
+    """The whole step on every worker alone, whether it fits or not."""
+    plans = (_data(problem, [w], [problem.global_batch]) for w in range(problem.w))
+    return [judge(problem, plan) for plan in plans]
 
 
 def equal_batches(problem: LayerProblem) -> LayerPlan | None:
@@ -277,13 +269,10 @@ def equal_batches(problem: LayerProblem) -> LayerPlan | None:
     share, left = divmod(problem.global_batch, problem.w)
     if share == 0 or problem.w == 1:
         return None
-    return _data(problem, _all(problem), [share + (w < left) for w in _all(problem)])
+    workers = range(problem.w)
+    return _data(problem, workers, [share + (w < left) for w in workers])
 
 
-def _all(problem: LayerProblem) -> list[int]:
-    return list(range(problem.w))
-
-
-def _data(problem: LayerProblem, workers: list[int], shares: list[int]) -> LayerPlan:
+def _data(problem: LayerProblem, workers: Sequence[int], shares: Sequence[int]) -> LayerPlan:
     replicas = tuple(Replica((w,), s) for w, s in zip(workers, shares, strict=True))
     return LayerPlan((Stage(0, problem.n - 1, replicas),))
