@@ -87,12 +87,9 @@ class LayerJudgement:
 def judge(problem: LayerProblem, plan: LayerPlan) -> LayerJudgement:
     """Seconds that a step takes under a plan, and whether it fits.
 
-    Raises
-    ------
-    InputError
-        The plan is none of this problem, or no link joins two workers that must exchange data.
-    UnsupportedError
-        A layer cannot have its strategy, or was not measured on its worker.
+    Raises `InputError`: the plan is none of this problem, or no link joins two workers that must
+    exchange data.
+    Raises `UnsupportedError`: a layer cannot have its strategy, or was not measured on its worker.
     """
     check_plan(problem, plan)
     if problem.variants is not None:

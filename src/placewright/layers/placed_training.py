@@ -277,13 +277,7 @@ class PlacedTraining:
 
     @property
     def _session(self) -> LayerSession:
-        """The workers.
-
-        Raises
-        ------
-        RunError
-            A trainer has them.
-        """
+        """The workers; raises `RunError` where a trainer has them."""
         if self._trainer is not None:
             raise RunError(
                 "the workers belong to the trainer",

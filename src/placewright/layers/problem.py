@@ -322,10 +322,7 @@ class LayerProblem:
     def degree_index(self, degree: int) -> int:
         """Position of a tensor degree in the tables.
 
-        Raises
-        ------
-        UnsupportedError
-            There are no tables for it.
+        Raises `UnsupportedError`: there are no tables for it.
         """
         if degree not in self.degrees:
             known = ", ".join(map(str, self.degrees))
@@ -361,10 +358,7 @@ class LayerProblem:
     def demand(self, layer: int, strategy: Strategy, degree: int, where: str = "") -> None:
         """Raise if a layer cannot have a strategy.
 
-        Raises
-        ------
-        UnsupportedError
-            Names the layer, the strategy and the reason.
+        Raises `UnsupportedError`: names the layer, the strategy and the reason.
         """
         why = self.refusal(layer, strategy, degree)
         if why:

@@ -107,10 +107,7 @@ class SampleJudgement:
 def judge(problem: SampleProblem, plan: SamplePlan) -> SampleJudgement:
     """Seconds that a plan takes, and what it breaks.
 
-    Raises
-    ------
-    InputError
-        A move over a link that does not exist (see `check_plan`).
+    Raises `InputError`: a move over a link that does not exist (see `check_plan`).
     """
     check_plan(problem, plan)
     at = (plan.source, plan.target)

@@ -140,10 +140,7 @@ def run(
     ended
         Called with each run as it ends, for callers that may be interrupted.
 
-    Raises
-    ------
-    RunError
-        A sample was lost, or a process died.
+    Raises `RunError`: a sample was lost, or a process died.
     """
     recipe = recipe or Recipe(epochs=problem.epochs)
     problem = problem.replace(epochs=recipe.epochs)

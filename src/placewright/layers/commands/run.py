@@ -156,12 +156,8 @@ def disturbances(
 ) -> dict[int, tuple[str, float]]:
     """``WORKER:STEP:TIMES`` and ``WORKER:STEP`` by step; ``inf`` kills.
 
-    Raises
-    ------
-    InputError
-        Something else, or a step that is not trained.
-    UnknownNameError
-        No worker of this name.
+    Raises `InputError`: something else, or a step that is not trained.
+    Raises `UnknownNameError`: no worker of this name.
     """
     found: dict[int, tuple[str, float]] = {}
     for option, written, form in (

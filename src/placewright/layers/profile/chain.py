@@ -111,7 +111,8 @@ def chain(step: TracedStep) -> tuple[Layer, ...]:
     """The layers of a step, in order."""
     prelude = prelude_of(step)
     crossing = _crossing(step, prelude)
-    heavy = [k for k, call in enumerate(step.instructions) if _is_heavy(step, k, call, prelude)]
+    targets = [call.target for call in step.instructions]
+    heavy = [k for k, target in enumerate(targets) if target in HEAVY and k not in prelude]
     cuts = _cuts(heavy, [k for k, names in crossing.items() if len(names) == 1])
     cuts = _refined(cuts, heavy, crossing, len(step.instructions))
     bounds = [0, *cuts, len(step.instructions)]
@@ -123,7 +124,7 @@ def chain(step: TracedStep) -> tuple[Layer, ...]:
         layers.append(
             Layer(
                 name,
-                kind_of([step.instructions[k].target for k in calls]),
+                kind_of([targets[k] for k in calls]),
                 first,
                 end,
                 crossing.get(first, ()),
@@ -138,10 +139,6 @@ def parameters_of(step: TracedStep, calls: Iterable[int]) -> tuple[str, ...]:
     """Names of the parameters that these calls read, each once."""
     read = (v for k in calls for v in reads(step.instructions[k]))
     return tuple(dict.fromkeys(step.parameters[v] for v in read if v in step.parameters))
-
-
-def _is_heavy(step: TracedStep, k: int, call: Instruction, prelude: frozenset[int]) -> bool:
-    return call.target in HEAVY and k not in prelude
 
 
 def _crossing(step: TracedStep, prelude: frozenset[int]) -> dict[int, tuple[str, ...]]:

@@ -157,13 +157,13 @@ class _Splitter:
     def _weighted(self, i: Instruction) -> SplitCall | None:
         if i.target == LINEAR:
             x, weight, bias = (*map(_name, i.args), "")[:3]
-            return self._product(x, weight, bias, len(self.specs[x].shape) - 1, (0, 1), i)
+            return self._product(x, weight, bias, len(self.specs[x].shape) - 1, (0, 1))
         if i.target == ADDMM and not i.kwargs:
             bias, x, weight = map(_name, i.args[:3])
-            return self._product(x, weight, bias, 1, (1, 0), i)
+            return self._product(x, weight, bias, 1, (1, 0))
         if i.target in CONVOLUTIONS and (len(i.args) < 7 or i.args[6] == 1):
             x, weight, bias = (*map(_name, i.args[:3]), "")[:3]
-            return self._product(x, weight, bias, 1, (0, 1), i)
+            return self._product(x, weight, bias, 1, (0, 1))
         if i.target == EMBEDDING and _name(i.args[0]) in self.free:
             weight = _name(i.args[0])
             if self._wide(weight, 1):
@@ -174,7 +174,7 @@ class _Splitter:
         return None
 
     def _product(
-        self, x: str, weight: str, bias: str, dim: int, dims: tuple[int, int], i: Instruction
+        self, x: str, weight: str, bias: str, dim: int, dims: tuple[int, int]
     ) -> SplitCall | None:
         """A product; ``dims``: of output features and of inputs in its weight."""
         if weight not in self.free:
@@ -219,7 +219,7 @@ class _Splitter:
         if i.target in RESHAPES:
             return self._reshaped(i, shape, cut)
         if i.target == ATTENTION:
-            return self._attention(i, split)
+            return self._attention(i)
         return None
 
     def _reshaped(self, i: Instruction, shape: tuple[int, ...], cut: Cut) -> SplitCall | None:
@@ -236,7 +236,7 @@ class _Splitter:
             return None
         return SplitCall("keep", result=scaled)
 
-    def _attention(self, i: Instruction, split: Sequence[str]) -> SplitCall | None:
+    def _attention(self, i: Instruction) -> SplitCall | None:
         query, key, value = map(_name, i.args[:3])
         cuts = [self.cuts.get(v) for v in (query, key, value)]
         alike = cuts[0] is not None and cuts[0].dim == 1 and cuts == [cuts[0]] * 3

@@ -69,7 +69,7 @@ def times_of(
     layers: ExamLayers,
     kinds: tuple[str, ...],
     shape: Shape,
-    plan_sizes: list[int],
+    plan_size: int,
     where: str,
 ) -> tuple[FloatArray, FloatArray, FloatArray, dict[str, SinglePass]]:
     """Sizes, forward and backward tables of shape (kinds, degrees, sizes, layers), single passes.
@@ -98,7 +98,7 @@ def times_of(
     # Devices with forward passes only are extended below, to every size that plan and others need.
     single = [k for k in range(len(kinds)) if np.isnan(backward[k]).all()]
     both = [k for k in range(len(kinds)) if k not in single]
-    every = sorted({*sizes, 1, *plan_sizes}) if single else sizes
+    every = sorted({*sizes, 1, plan_size}) if single else sizes
     ahead = np.full((*dims[:2], len(every), dims[3]), math.nan)
     back = ahead.copy()
     places = [every.index(b) for b in sizes]

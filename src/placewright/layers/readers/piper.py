@@ -27,10 +27,7 @@ def read_piper(
 ) -> LayerProblem:
     """The problem of a file, with other devices or memory where they are given.
 
-    Raises
-    ------
-    InputError
-        Names the file, and the field that is missing or wrong.
+    Raises `InputError`: names the file, and the field that is missing or wrong.
     """
     where = str(path)
     data, _ = read_data(path)

@@ -66,10 +66,7 @@ FIELDS = {
 def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
     """The problem and the plan of a file.
 
-    Raises
-    ------
-    InputError
-        Names the file, and the field that is missing or wrong.
+    Raises `InputError`: names the file, and the field that is missing or wrong.
     """
     where = str(path)
     data, _ = read_data(path)
@@ -82,7 +79,7 @@ def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
     warn_unknown(data, FIELDS, where)
     try:
         problem = _problem(data, where)
-        plan = _plan(data, problem, where)
+        plan = _plan(data, where)
         check_plan(problem, plan)
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         text = f"a field has a value that cannot be read: {error!r}"
@@ -103,9 +100,9 @@ def _problem(data: Any, where: str) -> LayerProblem:
             )
     per_node = zip(nodes, _devices_of(nodes, where), strict=True)
     worker = [(i, node["device"]) for i, (node, k) in enumerate(per_node) for _ in range(k)]
-    plan_sizes = sorted({count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)})
-    shape = _shape(data, layers)
-    sizes, forward, backward, single = times_of(data, layers, kinds, shape, plan_sizes, where)
+    plan_size = count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)
+    shape = _shape(data)
+    sizes, forward, backward, single = times_of(data, layers, kinds, shape, plan_size, where)
     optimizer = optimizer_of(data, layers, kinds, where)
     inside = {kind: profile.ring_bandwidth() for kind, profile in single.items()}
     links, link_index = links_of(data, nodes, inside, where)
@@ -161,7 +158,7 @@ def _worker_names(worker: list[tuple[int, str]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _shape(data: Any, layers: ExamLayers) -> Shape:
+def _shape(data: Any) -> Shape:
     return Shape(
         int(optional(data, "model.hidden_size", 0)),
         int(optional(data, "model.heads", 0)),
@@ -215,7 +212,7 @@ def _training(data: Any, shape: Shape) -> Training:
     )
 
 
-def _plan(data: Any, p: LayerProblem, where: str) -> LayerPlan:
+def _plan(data: Any, where: str) -> LayerPlan:
     nodes = field(data, "cluster.nodes", where)
     devices_of = _devices_of(nodes, where)
     micro = count(field(data, "plan.micro_batch", where), "plan.micro_batch", 1)

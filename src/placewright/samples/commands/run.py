@@ -260,12 +260,8 @@ def parsed_disturbances(
 ) -> tuple[Disturbance, ...]:
     """``NODE:EPOCH:TIMES`` and ``NODE:EPOCH``, epochs counted from 1.
 
-    Raises
-    ------
-    InputError
-        Something else, or an epoch that the run does not have.
-    UnknownNameError
-        No node of this name.
+    Raises `InputError`: something else, or an epoch that the run does not have.
+    Raises `UnknownNameError`: no node of this name.
     """
     return (
         *(_disturbance(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
