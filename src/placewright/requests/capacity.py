@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -98,21 +97,12 @@ def at_load(problem: RequestProblem, factor: float) -> RequestProblem:
     """The same requests, `factor` times as many a second."""
     if not 0 < factor < np.inf:
         raise InputError("the load must be above 0", where=problem.name, by=f"got {factor}")
-    arrival_s = problem.stream.arrival_s / factor
-    stream = _with(problem, arrival_s)
+    s = problem.stream
     return problem.replace(
-        stream=stream,
+        stream=s.taken(slice(None), s.arrival_s / factor),
         duration_s=problem.duration_s / factor,
         rates_per_s=problem.rates_per_s * factor,
     )
-
-
-def _with(problem: RequestProblem, arrival_s: Any, count: int | None = None) -> Any:
-    from dataclasses import fields
-
-    s = problem.stream
-    columns = {item.name: getattr(s, item.name)[:count] for item in fields(s)}
-    return type(s)(**columns | {"arrival_s": arrival_s})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +129,8 @@ class Addition:
 
     def as_json(self, key: str, own_rate_per_s: float) -> dict[str, Any]:
         """Plain data; the name under `key`."""
-        return {
-            key: self.name,
-            "rate_per_s": self.rate_per_s,
-            "more_per_s": self.rate_per_s - own_rate_per_s,
-            "success_rate": self.success_rate,
-            "effective_accuracy": self.effective_accuracy,
-            "success_now": self.success_now,
-            "effective_accuracy_now": self.effective_accuracy_now,
-        }
+        data = asdict(self)
+        return {key: data.pop("name"), "more_per_s": self.rate_per_s - own_rate_per_s, **data}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,27 +252,17 @@ def capacity(
     """
     if not 0 < target_success < 1:
         raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
-    short, planner = cut(problem), _for_any_load(planner)
-    name, _ = plan_of(short, planner, seed)
-
-    def value(tried: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
-        return judge(tried, plan_of(tried, planner, seed)[1], most_failures)
-
-    load, judged = _largest(short, target_success, value, steps)
+    short, search = cut(problem), _Search(target_success, _for_any_load(planner), seed, steps)
+    name, _ = plan_of(short, search.planner, seed)
+    load, judged = search.largest(short)
     own_rate = len(short.stream) / short.duration_s
 
-    def with_more(name: str, grown: RequestProblem) -> Addition:
-        more, then = _largest(grown, target_success, value, steps, load)
-        now = value(grown)
-        return Addition(
-            name, more * own_rate, then.success_rate, then.value, now.success_rate, now.value
-        )
-
     def ranked(grown: list[tuple[str, RequestProblem]]) -> tuple[Addition, ...]:
-        return tuple(sorted((with_more(*each) for each in grown), key=lambda a: -a.rate_per_s))
+        made = [search.addition(name, more, load, own_rate) for name, more in grown]
+        return tuple(sorted(made, key=lambda addition: -addition.rate_per_s))
 
     def at_capacity(each: tuple[str, RequestProblem]) -> tuple[float, float]:
-        tried = value(at_load(each[1], load))
+        tried = search.judged(at_load(each[1], load))
         return -tried.success_rate, -tried.value
 
     s = short.service
@@ -305,7 +278,7 @@ def capacity(
         load,
         judged.success_rate,
         judged.value,
-        value(short).success_rate,
+        search.judged(short).success_rate,
         ranked(_with_servers(short, catalogue)),
         ranked(named),
         ranked(faster),
@@ -323,12 +296,8 @@ def carried(
     steps: int = STEPS,
 ) -> float:
     """Requests per second that `capacity` says the servers carry, without what to add."""
-    short, planner = cut(problem), _for_any_load(planner)
-
-    def value(tried: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
-        return judge(tried, plan_of(tried, planner, seed)[1], most_failures)
-
-    load, _ = _largest(short, target_success, value, steps)
+    short = cut(problem)
+    load, _ = _Search(target_success, _for_any_load(planner), seed, steps).largest(short)
     return load * len(short.stream) / short.duration_s
 
 
@@ -337,48 +306,65 @@ def _for_any_load(planner: PlannerChoice) -> PlannerChoice:
     return AUTO if choice == "auto" else choice
 
 
-def _largest(
-    problem: RequestProblem,
-    target: float,
-    value: Callable[[RequestProblem, float], RequestJudgement],
-    steps: int,
-    low: float = 0.0,
-) -> tuple[float, RequestJudgement]:
-    """The largest load that keeps the target; on a scale of factors 2, then by halving.
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Searches the largest load that a planner carries at a success rate."""
 
-    A load that is too high is given up as soon as it has too many failures.
-    """
-    n = len(problem.stream)
-    # A tried load must be above the target by this, so that it is not carried by luck.
-    margin = CONFIDENT * float(np.sqrt(target * (1 - target) / n))
-    # Failures after which no stream of this length keeps target and margin.
-    most = max(0.0, (1.0 - target - margin) * n) + 1.0
+    target: float
+    planner: PlannerChoice
+    seed: int
+    steps: int
 
-    def keeps(judged: RequestJudgement) -> bool:
-        return judged.success_rate - margin >= target
+    def judged(self, problem: RequestProblem, most_failures: float = math.inf) -> RequestJudgement:
+        return judge(problem, plan_of(problem, self.planner, self.seed)[1], most_failures)
 
-    load = low or 0.01
-    best = value(at_load(problem, load), math.inf)
-    if not keeps(best) and not low:
-        raise InfeasibleError(
-            "the target is missed even at a hundredth of the load",
-            where=problem.name,
-            by=f"success {best.success_rate:.4f}, target {target:g} plus its standard error",
-            hint="requests that no server answers in time alone bound the success rate",
+    def largest(self, problem: RequestProblem, low: float = 0.0) -> tuple[float, RequestJudgement]:
+        """The largest load that keeps the target; on a scale of factors 2, then by halving.
+
+        A load that is too high is given up as soon as it has too many failures.
+
+        `low`: where to begin, a load that counts as kept.
+        """
+        n = len(problem.stream)
+        # A tried load must be above the target by this, so that it is not carried by luck.
+        margin = CONFIDENT * float(np.sqrt(self.target * (1 - self.target) / n))
+        # Failures after which no stream of this length keeps target and margin.
+        most = max(0.0, (1.0 - self.target - margin) * n) + 1.0
+
+        def keeps(judged: RequestJudgement) -> bool:
+            return judged.success_rate - margin >= self.target
+
+        load = low or 0.01
+        best = self.judged(at_load(problem, load))
+        if not keeps(best) and not low:
+            raise InfeasibleError(
+                "the target is missed even at a hundredth of the load",
+                where=problem.name,
+                by=f"success {best.success_rate:.4f}, target {self.target:g} plus its standard "
+                "error",
+                hint="requests that no server answers in time alone bound the success rate",
+            )
+        high = load
+        while keeps(judged := self.judged(at_load(problem, 2 * high), most)) and high < 100:
+            load, high, best = 2 * high, 2 * high, judged
+        high *= 2
+        for _ in range(self.steps):
+            # Geometric: the range is one of factors.
+            middle = (load * high) ** 0.5
+            judged = self.judged(at_load(problem, middle), most)
+            if keeps(judged):
+                load, best = middle, judged
+            else:
+                high = middle
+        return load, best
+
+    def addition(self, name: str, grown: RequestProblem, low: float, own_rate: float) -> Addition:
+        """What a problem with one server or variant more carries, which carries `low` without."""
+        load, judged = self.largest(grown, low)
+        now = self.judged(grown)
+        return Addition(
+            name, load * own_rate, judged.success_rate, judged.value, now.success_rate, now.value
         )
-    high = load
-    while keeps(judged := value(at_load(problem, 2 * high), most)) and high < 100:
-        load, high, best = 2 * high, 2 * high, judged
-    high *= 2
-    for _ in range(steps):
-        # Geometric: the range is one of factors.
-        middle = (load * high) ** 0.5
-        judged = value(at_load(problem, middle), most)
-        if keeps(judged):
-            load, best = middle, judged
-        else:
-            high = middle
-    return load, best
 
 
 def cut(problem: RequestProblem, most: int = MOST_SIMULATED) -> RequestProblem:
@@ -387,7 +373,8 @@ def cut(problem: RequestProblem, most: int = MOST_SIMULATED) -> RequestProblem:
     if count == len(problem.stream):
         return problem
     arrival_s = problem.stream.arrival_s[:count]
-    return problem.replace(stream=_with(problem, arrival_s, count), duration_s=float(arrival_s[-1]))
+    stream = problem.stream.taken(slice(count), arrival_s)
+    return problem.replace(stream=stream, duration_s=float(arrival_s[-1]))
 
 
 def _with_servers(

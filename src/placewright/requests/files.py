@@ -21,7 +21,7 @@ from placewright.requests.policies import start
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers.azure import azure_arrivals
 from placewright.requests.schema import ArrivalEntry, RequestColumns, RequestFile, RequestPlanFile
-from placewright.requests.service import Service
+from placewright.requests.service import MOST_ENTRIES, Service
 from placewright.requests.stream import COLUMNS, Stream, stream_of
 
 problem_document = Document("requests", ("servers", "variants", "duration"), RequestFile)
@@ -35,9 +35,6 @@ HEADLINES = (
     "effective_accuracy",
 )
 """Numbers of the summary that stand at the top of a result file too."""
-
-MOST_ENTRIES = 50_000_000
-"""Servers x variants x batch sizes."""
 
 
 def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:

@@ -16,7 +16,7 @@ and fitted parameters on as many again that they were not fitted to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, final
 
@@ -33,7 +33,6 @@ from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.specification import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.simulation import simulate
-from placewright.requests.stream import Stream
 
 REQUESTS = 4000
 """Of a generated stream."""
@@ -243,8 +242,6 @@ def _generated(problem: RequestProblem, count: int, pair: int = 0) -> list[Reque
         picked = np.random.default_rng([SEED, k, 1]).integers(
             0, len(problem.stream), len(arrival_s)
         )
-        s = problem.stream
-        columns = {item.name: getattr(s, item.name)[picked] for item in fields(s)}
-        stream = Stream(**columns | {"arrival_s": arrival_s})
+        stream = problem.stream.taken(picked, arrival_s)
         made.append(problem.replace(stream=stream, duration_s=count / rate, noise_seed=SEED + k))
     return made

@@ -10,6 +10,9 @@ import numpy as np
 from placewright.errors import InputError
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
+MOST_ENTRIES = 50_000_000
+"""Servers x variants x batch sizes that a file may have."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:

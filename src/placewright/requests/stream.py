@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,11 @@ class Stream:
         """Deadlines as points in time."""
         due: FloatArray = self.arrival_s + self.deadline_s
         return due
+
+    def taken(self, positions: Any, arrival_s: FloatArray) -> Stream:
+        """The requests at these positions, an index or a slice, arriving at other times."""
+        columns = {item.name: getattr(self, item.name)[positions] for item in fields(self)}
+        return Stream(**columns | {"arrival_s": arrival_s})
 
     def rates(self, families: int, duration_s: float) -> FloatArray:
         """Shape (families,): requests per second of each family."""

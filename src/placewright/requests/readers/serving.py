@@ -19,11 +19,8 @@ from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.generators import counted, stepped_poisson
 from placewright.requests.problem import RequestProblem
-from placewright.requests.service import Service, service_of
+from placewright.requests.service import MOST_ENTRIES, Service, service_of
 from placewright.requests.stream import Stream, stream_of
-
-MOST_ENTRIES = 50_000_000
-"""Servers x variants x batch sizes."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
