@@ -148,17 +148,17 @@ class Portfolio:
         if reason is not None:
             self.leave_out(name, Outcome.UNSUPPORTED, reason)
             return False
-        began = time.perf_counter() - self.clock.seconds
+        began = self._now_s()
         try:
             proposal = proposal_of(planner(self.problem, context))
-            took_s = time.perf_counter() - self.clock.seconds - began
+            took_s = self._now_s() - began
             judgement = self.planning.judge(self.problem, proposal.plan)
         except KeyboardInterrupt:
-            took_s = time.perf_counter() - self.clock.seconds - began
+            took_s = self._now_s() - began
             self.leave_out(name, Outcome.INTERRUPTED, "interrupted before it had a plan", took_s)
             return True
         except InfeasibleError as error:
-            took_s = time.perf_counter() - self.clock.seconds - began
+            took_s = self._now_s() - began
             self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), took_s)
             self.nearest_miss = self.nearest_miss or error.brief
             return False
@@ -184,9 +184,9 @@ class Portfolio:
                 tolerance = min(tolerance, max(0.0, sign * (c.value / best - 1)))
         factor = 1 + sign * tolerance
         near = [c for c in self.tried if c.fits and not self._worse_by(c.value, factor)]
-        near.sort(key=lambda c: (c.plan is not self.best_plan, self.direction.sign * c.value))
+        near.sort(key=lambda c: (c.plan is not self.best_plan, sign * c.value))
         context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.planning.judge)
-        began = time.perf_counter() - self.clock.seconds
+        began = self._now_s()
         try:
             plans = [c.plan for c in near]
             proposal = proposal_of(simplifier(self.problem, plans, tolerance, context))
@@ -205,17 +205,18 @@ class Portfolio:
         if name == self.best_planner:
             return False
         if given is None:
-            took_s = time.perf_counter() - self.clock.seconds - began
+            took_s = self._now_s() - began
             value, note = float(judgement.value), proposal.note
             self.tried.append(Candidate(name, value, Outcome.FITS, took_s, note, proposal))
         off = abs(float(judgement.value) / best - 1) if best else 0.0
         self.simplified = f"{name} is simpler, at {100 * off:.2f} % more than {self.best_planner}"
-        if given is None or given.proposal is None:
-            self.best = proposal
-        else:
-            self.best = given.proposal
+        self.best = proposal if given is None else given.proposal
         self.best_judgement, self.best_planner = judgement, name
         return False
+
+    def _now_s(self) -> float:
+        """Seconds of a clock that stands still while kernels are compiled."""
+        return time.perf_counter() - self.clock.seconds
 
     @property
     def best_plan(self) -> Any:

@@ -30,42 +30,50 @@ def run_portfolio(
         kept_s = planning.refined_s(p.problem, limits.time_limit_s) if auto else 0.0
         for k, (name, planner) in enumerate(planners):
             report(progress, name, p, limits.start)
-            deadline_s = limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s)
-            inner = _under_its_name(progress, name, p, limits.start)
             context = Context(
                 limits.seed,
-                deadline_s,
+                limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s),
                 planning.judge,
-                inner,
+                _under_its_name(progress, name, p, limits.start),
                 bound=p.direction.unproved,
                 measure=limits.measure,
             )
-            if p.best is not None and context.remaining_s() <= 0:
-                p.leave_out(name, Outcome.NOT_RUN, "time limit reached")
-                continue
-            if auto and p.closed:
-                p.leave_out(name, Outcome.NOT_RUN, "not needed, the best plan is optimal")
-                continue
-            gain = abs(p.value - p.bound)
-            if auto and p.best is not None and not limits.worth_more(p.clock, gain):
-                p.leave_out(name, Outcome.NOT_RUN, "took longer than it could save already")
+            if reason := _reason_to_skip(p, context, limits, auto):
+                p.leave_out(name, Outcome.NOT_RUN, reason)
                 continue
             if auto:
-                incumbent = None if p.best is None else p.best.plan
-                context = replace(context, incumbent=incumbent, bound=p.bound)
+                context = replace(context, incumbent=p.best_plan, bound=p.bound)
             if p.run(planner, context, name):
                 return True
         if not p.closed:
-            report(progress, "bounds", p, limits.start)
-            deadline_s = limits.deadline_s(p.clock, 1)
-            if kept_s:
-                deadline_s = min(deadline_s, time.perf_counter() + kept_s)
-            known = BoundContext(p.value, p.bound, deadline_s, auto)
-            # Ctrl-C ends the iterator: what it has given by then stays.
-            p.add_bounds(planning.refined_bounds(p.problem, known))
+            _refine(p, limits, progress, kept_s, auto)
     except KeyboardInterrupt:
         return True
     return False
+
+
+def _reason_to_skip(p: Portfolio, context: Context, limits: Limits, auto: bool) -> str:
+    """Why a planner need not run any more, empty while there is no plan."""
+    if p.best is None:
+        return ""
+    if context.remaining_s() <= 0:
+        return "time limit reached"
+    if auto and p.closed:
+        return "not needed, the best plan is optimal"
+    if auto and not limits.worth_more(p.clock, abs(p.value - p.bound)):
+        return "took longer than it could save already"
+    return ""
+
+
+def _refine(p: Portfolio, limits: Limits, progress: Progress, kept_s: float, auto: bool) -> None:
+    """Compute the bounds that take long, within what is left, or was kept for them."""
+    report(progress, "bounds", p, limits.start)
+    deadline_s = limits.deadline_s(p.clock, 1)
+    if kept_s:
+        deadline_s = min(deadline_s, time.perf_counter() + kept_s)
+    known = BoundContext(p.value, p.bound, deadline_s, auto)
+    # Ctrl-C ends the iterator: what it has given by then stays.
+    p.add_bounds(p.planning.refined_bounds(p.problem, known))
 
 
 SIMPLIFYING_SHARE, SIMPLIFYING_S = 0.1, 3.0

@@ -32,31 +32,21 @@ class FilePlacement:
 
 
 class PlacedFile(Protocol):
-    """A model under a placement, ready to run; a context manager that gives everything back.
-
-    Attributes
-    ----------
-    engine
-        The runtime and its settings, for people.
-    emulated
-        What was emulated, empty if nothing was.
-    notes
-        What was changed so that the runtime takes the placement.
-    """
+    """A model under a placement, ready to run; a context manager that gives everything back."""
 
     @property
     def engine(self) -> str:
-        """See above."""
+        """The runtime and its settings, for people."""
         ...
 
     @property
     def emulated(self) -> str:
-        """See above."""
+        """What was emulated, empty if nothing was."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """See above."""
+        """What was changed so that the runtime takes the placement."""
         ...
 
     def infer(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:

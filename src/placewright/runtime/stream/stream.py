@@ -205,7 +205,7 @@ class SampleStream:
             # Every worker is asked, also those that are not waited for: each gets its new samples
             # now.
             turns = [queue.turn(self._next) for queue in self._queues]
-            self._note(self.session.order("stream_turn", turns, limit_s=limits.patience(30.0)))
+            self._note(self.session.order("stream_turn", turns, limit_s=limits.order_s()))
             if found := self._complete():
                 return found
             countdown.look()
