@@ -19,6 +19,10 @@ from placewright.operators.problem import Links, Objective, OperatorProblem, Ove
 __all__ = ["check_plan", "plans", "problems", "random_problems", "same_plan", "tiny_instances"]
 
 
+MOST_OPERATORS, MOST_DEVICES = 10, 4
+"""Of random problems."""
+
+
 def tiny_instances() -> Mapping[str, OperatorProblem]:
     """Named problems that planners get wrong."""
     return named_instances()
@@ -39,19 +43,12 @@ def same_plan(plan: OperatorPlan, other: OperatorPlan) -> bool:
 
 
 @st.composite
-def problems(
-    draw: st.DrawFn,
-    *,
-    most_operators: int = 10,
-    most_devices: int = 4,
-    objective: Objective = Objective.LATENCY,
-) -> OperatorProblem:
+def problems(draw: st.DrawFn, *, objective: Objective = Objective.LATENCY) -> OperatorProblem:
     """Problems with unsupported devices, groups, pins, memory limits and shared channels.
 
     Hypothesis draws the seed and the sizes, so that it can shrink towards few operators.
     """
-    operators = draw(st.integers(1, most_operators))
-    devices = draw(st.integers(1, most_devices))
+    operators, devices = draw(st.integers(1, MOST_OPERATORS)), draw(st.integers(1, MOST_DEVICES))
     problem = random_problem(
         draw(st.integers(0, 2**32 - 1)), most_operators=operators, most_devices=devices
     )

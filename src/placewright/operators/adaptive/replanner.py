@@ -13,6 +13,9 @@ from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 
+SCRATCH_S = 10.0
+"""Time limit of a plan from scratch."""
+
 
 @dataclass(slots=True)
 class Replanner:
@@ -26,17 +29,15 @@ class Replanner:
     last_solve_s: float = 0.0
     _state: CeftPbqpState | None = None
 
-    def whole(
-        self, problem: OperatorProblem, planner: str | None = None, time_limit_s: float = 10.0
-    ) -> OperatorPlan:
-        """Plan from scratch, by `planner` (CEFT+PBQP where none is named).
+    def from_scratch(self, problem: OperatorProblem) -> OperatorPlan:
+        """Plan without regard to the plan in force.
 
         Raises `InfeasibleError`: nothing fits on these devices.
         """
-        name = planner if planner is not None else self.planner
-        result = solve(problem, name, time_limit_s=time_limit_s, seed=self.seed)
         self._state = None
-        plan: OperatorPlan = result.plan
+        plan: OperatorPlan = solve(
+            problem, self.planner, time_limit_s=SCRATCH_S, seed=self.seed
+        ).plan
         return plan
 
     def offer(self, problem: OperatorProblem, current: OperatorPlan) -> Offer:

@@ -141,7 +141,7 @@ class AdaptiveRun(FaultTolerantRun):
         left = held / max(1.0, error.needed / error.expected if error.expected else 1.0)
         self._short[name] = (self._short.get(name, (0, 0.0))[0] + 1, left)
         try:
-            self.replanner.whole(self._problem())
+            self.replanner.from_scratch(self._problem())
         except InfeasibleError:
             del self._short[name]
             return set()
@@ -204,7 +204,7 @@ class AdaptiveRun(FaultTolerantRun):
         fits = not self._short or (self.plan is not None and judge(problem, self.plan).feasible)
         if self.plan is not None and not self.membership.lost and fits:
             return self.plan
-        return self.replanner.whole(problem)
+        return self.replanner.from_scratch(problem)
 
     def _candidates(self, problem: OperatorProblem, plan: OperatorPlan) -> Sequence[OperatorPlan]:
         """Plans to try: only at the beginning, as many as the remaining steps pay for."""
