@@ -109,6 +109,10 @@ def _check_values(p: LayerProblem) -> None:
     for key in ("forward_s", "backward_s", "activation_bytes", "framework_bytes"):
         if (getattr(p, key) < 0).any():
             raise InputError(f"{key} must be numbers >= 0", where=p.name)
+    for key in ("forward_s", "backward_s"):
+        if np.isinf(getattr(p, key)).any():
+            hint = "leave out times that were not measured: null in a file, NaN in Python"
+            raise InputError(f"{key} must be finite", where=p.name, hint=hint)
     if not np.isfinite(p.parameters[:, 0]).all():
         i = int(np.flatnonzero(~np.isfinite(p.parameters[:, 0]))[0])
         raise InputError("parameters at degree 1 must be finite", where=p.layer_names[i])

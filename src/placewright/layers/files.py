@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import PlacewrightError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.boundary import placed, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.layers.formats.schema import (
@@ -25,6 +25,7 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Refusal, Training, Variants
+from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
 from placewright.planning.wing import Document
@@ -41,33 +42,45 @@ def read_problem(path: str | Path) -> LayerProblem:
     data, text = read_data(path)
     where = str(path)
     entry = validate(LayerFile, data, where=where, text=text)
-    given = entry.model_dump()
-    del given["schema_version"]
+    try:
+        return _problem_of(entry, entry.name if "name" in data else stem(path))
+    except PlacewrightError as error:
+        raise placed(error, where) from None
+
+
+def _problem_of(entry: LayerFile, name: str) -> LayerProblem:
+    given = entry.model_dump(exclude={"schema_version"}) | {"name": name}
     for key, value in given.items():
-        if isinstance(value, list) and key not in NAMES:
-            given[key] = numbers(value)
-        elif isinstance(value, list):
-            given[key] = tuple(value)
-    given["name"] = entry.name if "name" in data else stem(path)
+        if isinstance(value, list):
+            given[key] = tuple(value) if key in NAMES else _table(value, key)
     given["tied"] = tuple((int(a), int(b)) for a, b in entry.tied)
     given["links"] = tuple(
-        Link(np.array(x.pairs), np.array(numbers(x.message_bytes)), np.array(numbers(x.message_s)))
-        for x in entry.links
+        Link(
+            np.array(x.pairs),
+            _table(x.message_bytes, f"links[{k}].message_bytes"),
+            _table(x.message_s, f"links[{k}].message_s"),
+        )
+        for k, x in enumerate(entry.links)
     )
     training = entry.training.model_dump() | {"bucket_bytes": number(entry.training.bucket_bytes)}
     given["training"] = Training(**training)
     given["refusals"] = tuple(Refusal(x.layer, x.strategy, x.reason) for x in entry.refusals)
     if entry.variants is not None:
-        v = {k: numbers(x) if k in TABLES else x for k, x in entry.variants.model_dump().items()}
-        given["variants"] = Variants(**v | {"names": tuple(v["names"])})
-    try:
-        return LayerProblem(**given)
-    except PlacewrightError as error:
-        raise placed(error, where) from None
+        v = entry.variants.model_dump()
+        tables = {key: _table(v[key], f"variants.{key}") for key in TABLES}
+        given["variants"] = Variants(**v | tables | {"names": tuple(v["names"])})
+    return LayerProblem(**given)
 
 
 NAMES = {item.name for item in fields(LayerProblem) if str(item.type).startswith("tuple")}
 TABLES = {item.name for item in fields(Variants) if item.type == "FloatArray"}
+
+
+def _table(values: Any, where: str) -> FloatArray:
+    try:
+        return np.array(numbers(values), dtype=np.float64)
+    except ValueError:
+        raise InputError("rows of a table must be equally long", where=where) from None
 
 
 def write_problem(problem: LayerProblem, path: str | Path) -> Path:
