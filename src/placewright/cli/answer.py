@@ -32,7 +32,7 @@ def print_result(
 
     if result.status is Status.INTERRUPTED:
         console.note("interrupted: this is the best plan so far")
-    note_compiling(console, result)
+    note_compiling(console, result.compile_s)
     console.show(lambda: result.as_json() | dict(more or {}), table or (lambda: repr(result)))
     if console.output is not None:
         console.kept(result.save(console.output))
@@ -42,10 +42,10 @@ def print_result(
         console.detail(f"bound {name}: {amount(value, unit)}")
 
 
-def note_compiling(console: Console, result: Result) -> None:
+def note_compiling(console: Console, compile_s: float) -> None:
     """Note how long kernels were compiled, where that took more than a second."""
-    if result.compile_s > 1.0:
-        console.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
+    if compile_s > 1.0:
+        console.note(f"compiled kernels for {compile_s:.0f} s: once after an installation")
 
 
 def keep_pictures(

@@ -50,8 +50,8 @@ def capture(
     from placewright.cli.sources import SourceOptions, captured_graph
     from placewright.graph.files import graph_json, write_graph
 
-    ask = SourceOptions(model, training=training, batch=batch, micro_batches=micro_batches)
-    graph = captured_graph(ask, console)
+    options = SourceOptions(model, training=training, batch=batch, micro_batches=micro_batches)
+    graph = captured_graph(options, console)
     console.show(lambda: graph_json(graph), lambda: repr(graph))
     if console.output is not None:
         console.kept(write_graph(graph, console.output))
@@ -84,7 +84,7 @@ def profile(
     from placewright.operators.files import write_problem
     from placewright.operators.formats.writing import problem_json
 
-    ask = SourceOptions(
+    options = SourceOptions(
         source,
         on,
         training,
@@ -96,7 +96,7 @@ def profile(
         table=table,
         micro_batches=micro_batches,
     )
-    problem = load(ask, console).problem
+    problem = load(options, console).problem
     console.show(lambda: problem_json(problem), lambda: repr(problem))
     if console.output is not None:
         console.kept(write_problem(problem, console.output))

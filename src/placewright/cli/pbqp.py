@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from placewright.cli.answer import note_compiling
 from placewright.cli.command import console_command
 from placewright.cli.console import Console
 from placewright.cli.options import (
@@ -69,8 +70,7 @@ def solve(
         console.note("interrupted: this is the best choice so far")
     if found.note:
         console.note(f"note: {found.note}")
-    if found.compile_s > 1.0:
-        console.note(f"compiled kernels for {found.compile_s:.0f} s: once after an installation")
+    note_compiling(console, found.compile_s)
     console.detail(f"{found.core} of {problem.n} nodes were left after reductions")
     data = _document(problem, found, seed, time.perf_counter() - began_s)
     console.answer(lambda: data, lambda: _table(data))

@@ -143,7 +143,7 @@ def find_cluster(spec: str | None) -> Cluster:
 
 
 @collector_paused()
-def load(ask: SourceOptions, console: Console) -> Loaded:
+def load(options: SourceOptions, console: Console) -> Loaded:
     """The problem that SOURCE and the options ask for.
 
     Raises
@@ -151,60 +151,60 @@ def load(ask: SourceOptions, console: Console) -> Loaded:
     InputError
         No such file, scheme or model; lists what is known.
     """
-    scheme, _, rest = ask.source.partition(":")
+    scheme, _, rest = options.source.partition(":")
     if scheme in ELSEWHERE and rest:
         raise UnsupportedError(
             f"{scheme}: files are no problems of operators",
-            where=ask.source,
-            hint=f"placewright {ELSEWHERE[scheme]} {ask.source}",
+            where=options.source,
+            hint=f"placewright {ELSEWHERE[scheme]} {options.source}",
         )
     if scheme == "dag":
-        return Loaded(_dag(rest, ask))
+        return Loaded(_dag(rest, options))
     if scheme == "msr":
-        return Loaded(_msr(rest, ask))
+        return Loaded(_msr(rest, options))
     if scheme == "pipedream":
-        return _pipedream(rest, ask)
+        return _pipedream(rest, options)
     from placewright.deployment.model_files import is_model_file
 
-    if is_model_file(ask.source):
-        return _from_model_file(ask, console)
-    if is_file(ask.source):
-        return _from_file(Path(ask.source), ask, console)
-    return _from_model(ask, console)
+    if is_model_file(options.source):
+        return _from_model_file(options, console)
+    if is_file(options.source):
+        return _from_file(Path(options.source), options, console)
+    return _from_model(options, console)
 
 
-def captured_graph(ask: SourceOptions, console: Console) -> Graph:
+def captured_graph(options: SourceOptions, console: Console) -> Graph:
     """The graph of the model that SOURCE names, whatever executes it."""
     from placewright.deployment.model_files import is_model_file
 
-    if is_model_file(ask.source):
-        return _captured_file(ask, console).graph
-    return load_graph(ask, console)[0]
+    if is_model_file(options.source):
+        return _captured_file(options, console).graph
+    return load_graph(options, console)[0]
 
 
 def load_graph(
-    ask: SourceOptions, console: Console, *, weights: bool = False
+    options: SourceOptions, console: Console, *, weights: bool = False
 ) -> tuple[Graph, ModelSource]:
     """Build and capture the PyTorch model that SOURCE names."""
-    if ":" not in ask.source:
-        raise _unknown_scheme(ask.source, "is neither a file nor a model")
+    if ":" not in options.source:
+        raise _unknown_scheme(options.source, "is neither a file nor a model")
     from placewright.capturing.mode import CaptureWarning
     from placewright.capturing.model import capture_source
     from placewright.capturing.source import load_model
 
-    with console.noted(CaptureWarning), console.meter(f"capturing {ask.source}"):
-        model = load_model(ask.source, ask.batch, ask.training, weights=weights)
-        if ask.micro_batches is not None:
-            model = _in_micro_batches(model, ask)
-        return capture_source(model, training=ask.training), model
+    with console.noted(CaptureWarning), console.meter(f"capturing {options.source}"):
+        model = load_model(options.source, options.batch, options.training, weights=weights)
+        if options.micro_batches is not None:
+            model = _in_micro_batches(model, options)
+        return capture_source(model, training=options.training), model
 
 
-def _in_micro_batches(model: ModelSource, ask: SourceOptions) -> ModelSource:
+def _in_micro_batches(model: ModelSource, options: SourceOptions) -> ModelSource:
     from placewright.deployment.workload import with_recipe
 
-    if not ask.training:
+    if not options.training:
         raise InputError("--micro-batches is for training steps", hint="add --training")
-    return with_recipe(model, micro_batches=ask.micro_batches)
+    return with_recipe(model, micro_batches=options.micro_batches)
 
 
 def is_file(source: str) -> bool:
@@ -213,11 +213,11 @@ def is_file(source: str) -> bool:
     return path.name.endswith((".json", ".json.gz")) or path.is_file()
 
 
-def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
-    _only_models(ask)
+def _from_file(path: Path, options: SourceOptions, console: Console) -> Loaded:
+    _only_models(options)
     kind = document_kind(path)
     if kind == "problem":
-        return Loaded(_kept_problem(path, ask))
+        return Loaded(_kept_problem(path, options))
     if kind != "graph":
         raise InputError(
             f"is a {kind.replace('-', ' ')}, not something to plan here",
@@ -226,48 +226,53 @@ def _from_file(path: Path, ask: SourceOptions, console: Console) -> Loaded:
         )
     from placewright.graph.files import read_graph
 
-    table = _kept_profile(ask, console)
-    graph, cluster = read_graph(path), find_cluster(ask.on)
+    table = _kept_profile(options, console)
+    graph, cluster = read_graph(path), find_cluster(options.on)
     with _profiling(console, graph, cluster):
-        problem = _profiled(graph, cluster, ask, table)
+        problem = _profiled(graph, cluster, options, table)
     return Loaded(problem, graph, cluster)
 
 
-def _from_model_file(ask: SourceOptions, console: Console) -> Loaded:
+def _from_model_file(options: SourceOptions, console: Console) -> Loaded:
     from placewright.deployment.model_files import default_cluster, profile_model_file
 
-    table = _kept_profile(ask, console)
-    file = _captured_file(ask, console)
-    own = None if ask.on is not None else default_cluster(ask.source)
-    cluster = own or find_cluster(ask.on)
+    table = _kept_profile(options, console)
+    file = _captured_file(options, console)
+    own = None if options.on is not None else default_cluster(options.source)
+    cluster = own or find_cluster(options.on)
     with _profiling(console, file.graph, cluster):
-        problem = ask.of(profile_model_file(file, cluster, method=ask.method, table=table))
+        problem = options.of(profile_model_file(file, cluster, method=options.method, table=table))
     return Loaded(problem, file.graph, cluster, file=file)
 
 
-def _captured_file(ask: SourceOptions, console: Console) -> ModelFile | TensorFlowModel:
+def _captured_file(options: SourceOptions, console: Console) -> ModelFile | TensorFlowModel:
     from placewright.capturing.tensorflow.model import capture_tensorflow, is_tensorflow
     from placewright.deployment.model_files import capture_model_file, refuse_for_files
 
-    own = is_tensorflow(ask.source)
-    refused = {"--weights": ask.weights is not None, "--table": own and ask.table is not None}
-    refuse_for_files(ask.source, refused | {"--training": ask.training and not own})
-    with console.meter(f"capturing {ask.source}"):
+    own = is_tensorflow(options.source)
+    refused = {
+        "--weights": options.weights is not None,
+        "--table": own and options.table is not None,
+    }
+    refuse_for_files(options.source, refused | {"--training": options.training and not own})
+    with console.meter(f"capturing {options.source}"):
         if own:
-            return capture_tensorflow(ask.source, batch=ask.batch, training=ask.training)
-        return capture_model_file(ask.source, ask.batch)
+            return capture_tensorflow(
+                options.source, batch=options.batch, training=options.training
+            )
+        return capture_model_file(options.source, options.batch)
 
 
-def _from_model(ask: SourceOptions, console: Console) -> Loaded:
-    table, cluster = _kept_profile(ask, console), find_cluster(ask.on)
-    graph, model = load_graph(ask, console, weights=True)
+def _from_model(options: SourceOptions, console: Console) -> Loaded:
+    table, cluster = _kept_profile(options, console), find_cluster(options.on)
+    graph, model = load_graph(options, console, weights=True)
     from placewright.deployment.workload import state_of
     from placewright.io.tensor_files import stored_tensors
 
-    stored = {} if ask.weights is None else stored_tensors(ask.weights)
+    stored = {} if options.weights is None else stored_tensors(options.weights)
     with _profiling(console, graph, cluster):
         state = state_of(model, graph, stored)
-        problem = _profiled(graph, cluster, ask, table, None if stored else state)
+        problem = _profiled(graph, cluster, options, table, None if stored else state)
     return Loaded(problem, graph, cluster, model, state, stored)
 
 
@@ -280,44 +285,44 @@ def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[Non
         yield
 
 
-def _kept_profile(ask: SourceOptions, console: Console) -> ProfileTable:
+def _kept_profile(options: SourceOptions, console: Console) -> ProfileTable:
     """The table of ``--table``; one that cannot be written is refused before any work."""
     from placewright.profiling.profile_warnings import OtherMachineWarning
     from placewright.profiling.table import ProfileTable
 
-    if ask.table is None:
+    if options.table is None:
         return ProfileTable()
     with console.noted(OtherMachineWarning):
-        return ProfileTable.kept(ask.table)
+        return ProfileTable.kept(options.table)
 
 
 def _profiled(
-    graph: Graph, cluster: Cluster, ask: SourceOptions, table: ProfileTable, state: Any = None
+    graph: Graph, cluster: Cluster, options: SourceOptions, table: ProfileTable, state: Any = None
 ) -> OperatorProblem:
     """The graph with its costs; what the table holds is not measured again."""
     from placewright.profiling.build import profile
 
-    return ask.of(profile(graph, cluster, state=state, method=ask.method, table=table))
+    return options.of(profile(graph, cluster, state=state, method=options.method, table=table))
 
 
-def _dag(rest: str, ask: SourceOptions) -> OperatorProblem:
+def _dag(rest: str, options: SourceOptions) -> OperatorProblem:
     from placewright.operators.readers.dag import read_dag
 
-    _only_models(ask)
-    _only_profiled(ask)
-    _no_cluster(ask)
-    return ask.of(read_dag(rest, links=ask.links or "free"))
+    _only_models(options)
+    _only_profiled(options)
+    _no_cluster(options)
+    return options.of(read_dag(rest, links=options.links or "free"))
 
 
-def _msr(rest: str, ask: SourceOptions) -> OperatorProblem:
+def _msr(rest: str, options: SourceOptions) -> OperatorProblem:
     from placewright.operators.readers.msr import read_msr
 
-    _only_models(ask)
-    _only_profiled(ask)
-    _no_cluster(ask)
+    _only_models(options)
+    _only_profiled(options)
+    _no_cluster(options)
     path, _, query = rest.partition("?")
-    scale = _cost_scale(query, ask.source)
-    return ask.of(read_msr(path, "latency", cost_scale=scale))
+    scale = _cost_scale(query, options.source)
+    return options.of(read_msr(path, "latency", cost_scale=scale))
 
 
 def _cost_scale(query: str, where: str) -> float:
@@ -333,52 +338,55 @@ def _cost_scale(query: str, where: str) -> float:
         raise InputError("cost_scale must be a number", where=where, by=f"got {value!r}") from None
 
 
-def _pipedream(rest: str, ask: SourceOptions) -> Loaded:
+def _pipedream(rest: str, options: SourceOptions) -> Loaded:
     from placewright.operators.readers.pipedream import read_pipedream
 
-    _only_models(ask)
-    _only_profiled(ask)
-    cluster = find_cluster(ask.on)
-    return Loaded(ask.of(read_pipedream(rest, cluster)), cluster=cluster)
+    _only_models(options)
+    _only_profiled(options)
+    cluster = find_cluster(options.on)
+    return Loaded(options.of(read_pipedream(rest, cluster)), cluster=cluster)
 
 
-def _kept_problem(path: Path, ask: SourceOptions) -> OperatorProblem:
+def _kept_problem(path: Path, options: SourceOptions) -> OperatorProblem:
     from placewright.operators.files import read_problem
 
-    _only_profiled(ask)
-    _no_cluster(ask)
-    return ask.of(read_problem(path))
+    _only_profiled(options)
+    _no_cluster(options)
+    return options.of(read_problem(path))
 
 
-def _only_models(ask: SourceOptions) -> None:
+def _only_models(options: SourceOptions) -> None:
     for flag, given in (
-        ("--training", ask.training),
-        ("--batch", ask.batch),
-        ("--micro-batches", ask.micro_batches),
+        ("--training", options.training),
+        ("--batch", options.batch),
+        ("--micro-batches", options.micro_batches),
     ):
         if given:
             raise InputError(
                 f"{flag} is for models",
-                where=ask.source,
+                where=options.source,
                 hint="it is decided when the model is captured; capture it again",
             )
 
 
-def _only_profiled(ask: SourceOptions) -> None:
-    for flag, given in (("--method", ask.method != "auto"), ("--table", ask.table is not None)):
+def _only_profiled(options: SourceOptions) -> None:
+    for flag, given in (
+        ("--method", options.method != "auto"),
+        ("--table", options.table is not None),
+    ):
         if given:
             raise InputError(
                 f"{flag} is for models and graphs",
-                where=ask.source,
+                where=options.source,
                 hint=f"a problem already has its costs; leave {flag} out",
             )
 
 
-def _no_cluster(ask: SourceOptions) -> None:
-    if ask.on is not None:
+def _no_cluster(options: SourceOptions) -> None:
+    if options.on is not None:
         raise InputError(
             "--on is for models and graphs",
-            where=ask.source,
+            where=options.source,
             hint="a problem already has its devices; leave --on out",
         )
 

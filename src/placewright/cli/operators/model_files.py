@@ -26,21 +26,21 @@ FolderOption = Annotated[
 ]
 
 
-def run_model_file(console: Console, loaded: Loaded, asked: RunOptions) -> None:
+def run_model_file(console: Console, loaded: Loaded, options: RunOptions) -> None:
     """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
     from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
 
-    problem, result = loaded.problem, _plan(console, loaded, asked)
+    problem, result = loaded.problem, _plan(console, loaded, options)
     with console.meter(f"running {problem.name}") as meter:
         measured = loaded.file_workload().measure(
             result,
             beside=best_single(problem),
-            steps=asked.steps,
-            seed=asked.seed,
-            check=asked.check,
-            emulate=asked.emulate,
+            steps=options.steps,
+            seed=options.seed,
+            check=options.check,
+            emulate=options.emulate,
             progress=meter,
         )
     data, lines = as_json(measured, result), [run_table(result, measured)]
@@ -51,8 +51,8 @@ def run_model_file(console: Console, loaded: Loaded, asked: RunOptions) -> None:
     keep_pictures(
         console,
         result,
-        report=asked.report,
-        trace=asked.trace,
+        report=options.report,
+        trace=options.trace,
         graph=loaded.graph,
         measurement=measured,
     )
@@ -60,18 +60,18 @@ def run_model_file(console: Console, loaded: Loaded, asked: RunOptions) -> None:
         measured.check.demand()
 
 
-def _plan(console: Console, loaded: Loaded, asked: RunOptions) -> Result:
+def _plan(console: Console, loaded: Loaded, options: RunOptions) -> Result:
     from placewright.planning.fixed_plan import judged_plan
     from placewright.planning.solving import solve
 
-    if asked.plan is not None:
-        return judged_plan(loaded.problem, asked.plan)
+    if options.plan is not None:
+        return judged_plan(loaded.problem, options.plan)
     with console.meter(f"planning {loaded.problem.name}") as meter, loaded.measuring() as measure:
         return solve(
             loaded.problem,
-            asked.planner or "auto",
-            time_limit_s=LIMIT_S if asked.time_limit is None else asked.time_limit,
-            seed=asked.seed,
+            options.planner or "auto",
+            time_limit_s=LIMIT_S if options.time_limit is None else options.time_limit,
+            seed=options.seed,
             progress=meter,
             measure=measure,
         )

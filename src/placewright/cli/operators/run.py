@@ -146,7 +146,7 @@ def run(
 
         if served_torchrun(engine):
             return
-    options = SourceOptions(
+    source_options = SourceOptions(
         source,
         on,
         training,
@@ -158,8 +158,8 @@ def run(
         weights=weights,
         micro_batches=micro_batches,
     )
-    streamed = options.changes.get("objective") == "throughput"
-    asked = RunOptions(
+    streamed = source_options.changes.get("objective") == "throughput"
+    options = RunOptions(
         plan,
         planner,
         time_limit,
@@ -174,9 +174,9 @@ def run(
         report=report,
         trace=trace,
     )
-    asked.refuse_conflicts()
+    options.refuse_conflicts()
     if is_model_file(source):
-        loaded = load(options, console)
+        loaded = load(source_options, console)
         foreign = {
             "--engine": engine != "local",
             "--adapt": adapt,
@@ -185,7 +185,7 @@ def run(
             "--objective throughput": streamed,
         }
         refuse_for_files(loaded.problem.name, foreign)
-        run_model_file(console, loaded, asked)
+        run_model_file(console, loaded, options)
         return
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
@@ -197,7 +197,7 @@ def run(
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     workers.begin()
     with deploy(
-        _runnable(load(options, console)),
+        _runnable(load(source_options, console)),
         workers,
         planner=planner or "auto",
         plan=plan,
@@ -207,10 +207,10 @@ def run(
         monitor=console,
     ) as placed:
         if streamed:
-            _run_stream(console, placed, asked)
+            _run_stream(console, placed, options)
             return
-        measured = placed.run(asked.steps, check=check, adapt=adapt, snapshots=snapshots)
-    _answer_steps(console, placed, measured, asked)
+        measured = placed.run(options.steps, check=check, adapt=adapt, snapshots=snapshots)
+    _answer_steps(console, placed, measured, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ class RunOptions:
 
 
 def _answer_steps(
-    console: Console, placed: PlacedModel, measured: Measurement, asked: RunOptions
+    console: Console, placed: PlacedModel, measured: Measurement, options: RunOptions
 ) -> None:
     """Print what steps took, and keep what is asked for."""
     from placewright.operators.run import as_json
@@ -257,13 +257,13 @@ def _answer_steps(
     result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.answer(lambda: data, lambda: run_table(result, measured, timeline))
-    if asked.record is not None:
-        add_record(console, asked.record, result, measured)
+    if options.record is not None:
+        add_record(console, options.record, result, measured)
     keep_pictures(
         console,
         result,
-        report=asked.report,
-        trace=asked.trace,
+        report=options.report,
+        trace=options.trace,
         graph=placed.workload.graph,
         measurement=measured,
         run=timeline,
@@ -273,20 +273,20 @@ def _answer_steps(
             checked.demand()
 
 
-def _run_stream(console: Console, placed: PlacedModel, asked: RunOptions) -> None:
+def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> None:
     """Measure a stream, print what it took, and keep what is asked for."""
     from placewright.operators.views import stream_text
     from placewright.report.perfetto import write_trace
 
-    found = placed.measure_stream(asked.steps, check=asked.check)
+    found = placed.measure_stream(options.steps, check=options.check)
     result, measurement = placed.result, found.measurement
     data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
     console.answer(lambda: data, lambda: stream_text(result, found))
-    if asked.report is not None:
-        console.kept(result.report(asked.report, measurement, placed.workload.graph))
-    if asked.trace is not None:
+    if options.report is not None:
+        console.kept(result.report(options.report, measurement, placed.workload.graph))
+    if options.trace is not None:
         predicted, measured = found.prediction.trace, measurement.trace
-        console.kept(write_trace(asked.trace, predicted=predicted, measured=measured))
+        console.kept(write_trace(options.trace, predicted=predicted, measured=measured))
     if measurement.check is not None:
         measurement.check.demand()
 
