@@ -42,7 +42,7 @@ from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
-from placewright.layers.run import alone_s, equal_batches, fastest_alone
+from placewright.layers.run import alone, equal_batches
 from placewright.planning.solving import solve
 from placewright.runtime.engines.engine import open_engine
 
@@ -98,8 +98,9 @@ def plans(problem: LayerProblem, session: LayerSession) -> dict[str, LayerPlan]:
     """Strategies that can be executed, the plan of ``auto``, and the choice by trials."""
     model = session.model
     demand = partial(demand_executable, model, workers=problem.w, exact=False)
+    fitting = [judged for judged in alone(problem) if judged.feasible]
     found: dict[str, LayerPlan | None] = {
-        "fastest alone": fastest_alone(problem),
+        "fastest alone": min(fitting, key=lambda judged: judged.value).plan if fitting else None,
         "equal batches": equal_batches(problem),
     }
     for name in ("data", "tensor", "pipeline", "sharded"):
@@ -181,7 +182,7 @@ def rows_of(
     found: Mapping[str, tuple[float, list[Any]]],
 ) -> list[dict[str, Any]]:
     """A row per plan that was measured."""
-    speeds = alone_s(problem)
+    alone_s = [judged.value for judged in alone(problem)]
     return [
         {
             "model": model,
@@ -189,7 +190,7 @@ def rows_of(
             "strategy": name,
             "predicted_s": predicted[name],
             "measured_s": found[name][0],
-            "limit": sum(min(speeds) / s for s in speeds),
+            "limit": sum(min(alone_s) / s for s in alone_s),
             "plan": text(problem, plan),
             "workers_s": found[name][1],
         }
