@@ -266,10 +266,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
             f"{', '.join(words)}, limit {own['chosen']['limit']:.2f}x"
         )
     if lost:
-        within, alone = (sum(x <= 0.03 for x in found) for found in (lost, by_judge))
+        within, without_trials = (sum(x <= 0.03 for x in found) for found in (lost, by_judge))
         lines.append(
             f"chosen within 3 % of the measured best: {within} of {len(lost)}, "
-            f"{alone} without trials"
+            f"{without_trials} without trials"
         )
     if gains:
         lines.append(f"chosen over equal batches: {statistics.median(gains):.2f}x (median)")
