@@ -34,10 +34,9 @@ class Replanner:
 
         Raises `InfeasibleError`: nothing fits on these devices.
         """
+        result = solve(problem, self.planner, time_limit_s=SCRATCH_S, seed=self.seed)
         self._state = None
-        plan: OperatorPlan = solve(
-            problem, self.planner, time_limit_s=SCRATCH_S, seed=self.seed
-        ).plan
+        plan: OperatorPlan = result.plan
         return plan
 
     def offer(self, problem: OperatorProblem, current: OperatorPlan) -> Offer:
