@@ -129,6 +129,7 @@ def test_a_failing_planner_costs_only_its_own_run() -> None:
         portfolio.run(Fixed("broken", device=-7), Context())
     assert portfolio.best_planner == "fast"
     assert portfolio.tried[1].note.startswith("failed: IndexError")
+    assert portfolio.tried[1].runtime_s > 0
     with pytest.raises(IndexError):
         portfolio_of(TWO, tolerant=False).run(Fixed("broken", device=-7), Context())
 

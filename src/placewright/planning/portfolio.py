@@ -154,12 +154,11 @@ class Portfolio:
             took_s = self._now_s() - began
             judgement = self.planning.judge(self.problem, proposal.plan)
         except KeyboardInterrupt:
-            took_s = self._now_s() - began
-            self.leave_out(name, Outcome.INTERRUPTED, "interrupted before it had a plan", took_s)
+            why = "interrupted before it had a plan"
+            self.leave_out(name, Outcome.INTERRUPTED, why, self._now_s() - began)
             return True
         except InfeasibleError as error:
-            took_s = self._now_s() - began
-            self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), took_s)
+            self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), self._now_s() - began)
             self.nearest_miss = self.nearest_miss or error.brief
             return False
         except Exception as error:  # a plug-in's defect must not lose what others have found
@@ -168,7 +167,7 @@ class Portfolio:
                     raise
                 what = "fails with these parameters"
                 raise InputError(what, where=name, by=described(error)) from error
-            self.leave_out(name, *_failure_note(name, error))
+            self.leave_out(name, *_failure_note(name, error), self._now_s() - began)
             return False
         relayed = context.incumbent is not None
         self._enter(name, proposal, judgement, took_s, relayed=relayed)
