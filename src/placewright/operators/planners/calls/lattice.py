@@ -110,7 +110,12 @@ def line(graph: CallGraph) -> list[int]:
 
 
 def _bits(value: int) -> list[int]:
-    return [i for i, digit in enumerate(reversed(bin(value)[2:])) if digit == "1"]
+    found = []
+    while value:
+        low = value & -value
+        found.append(low.bit_length() - 1)
+        value ^= low
+    return found
 
 
 def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
@@ -245,13 +250,20 @@ def tails(graph: CallGraph) -> FloatArray:
     room = np.append(0.0, largest * np.arange(1, len(graph.called) + 1))  # also of ``inf`` bytes
     follows = _followers(graph, fast)
     result = np.zeros((p.n, len(room)))
-    paths: dict[int, IntArray] = {}
+    # A path is kept until all that it follows are done: all paths of a chain take n^2 / 2 numbers.
+    uses = np.bincount(follows[follows >= 0], minlength=p.n)
+    paths: dict[int, IntArray] = {-1: np.zeros(0, dtype=np.int64)}
     for i in t.order[::-1].tolist():
         if graph.block[i] < 0:
             continue
-        rest = paths[follows[i]] if follows[i] >= 0 else np.zeros(0, dtype=np.int64)
-        paths[i] = np.append(rest, i)
+        after = int(follows[i])
+        paths[i] = np.append(paths[after], i)
         result[i] = _knapsack(graph, paths[i], fast, slow, room)
+        if after >= 0:
+            uses[after] -= 1
+        for j in (i, after):
+            if j >= 0 and uses[j] == 0:
+                del paths[j]
     return np.maximum(result, 0.0)
 
 
