@@ -50,7 +50,7 @@ class PlacedModel:
     timeline
         Events of the last run that adapted, ``None`` before the first.
     workers
-        Execute it.
+        The worker processes that execute it.
     interference
         The costs of operators on devices that work alone, and on several at a time.
     tried
