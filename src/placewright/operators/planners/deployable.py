@@ -59,7 +59,7 @@ class Complexity(NamedTuple):
 
 
 class Structure:
-    """What counts the parts of a plan: the line of modules, and the edges of the graph."""
+    """Modules in the order of execution and edges of the graph, to count the parts of a plan."""
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem, self.groups = problem, groups_of(problem)

@@ -24,7 +24,7 @@ CHEAP = 1.0 / 64
 """The first price: all bytes together cost this share of all time."""
 
 RAISES = 8
-"""Of prices, at most, until the plan fits; each makes them four times as high."""
+"""How often prices are raised at most until the plan fits, four times as high each time."""
 
 TILTS = (1.0, -1.0, 0.0)
 """Bytes weigh ``1 + tilt * (place - 1/2)``, place from 0 at the beginning of the graph to 1."""

@@ -27,7 +27,7 @@ from placewright.operators.planners.sequences.tails import close_window, open_wi
 from placewright.solvers.cp_sat import run_cp_sat
 
 UNITS = 1_000_000
-"""Of the makespan that is to be beaten."""
+"""Whole units in the makespan that is to be beaten."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +241,7 @@ def _reads(f: SequenceInstance, i: int, k: int, model: _Model, target: int) -> b
 
 
 def _add_what_follows(model: _Model, inside: frozenset[int]) -> None:
-    """Who reads the window's tensors after it has so much to go from there."""
+    """The makespan is no less than a tensor's arrival and the path of its readers to the end."""
     state, m = model.state, model.m
     for kd in state.pending[: state.counts[PENDING]].tolist():
         if int(model.f.tensor_producer[kd // m]) in inside:

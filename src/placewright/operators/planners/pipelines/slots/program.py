@@ -22,9 +22,9 @@ from placewright.solvers.linear import BackEnd, LinearProgram, Term
 from placewright.solvers.scip import run_scip
 
 UNITS = 100.0
-"""What the start's value is called: SCIP cuts and branches by absolute numbers."""
+"""The start's value in the program: SCIP cuts and branches by absolute numbers."""
 TOLERANCE = 1e-6
-"""Of SCIP, on loads in these units; the bound is lowered by ten times as much."""
+"""SCIP's tolerance on loads in these units; the bound is lowered by ten times as much."""
 MOST_CUTS = 400_000
 """Rows of cut variables; larger models are left to others."""
 

@@ -21,7 +21,7 @@ from placewright.solvers.linear import BackEnd
 HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 """First temperatures, in turn; a device at the largest load has energy 1."""
 MOVES = 100
-"""Of each walk, per pair of nodes; at most `MOST_MOVES`."""
+"""Moves of each walk, per pair of nodes; at most `MOST_MOVES`."""
 MOST_MOVES = 4_000_000
 PATIENCE = 2
 """Walks without a better plan after which no more are made, where no solver runs beside them."""
@@ -38,9 +38,9 @@ def annealed(
     patience: int = PATIENCE,
     halt: IntArray | None = None,
 ) -> tuple[IntArray, bool]:
-    """The best of some walks from there, each from the best so far or from the start.
+    """Slots of the best placement that some walks find, and whether Ctrl-C came.
 
-    Beside it, whether Ctrl-C came.
+    Each walk begins at the best placement so far or at `slot`.
 
     `value`: objective of slots of the nodes.
     `halt`: shape (1,); another thread ends the walk by writing a one.
