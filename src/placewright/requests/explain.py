@@ -49,6 +49,9 @@ class RequestExplanation:
 
 MOST_OPTIONS = 24
 
+MOST_DIGITS = 18
+"""Of a request's number: Python refuses to read some thousands."""
+
 
 def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExplanation:
     """Explain a request by its number.
@@ -56,7 +59,7 @@ def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExp
     Raises `UnknownNameError`: there is no such request.
     """
     p, s = problem, problem.service
-    if not name.isdecimal() or int(name) >= len(p.stream):
+    if not name.isdecimal() or len(name) > MOST_DIGITS or int(name) >= len(p.stream):
         raise UnknownNameError("request", name, [f"0 to {len(p.stream) - 1}"], where=p.name)
     k, a = int(name), judge(problem, plan).answers
     answered, i, v = a.server[k] >= 0, int(a.server[k]), int(a.variant[k])
