@@ -196,7 +196,7 @@ def test_ctrl_c_in_its_walks_keeps_the_best_candidate(monkeypatch: pytest.Monkey
     def pressed(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules[CeftPbqp.__module__], "improve", pressed)
+    monkeypatch.setattr(sys.modules[CeftPbqp.__module__], "improved", pressed)
     problem = random_problem(8, most_operators=40, most_devices=3)
     proposal = QUICK(problem, Context())
     plan = proposal.plan
