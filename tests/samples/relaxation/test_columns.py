@@ -123,3 +123,14 @@ def test_what_is_kept_does_not_hold_the_problem() -> None:
     del fits, full
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
+
+
+def test_links_that_no_solver_can_count_are_left_out() -> None:
+    """HiGHS refused their columns, and flows had fewer entries than moves."""
+    slow = np.array([[np.inf, 1e200, 0.05], [0.05, np.inf, 0.05], [0.05, 0.05, np.inf]])
+    found = relaxation(tiny([9, 0, 0], send_s=slow))
+    assert len(found.flow) == len(found.moves) == 1  # from the only node that has samples
+    without = np.where(slow < 1, slow, np.inf)
+    assert found.lower_bound_s == pytest.approx(
+        relaxation(tiny([9, 0, 0], send_s=without)).lower_bound_s
+    )

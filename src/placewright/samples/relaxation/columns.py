@@ -33,7 +33,14 @@ from placewright.samples.relaxation.generation import (
     generate_columns,
 )
 from placewright.samples.relaxation.master import ALLOWED, Master
-from placewright.samples.relaxation.program import Moves, Program, all_moves, in_units, program_of
+from placewright.samples.relaxation.program import (
+    Moves,
+    Program,
+    all_moves,
+    in_units,
+    program_of,
+    usable_links,
+)
 
 FEW_MOVES = 4_000
 """Up to so many columns all are there from the beginning."""
@@ -162,7 +169,7 @@ def _first_moves(program: Program, deadline_s: float) -> Moves:
     if len(every) <= FEW_MOVES or problem.k > 1:
         return every
     state = spread(problem, clock_of(problem), PIECES, deadline_s)
-    source, target = np.nonzero((state.flow > 0) | _cheap(problem))
+    source, target = np.nonzero(((state.flow > 0) | _cheap(problem)) & usable_links(problem))
     return Moves(source, target, np.zeros(len(source), dtype=np.int64))
 
 

@@ -13,7 +13,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Progress, silent
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.master import ALLOWED, Master, Prices, mix_range, mix_sides
-from placewright.samples.relaxation.program import Moves, Program, program_of
+from placewright.samples.relaxation.program import Moves, Program, program_of, usable_links
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,14 +123,14 @@ def bound_and_columns(pricing: Pricing, per_node: int) -> tuple[float, Moves, fl
     """
     bound = pricing.constant_s
     found: list[tuple[IntArray, ...]] = []
-    least = 0.0
+    least, usable = 0.0, usable_links(pricing.program.problem)
     for c in range(pricing.program.problem.k):
         cost = pricing.reduced_s(c)
         best = cost.min(axis=1)
         # Each node sends at most `most`, all of it by its cheapest move where that pays.
         bound += float(pricing.most(c) @ np.minimum(best, 0.0))
         least = min(least, float(best.min()))
-        source, target = _cheapest(cost, per_node)
+        source, target = _cheapest(np.where(usable, cost, np.inf), per_node)
         found.append((source, target, np.full(len(source), c)))
     joined = [np.concatenate([part[f] for part in found]).astype(np.int64) for f in range(3)]
     return bound, Moves(*joined), least

@@ -115,9 +115,21 @@ def program_of(problem: SampleProblem) -> Program:
     )
 
 
+LARGEST_ENTRY = 1e15
+"""HiGHS refuses columns with larger entries. Bounds hold without them: they price every link, and a
+plan with such a move takes longer than any answer of a solver."""
+
+
+def usable_links(problem: SampleProblem) -> BoolArray:
+    """Shape (n, n): links whose times a solver takes."""
+    tables = (problem.send_s, problem.receive_s, problem.price_s)
+    usable: BoolArray = np.max(tables, axis=0) < LARGEST_ENTRY
+    return usable
+
+
 def all_moves(problem: SampleProblem) -> Moves:
     """Every move over a link, of every class of which its source may ever have a sample."""
-    linked = np.isfinite(problem.send_s) & np.isfinite(problem.receive_s)
+    linked = usable_links(problem)
     stock = np.broadcast_to(problem.relay, problem.samples.shape) | (problem.samples > problem.keep)
     return Moves(*np.nonzero(linked[:, :, None] & stock[:, None, :]))
 
