@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from placewright.layers.problem import LayerProblem, Variants
 
 
+MOST_SAMPLES = 10**12
+"""Of a step: micro-batches are divisors of their number, which are looked for up to its root."""
+
+
 def check_problem(p: LayerProblem) -> None:
     """Raise where the problem is none.
 
@@ -21,8 +25,9 @@ def check_problem(p: LayerProblem) -> None:
     """
     if p.n == 0 or p.w == 0:
         raise InputError("a problem needs layers and workers", where=p.name)
-    if p.global_batch < 1:
-        raise InputError("global_batch must be at least 1", where=p.name, by=f"{p.global_batch}")
+    if not 1 <= p.global_batch <= MOST_SAMPLES:
+        limit = "at least 1" if p.global_batch < 1 else f"at most {MOST_SAMPLES:.0e}"
+        raise InputError(f"global_batch must be {limit}", where=p.name, by=f"{p.global_batch:.3g}")
     if not 0 < p.alone <= 1:
         raise InputError("alone must be in (0, 1]", where=p.name, by=f"{p.alone}")
     if not p.degrees or p.degrees[0] != 1 or list(p.degrees) != sorted(set(p.degrees)):

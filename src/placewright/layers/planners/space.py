@@ -78,12 +78,18 @@ def micro_batch_counts(p: LayerProblem, most: int = MOST_MICRO_BATCHES) -> list[
         return [p.micro_batches]
     if any(x.strategy is Strategy.DATA for x in p.refusals):  # these layers see the whole batch
         return [1]
-    small = [m for m in range(1, math.isqrt(p.global_batch) + 1) if p.global_batch % m == 0]
-    divisors = sorted({*small, *(p.global_batch // m for m in small)})
+    divisors = divisors_of(p.global_batch)
     if len(divisors) <= most:
-        return divisors
+        return list(divisors)
     at = np.unique(np.linspace(0, len(divisors) - 1, most).round().astype(int))
     return [divisors[i] for i in at]
+
+
+@lru_cache(maxsize=8)
+def divisors_of(number: int) -> tuple[int, ...]:
+    """Ascending."""
+    small = [m for m in range(1, math.isqrt(number) + 1) if number % m == 0]
+    return tuple(sorted({*small, *(number // m for m in small)}))
 
 
 def shares(speeds: Sequence[float], total: int) -> tuple[int, ...] | None:
