@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from placewright.capturing.program_calls import materialise, resolve_target
 from placewright.graph.program import Ref
 from placewright.layers.execution.orders import LayerProgram
 from placewright.layers.profile.chain import in_place, reads
+from placewright.layers.profile.splitting import draws
 
 Use = Callable[[Tensor], Tensor]
 
@@ -25,13 +29,21 @@ class LayerModule(nn.Module):
         which share a weight share the parameter.
     use
         What a parameter passes through before it is used, for example a gradient sum.
+    column
+        The worker's place in its replica, where each works on samples of its own: its random
+        numbers are its own too (`own_numbers`). ``None`` where all work on the same.
     """
 
     def __init__(
-        self, program: LayerProgram, state: Mapping[str, Tensor], use: Use | None = None
+        self,
+        program: LayerProgram,
+        state: Mapping[str, Tensor],
+        use: Use | None = None,
+        column: int | None = None,
     ) -> None:
         super().__init__()
-        self.program = program
+        self.program, self.column = program, column
+        self.draws = [draws(i) for i in program.instructions]
         self.attributes: dict[str, str] = {}
         self.use = use
         for value, name in program.parameters.items():
@@ -67,7 +79,11 @@ class LayerModule(nn.Module):
             parameter = self.use is not None and value in self.program.parameters
             values[value] = self.use(held) if parameter else held  # type: ignore[misc]
         for k in range(len(self.calls)):
-            self.call(k, values)
+            if self.draws[k] and self.column is not None:
+                with own_numbers(self.column, values):
+                    self.call(k, values)
+            else:
+                self.call(k, values)
             for name in self.frees[k]:
                 del values[name]
         return tuple(values[name] for name in self.program.outputs)
@@ -84,6 +100,23 @@ class LayerModule(nn.Module):
             values[results[0]] = made
         else:
             values.update(zip(results, made, strict=True))
+
+
+@contextmanager
+def own_numbers(column: int, values: Mapping[str, Any]) -> Iterator[None]:
+    """Random numbers that no other worker of the replica draws, for a call on a part of a value.
+
+    The generators of a replica's workers have to stay equal, for they also draw for what all
+    compute whole; parts differ in size, and would draw differently many numbers. So a number that
+    all draw seeds the call, with the worker's column. A pass that is computed again from kept
+    states of the generators (recomputation) draws the same.
+    """
+    drawn = torch.randint(2**62, ())
+    seed = 0 if isinstance(drawn, FakeTensor) else int(drawn)  # nothing is computed then
+    gpus = {v.device for v in values.values() if isinstance(v, Tensor) and v.is_cuda}
+    with torch.random.fork_rng(devices=sorted(gpus, key=str)):
+        torch.manual_seed(seed + column)
+        yield
 
 
 def filled(argument: Any, values: Mapping[str, Any]) -> Any:

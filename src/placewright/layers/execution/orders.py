@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction
+from placewright.layers.profile.splitting import Split, split_layer
 
 OPTIMIZER = "optimizer:"
 """Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
@@ -37,6 +38,11 @@ class LayerProgram:
     buffers: Mapping[str, str]
     constants: Mapping[str, str]
     specs: Mapping[str, TensorSpec]
+
+    def split(self, degree: int, shared: frozenset[str] = frozenset()) -> Split:
+        """The layer over `degree` workers; parameters named in `shared` stay whole."""
+        free = frozenset(v for v, name in self.parameters.items() if name not in shared)
+        return split_layer(self.instructions, self.specs, free, self.outputs, degree)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,25 +16,21 @@ from placewright.layers.execution.stage_orders import (
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import Refusal
 from placewright.layers.profile.formulas import unknown_calls
-from placewright.layers.profile.splitting import split_layer
+from placewright.layers.profile.splitting import Split, draws
 
 NORMS = ("aten.batch_norm.default", "aten.instance_norm.default")
+DRAWN = "dropout draws other random numbers on each worker"
 
 
 def tensor_refusals(model: TracedModel, degrees: Sequence[int]) -> dict[tuple[int, int], str]:
     """Layer and degree -> why the layer cannot be split so (recurrent, tied, odd head counts)."""
-    shared = frozenset(tied_layers(model.layers))
-    found = {}
-    for k, program in enumerate(model.programs(model.batch)):
-        free = frozenset(v for v, name in program.parameters.items() if name not in shared)
-        for degree in degrees:
-            if degree > 1:
-                split = split_layer(
-                    program.instructions, program.specs, free, program.outputs, degree
-                )
-                if split.refusal:
-                    found[k, degree] = split.refusal
-    return found
+    return {
+        (k, degree): split.refusal
+        for degree in degrees
+        if degree > 1
+        for k, split in enumerate(_splits(model, degree))
+        if split.refusal
+    }
 
 
 def refusals(
@@ -51,11 +47,25 @@ def refusals(
     split = [d for d in degrees if d > 1]
     whole = inexact_layers(model) if exact else {}
     by_samples = tuple(Refusal(k, s, why) for k, why in whole.items() for s in IN_ROWS)
+    drawn = drawn_in_parts(model, split[0]) if exact and split else frozenset()
     return by_samples + tuple(
-        Refusal(k, Strategy.TENSOR, reasons[k, split[0]])
+        Refusal(k, Strategy.TENSOR, reasons.get((k, split[0]), DRAWN))
         for k in range(len(model.layers))
-        if split and all((k, d) in reasons for d in split)
+        if split and (k in drawn or all((k, d) in reasons for d in split))
     )
+
+
+def drawn_in_parts(model: TracedModel, degree: int) -> frozenset[int]:
+    """Layers that draw random numbers for parts of values where they are split."""
+    return frozenset(
+        k for k, split in enumerate(_splits(model, degree)) if split.draws and not split.refusal
+    )
+
+
+def _splits(model: TracedModel, degree: int) -> list[Split]:
+    """Every layer over so many workers."""
+    shared = frozenset(tied_layers(model.layers))
+    return [program.split(degree, shared) for program in model.programs(model.batch)]
 
 
 def whole_batch_reason(call: Instruction) -> str:
@@ -63,15 +73,7 @@ def whole_batch_reason(call: Instruction) -> str:
     args = call.args
     if call.target in NORMS and len(args) > 5 and args[5]:
         return "batch norm takes mean and variance over the samples of one worker only"
-    if call.target == "aten.dropout.default" and args[1] > 0 and args[2]:
-        return "dropout draws other random numbers on each worker"
-    if call.target == "aten.scaled_dot_product_attention.default":
-        drawn = args[4] if len(args) > 4 else call.kwargs.get("dropout_p", 0.0)
-        return "dropout draws other random numbers on each worker" if drawn else ""
-    recurrent = {"aten.lstm.input": 5, "aten.gru.input": 5}
-    if call.target in recurrent and args[recurrent[call.target]] > 0 and args[6]:
-        return "dropout draws other random numbers on each worker"
-    return ""
+    return DRAWN if draws(call) else ""
 
 
 def inexact_layers(model: TracedModel) -> dict[int, str]:
@@ -95,9 +97,11 @@ def demand_exact(model: TracedModel, plan: LayerPlan) -> None:
         strategy = stage.strategy(k)
         replicas, inside = len(stage.replicas), stage.tensor_degree
         split = replicas > 1 or (inside > 1 and strategy in IN_ROWS) or plan.micro_batches > 1
-        if split:
+        whole = inside > 1 and strategy is Strategy.TENSOR and k in drawn_in_parts(model, inside)
+        if split or whole:
+            part = "a part of the batch" if split else "parts of its values"
             raise UnsupportedError(
-                f"layer {model.layers[k].name!r} cannot be {strategy} over a part of the batch",
+                f"layer {model.layers[k].name!r} cannot be {strategy} over {part}",
                 where=f"{replicas} replicas, {plan.micro_batches} micro-batches",
                 by=reason,
                 hint="train without it, or accept what data parallelism usually does to it: "

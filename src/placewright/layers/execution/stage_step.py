@@ -333,7 +333,8 @@ def _layer(
     if peers is not None and entry.strategy == "tensor":
         return TensorModule(entry.program, state, peers, shared)
     if peers is not None and entry.strategy in IN_ROWS:
-        return LayerModule(entry.program, state, partial(gradient_summed, peers=peers))
+        summed = partial(gradient_summed, peers=peers)
+        return LayerModule(entry.program, state, summed, peers.column)
     return LayerModule(entry.program, state)
 
 

@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from placewright.graph.program import Ref
-from placewright.layers.execution.layer_module import LayerModule, filled
+from placewright.layers.execution.layer_module import LayerModule, filled, own_numbers
 from placewright.layers.execution.layouts import Peers, gathered, gradient_summed, summed
 from placewright.layers.execution.orders import LayerProgram
 from placewright.layers.profile.splitting import (
     CONVOLUTIONS,
     RESHAPES,
     Cut,
-    Split,
     SplitCall,
-    split_layer,
 )
 
 
@@ -36,7 +34,7 @@ class TensorModule(LayerModule):
         shared: frozenset[str] = frozenset(),
     ) -> None:
         self.peers = peers
-        self.split = split_program(program, len(peers.rows), shared)
+        self.split = program.split(len(peers.rows), shared)
         self.parts: dict[str, Cut] = {}
         own = dict(state)
         for value, cut in self.split.parameters.items():
@@ -80,6 +78,9 @@ class TensorModule(LayerModule):
             sizes = list(self.program.specs[call.results[0]].shape)
             sizes[how.result.dim] = how.result.sizes[self.peers.column]
             values[call.results[0]] = filled(self.calls[k][1][0], values).reshape(sizes)
+        elif self.draws[k]:
+            with own_numbers(self.peers.column, values):
+                super().call(k, values)
         else:
             super().call(k, values)
 
@@ -103,9 +104,3 @@ class TensorModule(LayerModule):
             shape[1 if self.program.instructions[k].target in CONVOLUTIONS else -1] = -1
             total = total + values[bias].view(shape)
         values[results[0]] = total
-
-
-def split_program(program: LayerProgram, degree: int, shared: frozenset[str]) -> Split:
-    """The layer over `degree` workers."""
-    free = frozenset(v for v, name in program.parameters.items() if name not in shared)
-    return split_layer(program.instructions, program.specs, free, program.outputs, degree)

@@ -94,6 +94,8 @@ class Split:
         Value of a parameter -> how it is split.
     ends
         Split outputs of the layer, which are gathered.
+    draws
+        Whether a call draws random numbers for a part of a value.
     refusal
         Why the layer cannot be split so; empty if it can.
     """
@@ -102,7 +104,19 @@ class Split:
     calls: tuple[SplitCall, ...]
     parameters: Mapping[str, Cut]
     ends: Mapping[str, Cut]
+    draws: bool = False
     refusal: str = ""
+
+
+def draws(call: Instruction) -> bool:
+    """Whether a call draws random numbers: dropout in training, with a rate above zero."""
+    args = call.args
+    if call.target == "aten.dropout.default":
+        return bool(args[1] > 0 and args[2])
+    if call.target == ATTENTION:
+        return bool(args[4] if len(args) > 4 else call.kwargs.get("dropout_p", 0.0))
+    rate = {"aten.lstm.input": 5, "aten.gru.input": 5}.get(call.target)
+    return rate is not None and bool(args[rate] > 0 and args[6])
 
 
 def parts(size: int, degree: int) -> tuple[int, ...]:
@@ -127,7 +141,8 @@ def split_layer(
     refusal = splitter.refusal
     if not refusal and not splitter.parameters:
         refusal = "none of its weights can be split"
-    return Split(degree, tuple(calls), splitter.parameters, ends, refusal)
+    drawn = any(c.way == "keep" and draws(i) for c, i in zip(calls, instructions, strict=True))
+    return Split(degree, tuple(calls), splitter.parameters, ends, drawn, refusal)
 
 
 class _Splitter:
