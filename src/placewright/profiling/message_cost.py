@@ -91,7 +91,7 @@ SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18)
 HOPS = 6
 """Of each size, back and forth; an odd number of operators is on the first device."""
 
-STEPS = 15
+STEPS = 8
 
 EMULATED = Link("a", "b", bandwidth=125e6, latency_s=2e-4)
 """Ethernet of single-board computers."""
