@@ -18,6 +18,7 @@ from placewright.operators.streaming.copies import DEALT, copied_devices, predic
 from placewright.operators.streaming.run import StreamRounds
 from placewright.operators.streaming.trials import (
     TriedStreams,
+    apart,
     busy_factors,
     ends_s,
     stage_period_s,
@@ -111,6 +112,16 @@ def test_a_period_is_that_of_the_slowest_stage() -> None:
     assert stage_period_s(parts, {0: 2.0, 1: 2.0, 2: 0.5}) == pytest.approx(1.0)
     assert stage_period_s(copies, {0: 2.0, 1: 0.0}) == 0.0
     assert stage_period_s(copies, {0: 2.0}) == 0.0
+
+
+def test_copies_that_wait_for_a_slow_one_count_as_fast_as_they_are() -> None:
+    """Dealt by measured costs they no longer wait; stages of a split wait in every sample."""
+    ends = [0.0, 0.5, 1.0, 1.5, 3.5, 4.0, 4.5]
+    assert apart(ends, 4, copies=True) == pytest.approx(0.5)
+    assert apart(ends, 4) == pytest.approx(1.0)
+    assert apart([0.0, 3.0, 6.5], 3, copies=True) == pytest.approx(3.25)  # none in this turn
+    assert apart([0.0, 3.0, 6.5], 3) == 0.0
+    assert apart([2.0], 0, copies=True) == 0.0
 
 
 def test_samples_end_on_a_device_with_its_last_segment() -> None:

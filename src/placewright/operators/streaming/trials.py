@@ -43,6 +43,9 @@ LONGEST_S = 30.0
 CORRECTIONS = 4
 """Most corrections of the predicted period towards the measured one."""
 
+PAUSE = 3.0
+"""Times the median between two samples of a copy, beyond which it has waited for another copy."""
+
 BusyTurns = Sequence[Mapping[int, FloatArray]]
 """By turn and device, seconds of each sample."""
 
@@ -201,8 +204,10 @@ class StreamTurns:
         took_s = time.perf_counter() - began
         before, ends = self.ended, ends_s(self.stream)
         self.ended = {d: len(s) for d, s in ends.items()}
-        apart_s = {d: _apart_s(s, before.get(d, 0)) for d, s in ends.items()}
-        return stage_period_s(self.rounds.results[self.k], apart_s) or took_s / count
+        result = self.rounds.results[self.k]
+        copies = bool(stages_of(result.problem, result.plan))
+        apart_s = {d: apart(s, before.get(d, 0), copies=copies) for d, s in ends.items()}
+        return stage_period_s(result, apart_s) or took_s / count
 
     def _take(self, count: int) -> None:
         for _ in islice(self.delivered, count):
@@ -251,10 +256,20 @@ def _last_segments(stream: SampleStream) -> list[int]:
     return [len(lengths) - 1 for lengths in stream.cut.lengths]
 
 
-def _apart_s(ends: Sequence[float], before: int) -> float:
-    """Mean seconds between samples from the last of those `before` on; 0 without any."""
-    first = max(before, 1) - 1
-    return (ends[-1] - ends[first]) / max(1, len(ends) - 1 - first)
+def apart(ends: Sequence[float], before: int, *, copies: bool = False) -> float:
+    """Mean seconds between a device's samples from the last of those `before` on; 0 without any.
+
+    Where the device is one of several `copies`: samples are delivered in order, so all wait for
+    long, once in a while, where one was given more than its speed allows. Samples are dealt by
+    what has been measured here later, so such pauses do not count. A slow copy may have done none
+    in the turn: then all of its samples count.
+    """
+    between_s = np.diff(ends[max(before, 1) - 1 :])
+    if copies and not len(between_s):
+        between_s = np.diff(ends)
+    if copies and len(between_s):
+        between_s = between_s[between_s <= PAUSE * np.median(between_s)]
+    return float(between_s.mean()) if len(between_s) else 0.0
 
 
 def busy_s(stream: SampleStream, first: int, last: int) -> dict[int, FloatArray]:
