@@ -208,18 +208,24 @@ def running_server(
             started.set()
 
     thread = threading.Thread(target=work, name="placewright-requests")
-    thread.start()
     try:
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads can be had
+            started.set()
+            raise
         started.wait()
         if found:
             yield found[0]
     finally:
-        while thread.is_alive() and not ends:  # its loop does not run yet
-            thread.join(0.01)
-        if thread.is_alive():
+        # Ctrl-C may come while the thread starts: it cannot be ended before its loop runs.
+        while not ends and not started.wait(0.01):
+            pass
+        if ends and thread.is_alive():
             with suppress(RuntimeError):  # its loop has just ended
                 ends[0]()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
         if failed:
             raise failed[0]
 
