@@ -92,12 +92,14 @@ def demand_exact(model: TracedModel, plan: LayerPlan) -> None:
 
     Raises `UnsupportedError`, which names the first layer, its strategy and the reason.
     """
+    degrees = {stage.tensor_degree for stage in plan.stages if stage.tensor_degree > 1}
+    drawn = {degree: drawn_in_parts(model, degree) for degree in degrees}
     for k, reason in inexact_layers(model).items():
         stage = plan.stages[plan.stage_of(k)]
         strategy = stage.strategy(k)
         replicas, inside = len(stage.replicas), stage.tensor_degree
         split = replicas > 1 or (inside > 1 and strategy in IN_ROWS) or plan.micro_batches > 1
-        whole = inside > 1 and strategy is Strategy.TENSOR and k in drawn_in_parts(model, inside)
+        whole = strategy is Strategy.TENSOR and k in drawn.get(inside, ())
         if split or whole:
             part = "a part of the batch" if split else "parts of its values"
             raise UnsupportedError(
