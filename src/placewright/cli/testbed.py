@@ -69,7 +69,7 @@ def up(
     console: Console,
     cluster: ClusterArgument,
 ) -> None:
-    """Make a cluster real; what is up already is kept, what has died of it is revived.
+    """Create the testbed of a cluster; keep what runs already, restart what has died.
 
     [bold]Example[/bold]
 
@@ -85,7 +85,7 @@ def down(
     console: Console,
     cluster: MaybeCluster = None,
 ) -> None:
-    """Remove a testbed, its processes too, or what a broken-off `up` left; nothing up is fine.
+    """Remove a testbed and its processes, or the rest of an interrupted `up`; none is fine too.
 
     [bold]Example[/bold]
 
@@ -107,7 +107,7 @@ def status(
     console: Console,
     cluster: MaybeCluster = None,
 ) -> None:
-    """What is up, what its devices and links get now, and what has passed.
+    """Show running testbeds: devices, links, their present limits and traffic.
 
     [bold]Example[/bold]
 
@@ -244,7 +244,7 @@ def inside(
 
 
 app = typer.Typer(
-    help="A cluster made real on this Linux machine, as root: network namespaces, shaped links, "
+    help="Emulate a cluster on this Linux machine, as root: network namespaces, shaped links, "
     "CPU and memory limits.",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -126,7 +126,7 @@ def simulate(
     report: Path | None = None,
     trace: Path | None = None,
 ) -> None:
-    """Play a stream of requests against a policy: success, accuracy, latency, every request.
+    """Simulate a stream of requests under a policy: success, accuracy and latency.
 
     The seed is the policy's, and of a published scenario the arrivals' too.
     """

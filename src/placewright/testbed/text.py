@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def testbed_table(state: Status) -> str:
     """One line about the whole, then devices, then links."""
-    life = f"emulator {state.emulator_pid}" if state.alive else "NOT WORKING: `up` revives it"
+    life = f"emulator {state.emulator_pid}" if state.alive else "NOT WORKING: `up` restarts it"
     parts = [f"testbed {state.name} ({state.id}): {life}, {_stays(state)}", _devices(state)]
     return "\n".join(parts + ([_links(state)] if state.ways else []))
 
