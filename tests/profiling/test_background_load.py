@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -23,15 +24,40 @@ SPIN = "while True: pass"
 def test_processes_at_work_are_counted() -> None:
     """A process per core makes at least half of the machine busy, and a warning says so."""
     count = os.cpu_count() or 1
-    others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
+    begin = f"import subprocess, sys; [subprocess.Popen([sys.executable, '-c', {SPIN!r}]) for _ in "
+    begin += f"range({count})]; print(flush=True); sys.stdin.read()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", begin],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
+        assert other.stdout is not None
+        other.stdout.readline()
         assert busy_cpus(0.5) > 0.5 * count
         with pytest.warns(BusyMachineWarning, match="step was measured while other processes"):
             warn_of_background_load("step", 1)
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
+        os.killpg(other.pid, signal.SIGKILL)
+        other.communicate()
+
+
+@pytest.mark.skipif(not profile_warnings.STAT.exists(), reason="no /proc/stat on this system")
+def test_children_of_this_process_do_not_count() -> None:
+    """A fork server that loads torch is no reason to profile again."""
+    own = subprocess.Popen([sys.executable, "-c", SPIN])
+    try:
+        with_it, without = [], []
+        for _ in range(4):
+            with_it.append(busy_cpus(0.2))
+            os.kill(own.pid, signal.SIGSTOP)
+            without.append(busy_cpus(0.2))
+            os.kill(own.pid, signal.SIGCONT)
+        assert min(with_it) < max(without) + 0.7
+    finally:
+        own.kill()
+        own.wait()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from placewright.cluster.cluster import Device
@@ -93,8 +94,9 @@ def warn_of_shared_cores(what: str, devices: Sequence[Device]) -> None:
 
 
 def busy_cpus(seconds: float = SAMPLE_S) -> float:
-    """CPUs at work while this process sleeps; what a hypervisor took away counts too.
+    """CPUs that other processes keep busy; what a hypervisor took away counts too.
 
+    This process and its children do not count: what they have begun ends before a worker starts.
     Where next to nothing is at work, two fifths of the time show it.
     """
     before, busy = _ticks(), 0.0
@@ -114,12 +116,31 @@ def _busy_between(before: tuple[int, int] | None, after: tuple[int, int] | None)
 
 
 def _ticks() -> tuple[int, int] | None:
-    """Ticks of all CPUs since boot, and those of them that were idle."""
+    """Ticks of all CPUs since boot, and those of them that were idle or this process's own."""
     try:
         columns = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:]]
     except (OSError, ValueError):
         return None
-    return sum(columns[:GUEST]), sum(columns[k] for k in IDLE)
+    own = sum(map(_ticks_of, ["self", *_children()]))
+    return sum(columns[:GUEST]), sum(columns[k] for k in IDLE) + own
+
+
+def _children() -> list[str]:
+    found: list[str] = []
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            found += file.read_text().split()
+    return found
+
+
+def _ticks_of(pid: str) -> int:
+    """Ticks in which a process was at work, 0 where it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    user, system = stat[stat.rindex(")") + 2 :].split()[11:13]
+    return int(user) + int(system)
 
 
 def cores_to_measure(device: Device) -> int:
