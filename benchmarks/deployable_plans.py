@@ -76,7 +76,7 @@ def row(problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
     best = min((c for c in result.candidates if c.fits), key=lambda c: c.value)
     before, found = complexity(problem, best.plan), complexity(problem, result.plan)
     share = result.value / best.value - 1
-    words = placement_summary(result.judgement).module_map
+    words = placement_summary(result.judgement, result.plan).module_map
     ok = found.cuts <= max(found.pairs, found.devices - 1) and share <= 0.01
     cells = [*_cells(before), f"{best.value:.4f}", *_cells(found), f"{result.value:.4f}"]
     return f"{' | '.join(cells)} | {100 * share:+.2f} % | {result.planner} | {words}", ok

@@ -102,7 +102,7 @@ def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
     ) as placed:
         assert placed.result.planner == "whole-copies"
         assert copied_devices(placed.plan) == [0, 1, 2]
-        module_map = placement_summary(placed.result.judgement).module_map
+        module_map = placement_summary(placed.result.judgement, placed.plan).module_map
         assert module_map == "a copy of the whole model on each of a, b, c"
         assert_equal_to_eager(placed, model, batches, lost)
         if lost is None:
@@ -136,7 +136,7 @@ def test_copies_of_a_part_lose_no_batch(engine: str, lost: int | None) -> None:
         objective="throughput",
         calibrate=False,
     ) as placed:
-        module_map = placement_summary(placed.result.judgement).module_map
+        module_map = placement_summary(placed.result.judgement, placed.plan).module_map
         assert "copies on b" in module_map
         assert_equal_to_eager(placed, model, batches, lost)
         if lost is None:

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
-from placewright.operators.placement_summary import MOST_ROWS, placement_summary
+from placewright.operators.pipeline import Pipeline
+from placewright.operators.placement_summary import (
+    MOST_ROWS,
+    PlacementSummary,
+    placement_summary,
+)
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
@@ -29,11 +34,16 @@ def stack(layers: int, parts: Sequence[str] = ("attention", "mlp")) -> OperatorP
     )
 
 
+def summarised(problem: OperatorProblem, plan: OperatorPlan) -> PlacementSummary:
+    """Of a plan that is judged here."""
+    return placement_summary(judge(problem, plan), plan)
+
+
 def test_consecutive_layers_on_one_device_are_a_range() -> None:
     """Two devices, cut between two layers: two lines tell all of it."""
     problem = stack(36)
     place = (np.arange(problem.n) > 36).astype(np.int64)
-    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    summary = summarised(problem, OperatorPlan(place))
     first, second = summary.devices
     assert first.modules == ("embed", "layers.0-17")
     assert second.modules == ("layers.18-35", "head")
@@ -56,7 +66,7 @@ def test_a_layer_that_is_cut_is_told_with_its_shares() -> None:
     """Small shared modules stay folded, with what each device has of their seconds."""
     problem = stack(36)
     place = (np.arange(problem.n) > 37).astype(np.int64)
-    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    summary = summarised(problem, OperatorPlan(place))
     (split,) = summary.split
     assert split.module == "layers.18"
     assert split.seconds == {"dev0": 1.0, "dev1": 2.0}
@@ -66,11 +76,11 @@ def test_a_layer_that_is_cut_is_told_with_its_shares() -> None:
 def test_one_device_has_the_whole_model_and_unknown_modules_have_no_column() -> None:
     """The extremes: nothing crosses, and a problem without modules still has devices."""
     problem = stack(3)
-    summary = placement_summary(judge(problem, OperatorPlan(np.zeros(problem.n))))
+    summary = summarised(problem, OperatorPlan(np.zeros(problem.n)))
     assert summary.devices[0].modules == ("the whole model",)
     assert summary.crossings == ()
     bare = problem.replace(operator_modules=())
-    text = str(placement_summary(judge(bare, OperatorPlan(np.arange(bare.n) % 2))))
+    text = str(summarised(bare, OperatorPlan(np.arange(bare.n) % 2)))
     assert "modules" not in text
     assert len(text.splitlines()) == 5
 
@@ -91,7 +101,7 @@ def test_every_operator_is_on_one_device_and_the_text_is_short(
         operator_modules=base.operator_modules,
     )
     place = rng.integers(0, devices, size=n)
-    summary = placement_summary(judge(problem, OperatorPlan(place)))
+    summary = summarised(problem, OperatorPlan(place))
     assert sum(d.operators for d in summary.devices) == n
     assert math.isclose(
         sum(d.resident_bytes for d in summary.devices), problem.resident_bytes.sum()
@@ -121,7 +131,7 @@ def test_the_map_says_in_one_line_which_layers_are_where() -> None:
         (1, "layers 0-31 on dev1, other modules on dev0; 8 B per step between them"),
     ):
         place = (np.arange(problem.n) >= first).astype(np.int64)
-        summary = placement_summary(judge(problem, OperatorPlan(place)))
+        summary = summarised(problem, OperatorPlan(place))
         assert summary.module_map == words
         assert str(summary).splitlines()[0] == words
         assert summary.as_json()["module_map"] == words
@@ -136,7 +146,30 @@ def test_the_map_of_a_model_without_layers_lists_modules_and_pairs() -> None:
     )
     place = OperatorPlan(np.array([0, 0, 1, 2]))
     words = "stem to body on dev0, neck on dev1, head on dev2; per step 2 KiB between dev0 and dev1"
-    found = placement_summary(judge(problem, place)).module_map
+    found = summarised(problem, place).module_map
     assert found == f"{words}, 2 KiB between dev1 and dev2"
     unknown = problem.replace(operator_modules=())
-    assert placement_summary(judge(unknown, place)).module_map == ""
+    assert summarised(unknown, place).module_map == ""
+
+
+def test_a_device_with_copies_has_the_operators_of_its_stage() -> None:
+    """Two devices take turns with the first layers; the copy's seconds are of its own speed."""
+    base = stack(4, ("mlp",))
+    problem = tiny(
+        [[1.0, 2.0, 4.0]] * base.n,
+        [(k, 8.0, [k + 1]) for k in range(base.n - 1)],
+        resident_bytes=base.resident_bytes,
+        operator_modules=base.operator_modules,
+        objective="throughput",
+        pipeline=Pipeline(replication=True, by_speed=True),
+    )
+    half = OperatorPlan(np.array([0, 0, 0, 2, 2, 2]), replica_of=np.array([0, 0, 2]))
+    first, copy, _ = summarised(problem, half).devices
+    assert (copy.operators, copy.resident_bytes, copy.modules) == (3, 12.0, first.modules)
+    assert (first.copy_of, copy.copy_of, first.seconds, copy.seconds) == (None, "dev0", 3.0, 6.0)
+    text = str(summarised(problem, half))
+    assert "layers 0-1 on dev0, 2-3 on dev2, copies on dev1" in text
+    assert "(copy of dev0)" in text
+    whole = OperatorPlan(np.zeros(base.n), replica_of=np.array([0, 0, 0]))
+    words = "a copy of the whole model on each of dev0, dev1, dev2"
+    assert summarised(problem, whole).module_map == words

@@ -73,5 +73,5 @@ def read_proposal(path: str | Path, problem: OperatorProblem) -> Proposal[Operat
 def result_json(result: Result) -> dict[str, Any]:
     """A result as ``-f json`` prints it and `Result.save` writes it; infinity is ``null``."""
     plan = plan_json(result.problem, result.plan, result.judgement, result.proposal)
-    summary = placement_summary(result.judgement).as_json()
+    summary = placement_summary(result.judgement, result.plan).as_json()
     return head_json(result) | {"where": summary, "plan": plan}

@@ -12,6 +12,8 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.judgement import OperatorJudgement
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.simulation.loads import stage_s, stages
 from placewright.report.text import size
 
 MOST_ROWS = 16
@@ -38,6 +40,8 @@ class DeviceSummary:
 
     `peak_bytes`: resident bytes and tensors at the worst moment.
     `modules`: that run here, whole or mostly; consecutive ones as a range.
+    `copy_of`: the device whose operators this one has copies of, in a stream; its seconds are those
+    of a sample that comes here.
     """
 
     device: str
@@ -47,6 +51,7 @@ class DeviceSummary:
     memory_bytes: float
     seconds: float
     modules: tuple[str, ...] = ()
+    copy_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +100,25 @@ class PlacementSummary:
         return placement_text(self)
 
 
-def placement_summary(judged: OperatorJudgement) -> PlacementSummary:
-    """Summarise a judged plan."""
+def placement_summary(judged: OperatorJudgement, plan: OperatorPlan) -> PlacementSummary:
+    """Summarise a plan and its judgement."""
     p, place = judged.problem, judged.placement
     modules, split = _modules(judged)
     operators = np.bincount(place, minlength=p.m)
     resident = np.bincount(place, weights=p.resident_bytes, minlength=p.m)
+    leader, _ = stages(p, plan)
+    copies = (leader != np.arange(p.m)) & (operators[leader] > 0)
+    busy_s = np.where(copies, stage_s(p, plan), judged.busy_s) if copies.any() else judged.busy_s
     devices = tuple(
         DeviceSummary(
             device=name,
-            operators=int(operators[d]),
-            resident_bytes=float(resident[d]),
+            operators=int(operators[leader[d]]),
+            resident_bytes=float(resident[leader[d]]),
             peak_bytes=int(judged.peak_bytes[d]),
             memory_bytes=float(p.memory_bytes[d]),
-            seconds=float(judged.busy_s[d]),
-            modules=tuple(modules.get(d, ())),
+            seconds=float(busy_s[d]),
+            modules=tuple(modules.get(int(leader[d]), ())),
+            copy_of=p.device_names[int(leader[d])] if copies[d] else None,
         )
         for d, name in enumerate(p.device_names)
     )
@@ -146,13 +155,13 @@ def module_map(
     Layers are the numbered modules of the list that takes most seconds and bytes; a model without
     such a list is described by the modules of each device.
     """
-    root, used = _tree(judged), [d for d in devices if d.operators]
+    root, used = _tree(judged), [d for d in devices if d.operators and d.copy_of is None]
+    copies = [d.device for d in devices if d.copy_of is not None]
     if root is None:
         return ""
-    if len(used) == 1 and judged.problem.pipeline.by_speed:
-        copies = [d.device for d in devices if d.peak_bytes]
-        if len(copies) > 1:
-            return f"a copy of the whole model on each of {', '.join(copies)}"
+    if len(used) == 1 and copies:
+        every = [d.device for d in devices if d.operators]
+        return f"a copy of the whole model on each of {', '.join(every)}"
     if len(used) == 1:
         return f"the whole model on {used[0].device}"
     layers = max(_lists(root), key=lambda node: _weight(node, root), default=None)
@@ -166,9 +175,7 @@ def module_map(
             if not layers.operators[judged.problem.device_names.index(d.device)]
         ]
         parts += [f"other modules on {' and '.join(without)}"] if without else []
-    if judged.problem.pipeline.replication:
-        copies = [d.device for d in devices if d.peak_bytes and not d.operators]
-        parts += [f"copies on {' and '.join(copies)}"] if copies else []
+    parts += [f"copies on {' and '.join(copies)}"] if copies else []
     traffic = _traffic(crossings)
     return ", ".join(parts) + (f"; {traffic}" if traffic else "")
 

@@ -220,7 +220,9 @@ def as_json(measurement: Measurement, result: Result | None = None) -> dict[str,
         "speed_up": None if speed is None else speed.as_json(),
         "predicted_speed_up": measurement.predicted_speed_up,
         "machine": None if machine is None else machine.as_json(),
-        "where": None if result is None else placement_summary(result.judgement).as_json(),
+        "where": None
+        if result is None
+        else placement_summary(result.judgement, result.plan).as_json(),
         "engine": measurement.engine,
         "emulated": measurement.emulated,
         "max_abs_error": measurement.max_abs_error,

@@ -44,7 +44,9 @@ def placement_text(summary: PlacementSummary, measured: Trace | None = None) -> 
     for k, d in enumerate(summary.devices[:MOST_DEVICES]):
         row = [d.device, str(d.operators), size(d.resident_bytes), size(d.peak_bytes)]
         row += [size(d.memory_bytes), seconds(d.seconds)]
-        rows.append([*row, *([] if took is None else [seconds(took[k])]), _modules(d.modules)])
+        copied = f" (copy of {d.copy_of})" if d.copy_of and d.modules else ""
+        row += [] if took is None else [seconds(took[k])]
+        rows.append([*row, _modules(d.modules) + copied])
     if took is not None:
         header.append("measured")
     named = any(d.modules for d in summary.devices)

@@ -67,7 +67,7 @@ TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones 
 def summary(result: Result, measurement: Measurement | None = None) -> str:
     """Placement by device, with measured seconds where there are some, as text."""
     measured = None if measurement is None else measurement.trace
-    return placement_text(placement_summary(result.judgement), measured)
+    return placement_text(placement_summary(result.judgement, result.plan), measured)
 
 
 def run_table(result: Result, measured: Measurement, run: Timeline | None = None) -> str:
@@ -233,7 +233,7 @@ def _devices(result: Result, trace: Trace) -> str:
         mine = trace.track == k
         busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
         remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
-    where = placement_summary(result.judgement).module_map
+    where = placement_summary(result.judgement, result.plan).module_map
     line = tag("p", text(where[:1].upper() + where[1:])) if where else ""
     return line + legend(trace.tracks[: trace.devices], remarks)
 
