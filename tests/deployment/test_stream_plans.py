@@ -41,6 +41,22 @@ def test_auto_takes_the_plan_whose_stream_is_fastest() -> None:
     assert found.lower_bound <= 1.5
 
 
+def test_the_chosen_plan_has_one_row_with_its_value() -> None:
+    """Also where the planner of that name had refused the problem without copies."""
+    even = tiny([[1.0, 1.0], [1.0, 1.0]], [(0, 9.0, [1])], objective="throughput")
+    found = planned(
+        InterferenceProfile.alike(even),
+        "auto",
+        time_limit_s=2.0,
+        seed=0,
+        monitor=Listener(),
+        copies=True,
+    )[0]
+    assert found.planner == "whole-copies"
+    (row,) = [c for c in found.candidates if c.planner == found.planner]
+    assert row.value == found.value == pytest.approx(1.0)
+
+
 def test_a_planner_that_was_named_is_obeyed() -> None:
     """Its plan is the best one by value."""
     assert best("exact").value == pytest.approx(1.5)

@@ -12,9 +12,13 @@ import pytest
 
 from placewright.graph.graph import Graph, Operator
 from placewright.measurement.measurement import MachineLoad
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.streaming.copies import DEALT
 from placewright.operators.views import fragment
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Status
+from placewright.planning.fixed_plan import FixedPlan
+from placewright.planning.solving import solve
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -107,6 +111,22 @@ def test_the_headline_is_predicted_until_something_is_measured() -> None:
     assert "95 % interval 0.7" in both
     assert "<title>" in both
     assert "measured" in both.partition("</title>")[0]
+
+
+def test_a_device_with_copies_is_not_shown_idle() -> None:
+    """It has the operators and the memory of the device that it copies, and takes other samples."""
+    problem = chain(
+        memory_bytes=[np.inf, np.inf],
+        resident_bytes=np.full(6, 4.0),
+        objective="throughput",
+        pipeline=DEALT,
+    )
+    plan = OperatorPlan(np.zeros(6, dtype=np.int64), replica_of=np.array([0, 0]))
+    page = view(solve(problem, FixedPlan(plan, name="whole-copies")))
+    for words in ("6 operators, copy of dev0", "others go to dev1", "per sample"):
+        assert words in page
+    first, second = re.findall(r"memory of dev\d: peak ([^<\"]*)", page)[:2]
+    assert first == second != "0 B"
 
 
 def test_a_busy_machine_is_on_the_page() -> None:

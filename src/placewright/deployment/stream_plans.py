@@ -26,7 +26,6 @@ from placewright.operators.streaming.copies import (
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import refuse_what_cannot_stream
 from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
-from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
@@ -114,11 +113,12 @@ def _kept(streams: Sequence[_Stream]) -> list[_Stream]:
 
 
 def _judged(stream: _Stream, best: Result) -> Result:
-    """Its result, with the candidates of the `best` by value."""
+    """Its result, beside the candidates of the `best` by value."""
     judged = solve(stream.problem, FixedPlan(stream.plan, name=stream.name))
     # Bounds of the value hold for every plan of one problem; nothing is proved of its period.
     bound = max(judged.bound, best.bound) if judged.problem is best.problem else judged.bound
-    return replace(judged, bound=bound, candidates=best.candidates, status=Status.FEASIBLE)
+    others = (c for c in best.candidates if c.planner != stream.name)
+    return replace(judged, bound=bound, candidates=(*judged.candidates, *others))
 
 
 def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:

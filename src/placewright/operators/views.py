@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
 from placewright.operators.placement_summary import placement_summary
-from placewright.operators.problem import OperatorProblem
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.loads import stages
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
 from placewright.planning.candidates import Candidate
@@ -109,7 +111,7 @@ def page(
     run
         The history of an adaptive run.
     """
-    trace = result.judgement.trace()
+    trace = _predicted(result)
     headline = (
         f"predicted {seconds(result.value)}"
         if measurement is None
@@ -121,7 +123,7 @@ def page(
         facts(_facts(result, measurement)),
         _devices(result, trace),
         _history(run),
-        _timeline(trace, measurement),
+        _timeline(trace, measurement, _copies(result)),
         candidates_section(result),
         memory_section(trace),
         _graph(result, graph),
@@ -131,12 +133,12 @@ def page(
 
 def fragment(result: Result) -> str:
     """The page in a notebook: numbers, Gantt chart and memory."""
-    trace = result.judgement.trace()
+    trace = _predicted(result)
     return html_fragment(
         heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
         facts(_facts(result, None)),
         _devices(result, trace),
-        _timeline(trace, None),
+        _timeline(trace, None, _copies(result)),
         memory_section(trace),
     )
 
@@ -161,11 +163,13 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
 
 def _verdict(result: Result, measurement: Measurement | None) -> str:
     """The sentence under the title (markup): measured where there is a measurement."""
-    bound = bound_sentence(result)
+    bound, p = bound_sentence(result), result.problem
+    stream = p.objective is Objective.THROUGHPUT and not p.micro_batch.any()
+    per = "per sample" if stream else "per step"
     if measurement is None:
-        first = f"Predicted: <b>{text(seconds(result.value))}</b> per step"
+        first = f"Predicted: <b>{text(seconds(result.value))}</b> {per}"
         return f"{first}{_versus_single(result)}. {bound}"
-    first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> per step"
+    first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> {per}"
     predicted = f" (predicted {text(seconds(result.value))})"
     machine = "".join(f" {tag('strong', text(line))}." for line in load_warnings(measurement))
     if measurement.baseline is None:
@@ -225,35 +229,63 @@ def _baseline_facts(measurement: Measurement) -> Iterator[Fact]:
         yield "measured speed-up, 95 %", f"{found.low:.2f} to {found.high:.2f}", ""
 
 
+def _predicted(result: Result) -> Trace:
+    """The simulated step or sample; a device with copies holds as much as the one it copies."""
+    trace: Trace = result.judgement.trace()
+    leader, _ = stages(result.problem, result.plan)
+    curves = {curve.track: curve for curve in trace.memory}
+    memory = (
+        replace(curves.get(int(leader[k]), own), track=k, capacity_bytes=own.capacity_bytes)
+        for k, own in curves.items()
+    )
+    return replace(trace, memory=tuple(memory))
+
+
+def _copies(result: Result) -> list[int]:
+    """Devices that have copies of another one's operators."""
+    leader, _ = stages(result.problem, result.plan)
+    return [int(k) for k in np.flatnonzero(leader != np.arange(len(leader)))]
+
+
 def _devices(result: Result, trace: Trace) -> str:
     """Which layers are where, and the legend: each device with its operators and load."""
     top = trace.duration_s or 1.0
+    summary = placement_summary(result.judgement, result.plan)
     remarks = []
-    for k in range(trace.devices):
+    for k, device in enumerate(summary.devices):
         mine = trace.track == k
         busy = float((trace.end_s[mine] - trace.start_s[mine]).sum()) / top
-        remarks.append(f"{int(mine.sum())} operators, {percent(busy)} busy")
-    where = placement_summary(result.judgement, result.plan).module_map
+        count = f"{device.operators} operators"
+        copied = f"{count}, copy of {device.copy_of}"
+        remarks.append(copied if device.copy_of else f"{count}, {percent(busy)} busy")
+    where = summary.module_map
     line = tag("p", text(where[:1].upper() + where[1:])) if where else ""
     return line + legend(trace.tracks[: trace.devices], remarks)
 
 
-def _timeline(trace: Trace, measurement: Measurement | None) -> str:
+def _timeline(trace: Trace, measurement: Measurement | None, copies: Sequence[int]) -> str:
+    """`copies`: devices that compute other samples than the predicted one."""
     measured = None if measurement is None else measurement.trace
+    others = f" Predicted is one sample; others go to {_names(trace, copies)}." if copies else ""
     if measurement is None or measured is None:
-        return section("Timeline", TIMELINE, scroll(gantt(trace, title="predicted timeline")))
+        timeline = scroll(gantt(trace, title="predicted timeline"))
+        return section("Timeline", TIMELINE + others, timeline)
     until = max(trace.duration_s, measured.duration_s)
     with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
     return section(
         "Timeline, predicted and measured",
         f"Both to one scale. Below, one traced step of {measurement.engine}{with_emulation}; the "
         f"median of {len(measurement.step_s)} steps that were not traced is "
-        f"{seconds(measurement.measured_s)}.",
+        f"{seconds(measurement.measured_s)}.{others}",
         tag("h3", tag("b", "Predicted"), f" {text(seconds(trace.duration_s))}"),
         scroll(gantt(trace, title="predicted timeline", until_s=until)),
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
         scroll(gantt(measured, title="measured timeline", until_s=until)),
     )
+
+
+def _names(trace: Trace, devices: Sequence[int]) -> str:
+    return " and ".join(trace.tracks[k] for k in devices)
 
 
 def _history(run: Timeline | None) -> str:

@@ -76,7 +76,7 @@ def saved_page(kind: str, data: dict[str, Any], path: Path) -> str:
 def _body(result: Result) -> Iterator[str]:
     judged: RequestJudgement = result.judgement
     verdict = (
-        f"{text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the requests in time "
+        f"The policy {text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the requests in time "
         f"and reaches an effective accuracy of <b>{judged.value:.4f}</b>. "
         f"{bound_sentence(result, '')}"
     )
