@@ -117,8 +117,11 @@ def _judged(stream: _Stream, best: Result) -> Result:
     judged = solve(stream.problem, FixedPlan(stream.plan, name=stream.name))
     # Bounds of the value hold for every plan of one problem; nothing is proved of its period.
     bound = max(judged.bound, best.bound) if judged.problem is best.problem else judged.bound
-    others = (c for c in best.candidates if c.planner != stream.name)
-    return replace(judged, bound=bound, candidates=(*judged.candidates, *others))
+    candidates = best.candidates
+    if not any(c.planner == stream.name and c.plan is not None for c in candidates):
+        others = (c for c in candidates if c.planner != stream.name)
+        candidates = (*judged.candidates, *others)
+    return replace(judged, bound=bound, candidates=candidates)
 
 
 def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:
