@@ -76,8 +76,8 @@ def saved_page(kind: str, data: dict[str, Any], path: Path) -> str:
 def _body(result: Result) -> Iterator[str]:
     judged: RequestJudgement = result.judgement
     verdict = (
-        f"The policy {text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the requests in time "
-        f"and reaches an effective accuracy of <b>{judged.value:.4f}</b>. "
+        f"The policy {text(result.planner)} answers <b>{judged.success_rate:.2%}</b> of the "
+        f"requests in time and reaches an effective accuracy of <b>{judged.value:.4f}</b>. "
         f"{bound_sentence(result, '')}"
     )
     yield heading(result.problem.name, "requests on servers and variants", verdict)

@@ -64,6 +64,8 @@ class LayerWorker(WorkerProgram):
         torch.set_num_threads(spec.threads)
         # DDP's new name of the option is unknown to older releases.
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        # FSDP2's warning is for models that change such an output; `LayerModule` changes a copy.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
         precise_sleeps()
         join(spec)
         own = spec.layout.device_group(spec.rank)[0]
