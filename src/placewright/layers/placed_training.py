@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import RunError
+from placewright.errors import RunError, demand_type
 from placewright.layers.plan import LayerPlan
 from placewright.planning.result import Result
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def place_training(
     model: Any,
     inputs: Any = None,
-    cluster: Cluster | None = None,
+    cluster: Cluster | str | Path | None = None,
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
@@ -52,7 +52,7 @@ def place_training(
     inputs, targets
         A whole batch.
     cluster
-        The workers; this machine by default.
+        The workers, or a file or preset of them; this machine by default.
     optimizer, lr
         ``adam`` or ``sgd``, and its learning rate.
     engine
@@ -75,6 +75,7 @@ def place_training(
         The model cannot be traced, or the plan cannot be executed; names the layer.
     """
     from placewright.cluster.cluster import Cluster
+    from placewright.cluster.files import load_cluster
     from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.choice import executables, fastest
     from placewright.layers.execution.measured_problem import measured_problem
@@ -89,7 +90,10 @@ def place_training(
     if served_torchrun(engine):
         raise SystemExit(0)
     source = training_source(model, inputs, loss_fn, targets, "place_training")
-    cluster = cluster or Cluster.detect()
+    if isinstance(cluster, str | Path):
+        cluster = load_cluster(str(cluster))
+    cluster = Cluster.detect() if cluster is None else cluster
+    demand_type(cluster, Cluster, "cluster")
     started_by = engine if isinstance(engine, str) else engine.name
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)

@@ -13,7 +13,7 @@ from torch import nn
 
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 from placewright.layers.choice import LayerTrials, executables
 from placewright.layers.conformance import tiny
 from placewright.layers.costs.rings import ring_times
@@ -53,6 +53,14 @@ def test_peak_memory_is_that_of_the_processes() -> None:
     for entry in found.values():
         assert entry["measured_peak_bytes"] > 50e6
         assert entry["predicted_peak_bytes"] == pytest.approx(entry["measured_peak_bytes"], rel=0.5)
+
+
+def test_a_cluster_is_given_by_name_or_refused() -> None:
+    """As `placewright.place` takes it."""
+    with pytest.raises(InputError, match="edge-duos"):
+        place_training(image_model(), cluster="edge-duos")
+    with pytest.raises(InputError, match="cluster"):
+        place_training(image_model(), cluster=3)  # type: ignore[arg-type]
 
 
 def test_slow_shards_take_what_messages_do_not() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from placewright.capturing.program_calls import operation
 from placewright.graph.program import Instruction, Ref
 from placewright.layers.profile.tracing import MODEL, TracedStep
 
@@ -110,7 +111,8 @@ def prelude_of(step: TracedStep) -> frozenset[int]:
 def chain(step: TracedStep) -> tuple[Layer, ...]:
     """The layers of a step, in order."""
     prelude = prelude_of(step)
-    crossing = _crossing(step, prelude)
+    whole = _changed_through_views(step)
+    crossing = {k: v for k, v in _crossing(step, prelude).items() if k not in whole}
     targets = [call.target for call in step.instructions]
     heavy = [k for k, target in enumerate(targets) if target in HEAVY and k not in prelude]
     cuts = _cuts(heavy, [k for k, names in crossing.items() if len(names) == 1])
@@ -156,6 +158,34 @@ def _crossing(step: TracedStep, prelude: frozenset[int]) -> dict[int, tuple[str,
             for k in range(at + 1, min(last.get(name, at), len(step.instructions) - 1) + 1):
                 alive[k].append(name)
     return {k: tuple(names) for k, names in alive.items() if names}
+
+
+def _changed_through_views(step: TracedStep) -> frozenset[int]:
+    """Positions between a value's call and one that changes it in place while it has views.
+
+    A layer changes a copy of what it is given, which views of it that others hold would not see.
+    A value without views needs no such care: later calls read the result of the change.
+    """
+    made, origin, viewed, found = {}, dict[str, str](), set[str](), set[int]()
+    for k, call in enumerate(step.instructions):
+        made.update(dict.fromkeys(call.results, k))
+        first = call.args[0] if call.args else None
+        changes = in_place(call)
+        if not isinstance(first, Ref) or not (changes or _is_view(call)):
+            continue
+        base = origin.get(first.name, first.name)
+        origin.update(dict.fromkeys(call.results, base))
+        if not changes:
+            viewed.add(base)
+        elif base in viewed:
+            found.update(range(made.get(base, -1) + 1, k + 1))
+    return frozenset(found)
+
+
+def _is_view(call: Instruction) -> bool:
+    """Whether a result may share its first argument's memory."""
+    returned = operation(call.target)._schema.returns
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
 
 
 def _cuts(heavy: Sequence[int], allowed: Sequence[int]) -> list[int]:
