@@ -7,12 +7,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 from placewright.cluster.cluster import Device
 from placewright.cluster.detect import cpu_cores
 from placewright.graph.graph import Graph
+from placewright.runtime.proc import busy_seconds, children_of, process_seconds
 
 
 class ProfileWarning(UserWarning):
@@ -47,13 +46,7 @@ class OtherMachineWarning(ProfileWarning):
     """A kept profile was measured on another machine than this one."""
 
 
-STAT = Path("/proc/stat")
 SAMPLE_S = 0.25
-IDLE = (3, 4)
-"""Columns of a line of `STAT` that count idle time: idle, and waiting for a disk."""
-
-GUEST = 8
-"""From this column on, time that other columns count already."""
 
 TOLERATED_CPUS = 0.25
 """CPUs that may be busy beside the measurement: an editor, a shell."""
@@ -63,7 +56,7 @@ def warn_of_background_load(what: str, cores: int) -> None:
     """Warn if other processes keep the `cores` cores busy on which `what` is to be measured.
 
     They share its cores and its memory bus, and a profile would count what they cost as the
-    operators' own time. Never warns where the system has no `STAT` (other than Linux).
+    operators' own time. Never warns where the system has no /proc (other than Linux).
     """
     count = os.cpu_count() or 1
     busy = busy_cpus()
@@ -99,48 +92,19 @@ def busy_cpus(seconds: float = SAMPLE_S) -> float:
     This process and its children do not count: what they have begun ends before a worker starts.
     Where next to nothing is at work, two fifths of the time show it.
     """
-    before, busy = _ticks(), 0.0
+    start, before, busy = time.perf_counter(), _others_s(), 0.0
     for part in (0.4, 0.6):
         time.sleep(part * seconds)
-        busy = _busy_between(before, _ticks())
+        busy = max(0.0, _others_s() - before) / max(time.perf_counter() - start, 1e-3)
         if busy <= TOLERATED_CPUS / 2:
             break
     return busy
 
 
-def _busy_between(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float:
-    if before is None or after is None:
-        return 0.0
-    whole, idle = (now - then for now, then in zip(after, before, strict=True))
-    return (1.0 - idle / whole) * (os.cpu_count() or 1) if whole > 0 else 0.0
-
-
-def _ticks() -> tuple[int, int] | None:
-    """Ticks of all CPUs since boot, and those of them that were idle or this process's own."""
-    try:
-        columns = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:]]
-    except (OSError, ValueError):
-        return None
-    own = sum(map(_ticks_of, ["self", *_children()]))
-    return sum(columns[:GUEST]), sum(columns[k] for k in IDLE) + own
-
-
-def _children() -> list[str]:
-    found: list[str] = []
-    for file in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended
-            found += file.read_text().split()
-    return found
-
-
-def _ticks_of(pid: str) -> int:
-    """Ticks in which a process was at work, 0 where it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0
-    user, system = stat[stat.rindex(")") + 2 :].split()[11:13]
-    return int(user) + int(system)
+def _others_s() -> float:
+    """CPU seconds of all but this process and its children since boot, 0 where unknown."""
+    own = map(process_seconds, (os.getpid(), *children_of(os.getpid())))
+    return (busy_seconds() or 0.0) - sum(own)
 
 
 def cores_to_measure(device: Device) -> int:

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.measurement.measurement import MachineLoad
 from placewright.runtime.host import Host
+from placewright.runtime.proc import PROCESSES, busy_seconds, process_seconds
 
 if TYPE_CHECKING:
     from placewright.runtime.session import Session
-
-STAT = Path("/proc/stat")
-PROCESSES = Path("/proc")
-
-IDLE = (3, 4)
-"""Columns of a line of `STAT` in which nothing is done: idle, and waiting for a disk."""
-
-GUEST = 8
-"""From this column on, what other columns have already."""
 
 SHORTEST_S, SHORTEST_ROUND_S = 0.1, 0.3
 """Shorter measurements and rounds are left out: the system counts hundredths of a second."""
@@ -37,21 +27,6 @@ Reading = tuple[float, float, float | None]
 def cpu_reading(cores: Collection[int]) -> Reading:
     """What the calling process, and all processes on these cores, have used so far."""
     return time.perf_counter(), time.process_time(), busy_seconds(cores)
-
-
-def busy_seconds(cores: Collection[int]) -> float | None:
-    """CPU seconds spent on these cores since the system started; ``None`` where unknown."""
-    try:
-        lines = STAT.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    wanted, total = {f"cpu{core}" for core in cores}, 0
-    for line in lines:
-        name, *columns = line.split()
-        if name in wanted:
-            ticks = [int(column) for column in columns[:GUEST]]
-            total += sum(ticks) - sum(ticks[k] for k in IDLE)
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -113,7 +88,7 @@ class LoadMeter:
     def _ours(self) -> float:
         """CPU seconds of the process that gives orders, and of a testbed's link emulators."""
         emulators = _emulators() if self.session.engine.name == "testbed" else []
-        return time.process_time() + sum(map(_process_seconds, emulators))
+        return time.process_time() + sum(map(process_seconds, emulators))
 
     def _readings(self) -> list[Reading]:
         """By rank; a worker may have been pinned, so its machine's cores are named."""
@@ -122,22 +97,11 @@ class LoadMeter:
         return group.order("cpu_reading", cores)
 
 
-def _emulators() -> list[Path]:
+def _emulators() -> list[int]:
     """Processes that emulate links on this machine."""
     found = []
     for folder in PROCESSES.glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             if EMULATOR in (folder / "cmdline").read_bytes():
-                found.append(folder)
-        except OSError:
-            continue
+                found.append(int(folder.name))
     return found
-
-
-def _process_seconds(folder: Path) -> float:
-    """CPU seconds of a process, 0 once it is gone."""
-    try:
-        columns = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(columns[11]) + int(columns[12])) / os.sysconf("SC_CLK_TCK")

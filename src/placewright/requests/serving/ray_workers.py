@@ -19,9 +19,9 @@ from placewright.errors import RunError
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.requests.serving.workers import STOPPED_S, ServerProcess
 from placewright.runtime import limits
-from placewright.runtime.engines.process import is_stopped
 from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
 from placewright.runtime.host import Host
+from placewright.runtime.proc import is_stopped
 from placewright.runtime.specs import WorkerSpec, worker_specs
 
 IDLE_S = 1.0

@@ -22,13 +22,13 @@ from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Pipe, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from placewright.errors import WorkerError
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
+from placewright.runtime.proc import children_of, is_stopped
 from placewright.runtime.scratch import keep_multiprocessing_here
 from placewright.runtime.specs import WorkerSpec
 from placewright.runtime.worker import worker_main
@@ -245,23 +245,6 @@ def _ensure_fork_server() -> None:
         resource_tracker.ensure_running()
         with _no_interrupts():
             forkserver.ensure_running()
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal; one that a debugger holds was not."""
-    with suppress(OSError, IndexError):
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        return stat[stat.rindex(b")") + 2 :][:1] == b"T"
-    return False
-
-
-def children_of(pid: int) -> list[int]:
-    """Child processes, of all threads."""
-    found: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += map(int, file.read_text().split())
-    return found
 
 
 def _pid() -> int | None:

@@ -27,10 +27,10 @@ from typing import Any
 from placewright.cluster.cluster import Cluster
 from placewright.errors import MissingDependencyError, RunError
 from placewright.runtime import limits
-from placewright.runtime.engines.process import children_of, is_stopped
 from placewright.runtime.engines.ray_group import RayGroup, served_devices
 from placewright.runtime.engines.ray_keeper import Keeper
 from placewright.runtime.host import Host
+from placewright.runtime.proc import children_of, is_stopped
 from placewright.runtime.scratch import remove_all
 from placewright.runtime.specs import PLACED_STEPS, emulated
 
