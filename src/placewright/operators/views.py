@@ -19,9 +19,8 @@ from placewright.measurement.text import load_warnings, measurement_table, speed
 from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
-from placewright.operators.placement_summary import placement_summary
+from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.simulation.loads import stages
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
 from placewright.planning.candidates import Candidate
@@ -111,7 +110,8 @@ def page(
     run
         The history of an adaptive run.
     """
-    trace = _predicted(result)
+    placed = placement_summary(result.judgement, result.plan)
+    trace = _predicted(result, placed)
     headline = (
         f"predicted {seconds(result.value)}"
         if measurement is None
@@ -121,9 +121,9 @@ def page(
         f"{result.problem.name}: {headline}",
         heading(result.problem.name, f"{result.objective} plan", _verdict(result, measurement)),
         facts(_facts(result, measurement)),
-        _devices(result, trace),
+        _devices(placed, trace),
         _history(run),
-        _timeline(trace, measurement, _copies(result)),
+        _timeline(placed, trace, measurement),
         candidates_section(result),
         memory_section(trace),
         _graph(result, graph),
@@ -133,12 +133,13 @@ def page(
 
 def fragment(result: Result) -> str:
     """The page in a notebook: numbers, Gantt chart and memory."""
-    trace = _predicted(result)
+    placed = placement_summary(result.judgement, result.plan)
+    trace = _predicted(result, placed)
     return html_fragment(
         heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
         facts(_facts(result, None)),
-        _devices(result, trace),
-        _timeline(trace, None, _copies(result)),
+        _devices(placed, trace),
+        _timeline(placed, trace),
         memory_section(trace),
     )
 
@@ -229,28 +230,21 @@ def _baseline_facts(measurement: Measurement) -> Iterator[Fact]:
         yield "measured speed-up, 95 %", f"{found.low:.2f} to {found.high:.2f}", ""
 
 
-def _predicted(result: Result) -> Trace:
+def _predicted(result: Result, summary: PlacementSummary) -> Trace:
     """The simulated step or sample; a device with copies holds as much as the one it copies."""
     trace: Trace = result.judgement.trace()
-    leader, _ = stages(result.problem, result.plan)
-    curves = {curve.track: curve for curve in trace.memory}
+    curves = {trace.tracks[curve.track]: curve for curve in trace.memory}
+    copied = {d.device: curves[d.copy_of] for d in summary.devices if d.copy_of in curves}
     memory = (
-        replace(curves.get(int(leader[k]), own), track=k, capacity_bytes=own.capacity_bytes)
-        for k, own in curves.items()
+        replace(copied.get(name, own), track=own.track, capacity_bytes=own.capacity_bytes)
+        for name, own in curves.items()
     )
     return replace(trace, memory=tuple(memory))
 
 
-def _copies(result: Result) -> list[int]:
-    """Devices that have copies of another one's operators."""
-    leader, _ = stages(result.problem, result.plan)
-    return [int(k) for k in np.flatnonzero(leader != np.arange(len(leader)))]
-
-
-def _devices(result: Result, trace: Trace) -> str:
+def _devices(summary: PlacementSummary, trace: Trace) -> str:
     """Which layers are where, and the legend: each device with its operators and load."""
     top = trace.duration_s or 1.0
-    summary = placement_summary(result.judgement, result.plan)
     remarks = []
     for k, device in enumerate(summary.devices):
         mine = trace.track == k
@@ -263,10 +257,12 @@ def _devices(result: Result, trace: Trace) -> str:
     return line + legend(trace.tracks[: trace.devices], remarks)
 
 
-def _timeline(trace: Trace, measurement: Measurement | None, copies: Sequence[int]) -> str:
-    """`copies`: devices that compute other samples than the predicted one."""
+def _timeline(
+    summary: PlacementSummary, trace: Trace, measurement: Measurement | None = None
+) -> str:
     measured = None if measurement is None else measurement.trace
-    others = f" Predicted is one sample; others go to {_names(trace, copies)}." if copies else ""
+    copies = [d.device for d in summary.devices if d.copy_of]
+    others = f" Predicted is one sample; others go to {' and '.join(copies)}." if copies else ""
     if measurement is None or measured is None:
         timeline = scroll(gantt(trace, title="predicted timeline"))
         return section("Timeline", TIMELINE + others, timeline)
@@ -282,10 +278,6 @@ def _timeline(trace: Trace, measurement: Measurement | None, copies: Sequence[in
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
         scroll(gantt(measured, title="measured timeline", until_s=until)),
     )
-
-
-def _names(trace: Trace, devices: Sequence[int]) -> str:
-    return " and ".join(trace.tracks[k] for k in devices)
 
 
 def _history(run: Timeline | None) -> str:

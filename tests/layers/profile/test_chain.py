@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.source import ModelSource
 from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.timing import LayerTimer
 from placewright.layers.profile.chain import chain, in_place
 from placewright.layers.profile.tracing import trace_step
 
@@ -37,6 +38,9 @@ def test_a_value_and_its_change_through_a_view_are_in_one_layer() -> None:
     assert layer.first <= made < changed
     model = TracedModel(source)
     assert len(model.layers) > 1
+    state = {name: nn.Parameter(value) for name, value in model.state().items()}
+    timer = LayerTimer(state, torch.device("cpu"), 1.0, model.programs(4), model.feeds())
+    timer.round()  # each layer forwards and backwards, from what it is given
 
 
 def test_a_change_of_a_value_without_views_allows_a_cut() -> None:
