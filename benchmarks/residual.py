@@ -30,7 +30,6 @@ from placewright import (
     Cluster,
     ModelSource,
     OperatorProblem,
-    ProfileTable,
     Result,
     capture_source,
     compare,
@@ -51,6 +50,9 @@ from small_steps import MODELS, SPLITTING
 METHODS = ("measured", "analytic")
 """How costs were found: profiled, or computed from FLOPs and bytes."""
 
+PROFILES = 3
+"""Of each model."""
+
 RANDOM_S = (7e-4, 6e-2)
 """Computed seconds of a step of drawn models: zoo models of this benchmark take 1 to 60 ms."""
 
@@ -63,7 +65,7 @@ def collected(
     names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None, minutes: float
 ) -> Runs:
     """Runs by how costs were found: those that were kept, and of each model without."""
-    table, end_s = ProfileTable(), time.monotonic() + 60 * minutes
+    end_s = time.monotonic() + 60 * minutes
     files = {method: kept / f"{method}.json" for method in METHODS} if kept else {}
     found: Runs = {method: [] for method in METHODS}
     for method, file in files.items():
@@ -73,7 +75,7 @@ def collected(
         if time.monotonic() > end_s:
             print(f"{name} is not measured yet: run the same command again.")
             continue
-        for method, runs in measured(name, cluster, steps, table).items():
+        for method, runs in measured(name, cluster, steps).items():
             found[method] += runs
         for method, file in files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -81,22 +83,29 @@ def collected(
     return found
 
 
-def measured(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> Runs:
-    """Runs of a model's plans, measured in turns; none of a drawn model of another size."""
+def measured(name: str, cluster: Cluster, steps: int) -> Runs:
+    """Runs of a model's plans, measured in turns; none of a drawn model of another size.
+
+    The machine's speed drifts within seconds, which no model can learn: the model is profiled
+    before, between and after its rounds, and the geometric mean of the profiles is judged.
+    """
     source, training = model(name)
     graph = capture_source(source, training=training)
     computed = profile(graph, cluster, method="analytic")
     if "-" in name and not RANDOM_S[0] < computed.compute_s.sum(axis=0).min() < RANDOM_S[1]:
         return {}
     state = initial_state(source, graph.program)
-    problem = profile(graph, cluster, state=state, table=table)
-    results = plans(problem)
+    problem = profile(graph, cluster, state=state)
+    results, profiles_s = plans(problem), [problem.compute_s]
     with running(graph, cluster, state) as runner:
         turns = MeasuringRounds(runner.session, results, 0)
-        turns.measure(steps, 5, silent)
+        for part in np.array_split(np.arange(steps), PROFILES - 1):
+            turns.measure(len(part), 5, silent)
+            profiles_s.append(profile(graph, cluster, state=state).compute_s)
         taken_s = [turns.measurement(k).measured_s for k in range(len(results))]
-    judged = {"measured": [r.judgement for r in results]}
-    judged["analytic"] = [judge(computed, r.plan) for r in results]
+    mean = problem.replace(compute_s=np.exp(np.log(profiles_s).mean(axis=0)))
+    problems = {"measured": mean, "analytic": computed}
+    judged = {name: [judge(p, r.plan) for r in results] for name, p in problems.items()}
     return {
         method: [measured_run(j, s, name) for j, s in zip(found, taken_s, strict=True)]
         for method, found in judged.items()
