@@ -3,9 +3,10 @@
     python benchmarks/serving_loadgen.py [--latency 0.4] [--duration 60] [--target 0.995]
 
 A server of four unequal workers measures its variants, alone and under load; the capacity for
-Poisson arrivals with one deadline is planned by simulation; LoadGen, in a process of its own, sends
-that rate and says VALID when 99 % of the queries were answered within the target latency. The
-deadline of requests is the target latency less `--reserve`, for the way to the server and back.
+Poisson arrivals with one deadline is planned by simulation, with latencies that are exceeded a
+tenth of the time; LoadGen, in a process of its own, sends that rate and says VALID when 99 % of the
+queries were answered within the target latency. The deadline of requests is the target latency less
+`--reserve`, for the way to the server and back.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +42,12 @@ from serving_loads import SERVERS, family
 SIMULATED = 3000
 """Requests of the stream on which the rate is planned."""
 
-REPLANNED, AS_BEFORE = 6, 0.97
-"""Times that the rate is planned at most, each after a load of what was planned before, and the
-change at which that ends."""
+PLANNED = 4
+"""Times that the rate is planned, each after a load of what was planned before."""
+
+SAMPLED_S, SLOW = 0.2, 0.9
+"""Seconds between two looks at latencies under load, and the quantile of them that is planned with:
+the machine's speed drifts, and a promise has to hold while it is slow."""
 
 
 def promised(service: Service, deadline_s: float, target: float) -> float:
@@ -53,28 +59,41 @@ def promised(service: Service, deadline_s: float, target: float) -> float:
     return carried(problem, target, steps=5)
 
 
-def warm_up(running: Running, rate: float, duration_s: float, deadline_s: float) -> None:
-    """Serve this rate, so that latencies are those of servers that work side by side.
-
-    At the start each is measured alone, which is faster.
-    """
-    if duration_s <= 0:
-        return
+def under_load(
+    running: Running, rate: float, duration_s: float, deadline_s: float
+) -> list[FloatArray]:
+    """Latencies, many times while this rate is served; before, each server was measured alone."""
     arrival_s = poisson(np.random.default_rng(1), rate, duration_s)
-    play(running.url, [family()], stream_of(arrival_s, deadline_s))
+    ended = threading.Event()
+    sampled: list[FloatArray] = []
+
+    def sample() -> None:
+        while not ended.wait(SAMPLED_S):
+            sampled.append(running.dispatcher.service.latency_s)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        play(running.url, [family()], stream_of(arrival_s, deadline_s))
+    finally:
+        ended.set()
+        sampler.join()
+    return sampled
 
 
 def planned(running: Running, args: argparse.Namespace, deadline_s: float) -> float:
-    """The rate that is still promised with the latencies that servers have at that rate."""
+    """The rate that is promised with latencies that are seldom exceeded at such rates."""
     rate = 0.5 * full_rate(running.dispatcher.service)
-    for _ in range(REPLANNED):
-        warm_up(running, rate, args.warm_up, deadline_s)
-        before = rate
-        rate = promised(running.dispatcher.service, deadline_s, args.target)
+    sampled: list[FloatArray] = []
+    for k in range(PLANNED):
+        before, found = rate, under_load(running, rate, args.warm_up, deadline_s)
+        # At half load, the first one, servers seldom disturb each other.
+        sampled = [*sampled, *found] if k > 1 else found
+        slow_s = np.quantile(sampled, SLOW, axis=0, method="higher")
+        slow = replace(running.dispatcher.service, latency_s=slow_s)
+        rate = promised(slow, deadline_s, args.target)
         print(f"after {before:.1f} requests/s: {rate:.1f} at success {args.target:g}", flush=True)
-        if AS_BEFORE <= rate / before <= 1 / AS_BEFORE:
-            break
-    return args.share * min(rate, before)
+    return args.share * rate
 
 
 def client(url: str, rate: float, args: argparse.Namespace) -> None:

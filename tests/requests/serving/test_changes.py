@@ -223,3 +223,25 @@ def test_rows_of_a_refused_request_wait_no_more() -> None:
         return waited, dispatcher.queue.count, dispatcher._rows
 
     assert asyncio.run(main()) == (3, 0, {})
+
+
+def test_a_batch_that_follows_another_takes_the_decision_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server waits for it; planned without, it would be said to carry more than it can."""
+
+    async def main() -> list[float]:
+        dispatcher, took_s = await Hold().dispatcher("a"), list[float]()
+
+        def observe(server: int, variant: int, batch: int, seconds: float) -> None:
+            took_s.append(seconds)
+
+        monkeypatch.setattr(dispatcher.fleet.table, "observe", observe)
+        dispatcher.on_decision = lambda seconds: time.sleep(0.02)
+        inputs = [np.zeros((1, 4), np.float32)]
+        rows = [dispatcher.submit(0, inputs, Needs(60.0), time.monotonic())[0] for _ in range(3)]
+        await asyncio.gather(*(row.done for row in rows))
+        return took_s
+
+    first_s, *followers_s = asyncio.run(main())
+    assert first_s < 0.02 <= min(followers_s)

@@ -305,7 +305,7 @@ class Dispatcher:
             self._stacked(family, rows),
             limit_s=SILENT_S + SILENT_TIMES * expected_s,
         )
-        batch = Batch(server, family, chosen, now_s, expected_s)
+        batch = Batch(server, family, chosen, now_s, expected_s, min(now_s, slot.freed_s))
         answer.add_done_callback(lambda done: self._ended(batch, done))
 
     def _stacked(self, family: int, rows: Sequence[Row]) -> dict[str, Array]:
@@ -331,7 +331,7 @@ class Dispatcher:
                 row.fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
         else:
             slot.served += len(rows)
-            self._observe(batch, len(rows), now_s - batch.start_s)
+            self._observe(batch, len(rows), now_s - batch.since_s)
             for k, row in enumerate(rows):
                 # Its client may have gone.
                 if not row.done.done():
@@ -339,7 +339,10 @@ class Dispatcher:
         # Removed while it computed: this was its last batch.
         if not slot.active:
             slot.process.close()
-        self._decide()  # before answers are written, which would leave the server idle meanwhile
+        # Before answers are written, which would leave the server idle meanwhile.
+        slot.freed_s = now_s
+        self._decide()
+        slot.freed_s = math.inf
 
     def _observe(self, batch: Batch, count: int, took_s: float) -> None:
         position = (batch.family, batch.variant)

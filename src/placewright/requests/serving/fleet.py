@@ -7,6 +7,7 @@ the order, and goes on; the others serve meanwhile.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -47,6 +48,8 @@ class Slot:
         It takes batches, or will again after a restart.
     up
         It takes batches now.
+    freed_s
+        End of its last batch while the next one is decided, on the monotonic clock; else ``inf``.
     failures
         In a row.
     restarting
@@ -57,6 +60,7 @@ class Slot:
     rows: list[Row] = field(default_factory=list)
     active: bool = False
     up: bool = False
+    freed_s: float = math.inf
     failures: int = 0
     served: int = 0
     busy_s: float = 0.0

@@ -69,7 +69,8 @@ class Batch:
     """A batch at a server.
 
     `start_s`, `expected_s`: when it started, on the monotonic clock; seconds that it is expected to
-    take.
+    take. `since_s`: when its server was free for it, which is earlier by the time of the decision
+    where it follows another batch.
     """
 
     server: int
@@ -77,3 +78,4 @@ class Batch:
     variant: Variant
     start_s: float
     expected_s: float
+    since_s: float
