@@ -165,6 +165,8 @@ def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)
     cluster = load_cluster(args.on)
     names = [*args.models, *drawn_names(args.random)]
+    # Whether a model is scored must not depend on how fast the machine was at the beginning.
+    np.random.default_rng(0).shuffle(names)
     for method, runs in collected(names, cluster, args.steps, args.runs, args.minutes).items():
         print(f"\n## Costs: {method}\n")
         print_table([run for run in runs if run.model in names], args.models)
