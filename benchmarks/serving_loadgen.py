@@ -68,6 +68,7 @@ def under_load(
     sampled: list[FloatArray] = []
 
     def sample() -> None:
+        sampled.append(running.dispatcher.service.latency_s)
         while not ended.wait(SAMPLED_S):
             sampled.append(running.dispatcher.service.latency_s)
 
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=60.0)
     parser.add_argument("--share", type=float, default=1.0, help="of the promised rate")
     parser.add_argument(
-        "--warm-up", type=float, default=10.0, help="seconds of load before planning"
+        "--warm-up", type=float, default=10.0, help="seconds of load before each planning"
     )
     parser.add_argument("--logs", type=Path, help="folder of LoadGen's files")
     parser.add_argument("--client", nargs=2, metavar=("URL", "RATE"), help=argparse.SUPPRESS)
