@@ -225,6 +225,29 @@ def test_the_fork_server_may_begin_before_the_first_worker(monkeypatch: pytest.M
     process.begin_fork_server(PLACED_STEPS)
 
 
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        (None, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.arena_max=2", "glibc.malloc.arena_max=2:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ],
+)
+def test_processes_of_the_fork_server_may_use_huge_pages(
+    own: str | None, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A choice of the user's own stays, and the environment is afterwards as it was."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if own is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+    seen: list[str] = []
+    monkeypatch.setattr(
+        process.forkserver, "ensure_running", lambda: seen.append(os.environ["GLIBC_TUNABLES"])
+    )
+    process.begin_fork_server(PLACED_STEPS)
+    assert (seen, os.environ.get("GLIBC_TUNABLES")) == ([given], own)
+
+
 def test_threads_that_start_workers_leave_the_main_module_alone() -> None:
     """The second one waits for the first, whose stand-in it would else put back at its end."""
     main, inside, done = sys.modules["__main__"], threading.Event(), threading.Event()

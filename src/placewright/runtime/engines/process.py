@@ -216,6 +216,7 @@ def main_hidden() -> Iterator[None]:
 
 
 _HIDING = threading.Lock()
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
 def fork_server_context(preloaded: Sequence[str]) -> ForkServerContext:
@@ -243,8 +244,27 @@ def _ensure_fork_server() -> None:
     with warnings.catch_warnings():  # that the tracker was killed and is replaced
         warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
         resource_tracker.ensure_running()
-        with _no_interrupts():
+        with _no_interrupts(), _huge_pages():
             forkserver.ensure_running()
+
+
+@contextmanager
+def _huge_pages() -> Iterator[None]:
+    """Let glibc of processes started meanwhile ask for huge pages, where the kernel leaves that open.
+
+    A worker whose device has little room hands memory back in every step and gets it again: a page
+    fault for every 2 MiB costs a fifth of one for every 4 KiB. glibc reads this once, at the start.
+    """
+    before = os.environ.get(_TUNABLES)
+    if _HUGE_PAGES not in (before or ""):
+        os.environ[_TUNABLES] = f"{before}:{_HUGE_PAGES}=1" if before else f"{_HUGE_PAGES}=1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TUNABLES]
+        else:
+            os.environ[_TUNABLES] = before
 
 
 def _pid() -> int | None:
