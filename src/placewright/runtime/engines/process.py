@@ -250,7 +250,7 @@ def _ensure_fork_server() -> None:
 
 @contextmanager
 def _huge_pages() -> Iterator[None]:
-    """Let glibc of processes started meanwhile ask for huge pages, where the kernel leaves that open.
+    """Let glibc of processes started meanwhile ask for huge pages, if the kernel gives them so.
 
     A worker whose device has little room hands memory back in every step and gets it again: a page
     fault for every 2 MiB costs a fifth of one for every 4 KiB. glibc reads this once, at the start.
