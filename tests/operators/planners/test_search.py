@@ -16,10 +16,21 @@ from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.sequences.decode import start_state
+from placewright.operators.planners.sequences.decode import overloaded, start_state
 from placewright.operators.planners.sequences.moves import anneal_windows
-from placewright.operators.planners.sequences.search import OrderSearch, start_order
-from placewright.operators.planners.sequences.state import BEST, TEMPERATURE, VALUE, SequenceState
+from placewright.operators.planners.sequences.search import (
+    USUAL,
+    OrderSearch,
+    Windows,
+    start_order,
+)
+from placewright.operators.planners.sequences.state import (
+    BEST,
+    TEMPERATURE,
+    VALID,
+    VALUE,
+    SequenceState,
+)
 from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
@@ -115,11 +126,40 @@ def test_channels_are_what_a_fresh_decoding_gives() -> None:
             assert state.score[VALUE] == pytest.approx(again.value_s, rel=1e-9)
 
 
-def a_line(problem: OperatorProblem) -> tuple[OrderSearch, SequenceState]:
+@pytest.mark.parametrize("links", Links)
+def test_windows_that_estimate_transfers_are_exact_when_closed(links: Links) -> None:
+    """Whatever a window believed, its state and the best one are worth what is said."""
+    for seed in range(12):
+        problem = random_problem(seed, most_operators=200, most_devices=5, links=links)
+        orders, state = a_line(problem, Windows(late=True))
+        before = state.score[VALUE]
+        state.score[TEMPERATURE] = 0.02 * before
+        for _ in range(12):
+            anneal_windows(orders.instance, state, 2, 64, 60, 0.99)
+            again = orders.improve(state.sequence, state.place, moves=0, heat=0.0, seed=0)
+            assert state.score[VALUE] == pytest.approx(again.value_s, rel=1e-9)
+        best = orders.improve(state.best_sequence, state.best_place, moves=0, heat=0.0, seed=0)
+        assert best.value_s == pytest.approx(state.score[BEST], rel=1e-9)
+        assert best.value_s <= before
+        check_plan(problem, OperatorPlan(state.best_place, state.best_sequence))
+
+
+def test_moves_that_overload_a_device_are_refused_without_decoding() -> None:
+    """With one hot device: the state is as before, and no limit at all refuses nothing."""
+    problem = random_problem(1, most_operators=60, links=Links.CONTENDED)
+    orders, state = a_line(problem)
+    value, valid = state.score[VALUE], state.counts[VALID]
+    assert overloaded(orders.instance, state, 0, 0.0)
+    assert not overloaded(orders.instance, state, 0, value)
+    assert not overloaded(orders.instance, state, 0, np.inf)
+    assert (state.score[VALUE], state.counts[VALID]) == (value, valid)
+
+
+def a_line(problem: OperatorProblem, windows: Windows = USUAL) -> tuple[OrderSearch, SequenceState]:
     """A random placement, decoded in the order of its simulation."""
     place = random_placement(problem, np.random.default_rng(0))
     sequence = start_order(judge(problem, OperatorPlan(place)))
-    orders = OrderSearch(problem, groups_of(problem))
+    orders = OrderSearch(problem, groups_of(problem), windows)
     field = orders.instance
     return orders, start_state(field, problem.t, orders.channels, sequence, place, 0)
 

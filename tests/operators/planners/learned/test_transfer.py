@@ -18,9 +18,7 @@ from placewright.operators.planners.learned.transfer import (
     Decoder,
     Setting,
     Transfer,
-    Uses,
     features,
-    near_share,
     network,
     shapes,
     uses,
@@ -105,19 +103,3 @@ def test_parameters_of_another_network_are_refused(tmp_path: Path) -> None:
     file = save_parameters(tmp_path / "x.safetensors", {}, Schema("transfer", "transfer 0"))
     with pytest.raises(InputError, match="another set of features"):
         Transfer(checkpoint=str(file))(drawn_graph(0), Context())
-
-
-def test_walks_are_shorter_where_producers_are_far_away() -> None:
-    """A chain whose every operator reads the one before, and one that also reads the first."""
-    sequence, chain = np.arange(300), np.arange(299)
-    near = near_share(sequence, uses_of(chain, chain + 1))
-    both = np.concatenate([chain, np.zeros(299, dtype=np.int64)])
-    far = near_share(sequence, uses_of(both, np.concatenate([chain + 1, chain + 1])))
-    assert 0.98 < near <= 1.0
-    assert far < 0.7
-    assert near_share(sequence, uses_of(chain[:0], chain[:0])) == 1.0
-
-
-def uses_of(source: np.ndarray, target: np.ndarray) -> Uses:
-    """Edges without their counts."""
-    return Uses(source, target, np.zeros(0), np.zeros(0))

@@ -29,9 +29,9 @@ from placewright.operators.planners.lists.setup import Setup, set_up
 from placewright.operators.planners.placements.search import Score
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
+    Windows,
     fully_linked,
     start_order,
-    window_work,
 )
 from placewright.operators.planners.sequences.search_state import dispatches
 from placewright.operators.problem import (
@@ -49,6 +49,9 @@ HEADS = 4
 ROUNDS = 2
 LARGE = 1200
 """Operators above which the walk becomes shorter, to keep the whole below 100 ms at 2,000."""
+
+SHORT = Windows(largest=128, moves=256, late=True)
+"""Windows of a walk that is over before it has been everywhere: more of them, small and cheap."""
 
 PARAMETERS = Path(__file__).with_name("transfer.safetensors")
 SCHEMA = Schema("transfer", "transfer 1", f"hidden {HIDDEN}, rounds {ROUNDS}, heads {HEADS}")
@@ -127,8 +130,8 @@ class Transfer:
     decoded: int = 5_000
     most: int = 20
     spread: float = 0.15
-    walk: float = 7e6
-    heat: float = 0.045
+    walk: float = 5e6
+    heat: float = 0.015
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -253,8 +256,8 @@ class Decoder:
 
     def offer(self, plan: OperatorPlan) -> None:
         """Judge another planner's plan."""
-        judgement = self.judge(plan)
-        self._keep(plan, Score(float(judgement.violation_bytes), float(judgement.value)))
+        values, over = self.judge.many(plan.placement[None], plan.order, plan.dispatch)
+        self._keep(plan, Score(float(over[0]), float(values[0])))
 
     def walk(self, start: OperatorPlan, work: float, heat: float, seed: int) -> None:
         """Anneal sequences from a plan, where all devices are linked and work in parallel."""
@@ -262,10 +265,9 @@ class Decoder:
         serial = problem.overlap is Overlap.SERIAL
         if serial or problem.m < 2 or self.score.over_bytes > 0 or not fully_linked(problem):
             return
-        orders, sequence = OrderSearch(problem, self.setup.groups), start_order(self.judge(start))
+        orders = OrderSearch(problem, self.setup.groups, SHORT)
+        sequence = start_order(self.judge(start))
         work *= 2 * problem.n / (problem.n + len(self.uses.source))
-        if self.contended:
-            work *= near_share(sequence, self.uses)
         end = orders.improve(
             sequence,
             np.array(start.placement),
@@ -285,19 +287,6 @@ class Decoder:
     def _keep(self, plan: OperatorPlan, score: Score) -> None:
         if score < self.score and np.isfinite(score.value_s):
             self.best, self.score = plan, score
-
-
-def near_share(sequence: IntArray, edges: Uses) -> float:
-    """Share of a move's work that its window has decoded, between 0 and 1.
-
-    Where transfers wait, a move has everything decoded again from the producers of its operator on:
-    in a training step these are half a sequence away.
-    """
-    position = np.argsort(sequence)
-    first = position.copy()
-    np.minimum.at(first, edges.target, position[edges.source])
-    window = window_work(len(sequence))
-    return float(window / (window + (position - first).mean()))
 
 
 class Uses(NamedTuple):

@@ -7,6 +7,10 @@ ended: the same once the sequence has been settled into that order (`settle`).
 
 Only a window of the sequence is decoded again after a move: what comes before it has not changed,
 and of what comes after it the longest paths to the end are known (`sequences.tails`).
+
+A move changes when the producers of its operator send, which may be long before the window. An
+instance that is `late` leaves that as it was, and sends what is missing when it is read: an
+estimate, mostly of too much, until the window is closed and everything is decoded again.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
+from placewright.numerics.njit import index, njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.planners.sequences.state import (
     BEST,
     HIGH,
@@ -27,6 +31,9 @@ from placewright.operators.planners.sequences.state import (
     SequenceInstance,
     SequenceState,
 )
+
+SURELY = 1 - 1e-9
+"""Factor on sums of seconds that must not be too large: they are rounded in another order."""
 
 SETTLINGS = 8
 """How often a sequence is sorted at most until it does not change."""
@@ -50,10 +57,12 @@ def start_state(
         channel_s=np.zeros(channels),
         arrival_s=np.full(tensors * m, -1.0),
         log_start=np.zeros(n + 1, dtype=np.int64),
-        log_channel=np.zeros(edges, dtype=np.int64),
-        log_before_s=np.zeros(edges),
-        log_arrival=np.zeros(edges, dtype=np.int64),
+        # Every use may be sent once as the sequence was, and once late.
+        log_channel=np.zeros(2 * edges, dtype=np.int64),
+        log_before_s=np.zeros(2 * edges),
+        log_arrival=np.zeros(2 * edges, dtype=np.int64),
         after_device_s=np.zeros(m),
+        left_s=np.zeros(m),
         after_channel_s=np.zeros(channels),
         after_s=np.full(tensors * m, -1.0),
         pending=np.zeros(edges, dtype=np.int64),
@@ -65,7 +74,7 @@ def start_state(
         moved=np.zeros(n, dtype=np.int64),
         moved_from=np.zeros(n, dtype=np.int64),
         score=np.full(3, np.inf),
-        counts=np.zeros(11, dtype=np.int64),
+        counts=np.zeros(12, dtype=np.int64),
     )
     s.position[sequence] = np.arange(n)
     s.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
@@ -77,46 +86,78 @@ def start_state(
 
 
 @njit_no_refcount
+def overloaded(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) -> bool:
+    """Whether a device has too much work from position `first` on to end by `limit_s`.
+
+    Nothing is decoded. Adds up, for `decode`, what is left for each device, its share after the
+    window included.
+    """
+    m, last = f.allowed.shape[1], s.counts[HIGH]
+    confined = last + 1 < len(s.sequence)
+    for each in range(m):
+        d = index(each)
+        s.left_s[d] = s.after_device_s[d] if confined else 0.0
+    for at in range(first, last + 1):
+        i = index(s.sequence[index(at)])
+        d = index(s.place[i])
+        s.left_s[d] += f.compute_s[index(i * m + d)]
+    for each in range(m):
+        d = index(each)
+        if (s.free_s[index(first), d] + s.left_s[d]) * SURELY > limit_s:
+            return True
+    return False
+
+
+@njit_no_refcount
 def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) -> float:
     """Makespan of the state, decoded from position `first` on; ``inf`` if it is over `limit_s`.
 
     Where the window ends before the sequence it is what the state in its last position leads to.
+    `overloaded` has been asked before if there is a limit.
     """
     m, last = f.allowed.shape[1], s.counts[HIGH]
     if f.contended:
         # Channels go back to what they were before `first`. Rows `free_s[first]` and
         # `latest_s[first]` are kept per position, and ends are written before they are read again.
         _undo_log(s, first)
-    latest = s.latest_s[first]
-    for at in range(first, last + 1):
-        i = s.sequence[at]
-        d = s.place[i]
+    latest = s.latest_s[index(first)]
+    for position in range(first, last + 1):
+        at = index(position)
+        i = index(s.sequence[at])
+        d = index(s.place[i])
         begin = s.free_s[at, d]
-        for e in range(f.in_start[i], f.in_start[i + 1]):
-            p = f.producer[e]
+        for use in range(f.in_start[i], f.in_start[index(i + 1)]):
+            e = index(use)
+            p = index(f.producer[e])
             if not f.contended:
-                pair = s.place[p] * m + d
+                pair = index(s.place[p] * m + d)
                 took = f.latency_s[pair] + f.in_bytes[e] * f.seconds_per_byte[pair]
                 begin = max(begin, s.end_s[p] + took)
             elif s.place[p] == d:
                 begin = max(begin, s.end_s[p])
             else:
-                begin = max(begin, s.arrival_s[f.in_tensor[e] * m + d])
-        end = begin + f.compute_s[i * m + d]
+                kd = index(f.in_tensor[e] * m + d)
+                if s.arrival_s[kd] < 0.0:
+                    _send(f, s, kd, p, index(s.place[p] * m + d))
+                begin = max(begin, s.arrival_s[kd])
+        took_s = f.compute_s[index(i * m + d)]
+        end = begin + took_s
         s.end_s[i] = end
         # A row per position costs m copies here and makes going back free.
+        after = index(at + 1)
         for other in range(m):
-            s.free_s[at + 1, other] = s.free_s[at, other]
-        s.free_s[at + 1, d] = end
+            s.free_s[after, index(other)] = s.free_s[at, index(other)]
+        s.free_s[after, d] = end
         latest = max(latest, end)
-        s.latest_s[at + 1] = latest
+        s.latest_s[after] = latest
         if f.contended:
             _send_outputs(f, s, i, d, m)
-            s.log_start[at + 1] = s.counts[LOGGED]
+            s.log_start[after] = s.counts[LOGGED]
         # The operator ends too late for any continuation: the move will be refused. `not <=` also
         # stops at ``nan``.
-        if not end + f.tail_s[i] <= limit_s:
-            s.counts[VALID] = at + 1
+        s.left_s[d] -= took_s
+        if not end + max(f.tail_s[i], s.left_s[d] * SURELY) <= limit_s:
+            s.counts[VALID] = position + 1
             return np.inf
     s.counts[VALID] = last + 1
     if last + 1 == len(s.sequence):
@@ -127,18 +168,21 @@ def decode(f: SequenceInstance, s: SequenceState, first: int, limit_s: float) ->
 @njit_inline
 def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
     """The makespan if what comes after position `last` does not change."""
-    latest = 0.0
-    for d in range(m):
-        latest = max(latest, s.free_s[last + 1, d] + s.after_device_s[d])
+    latest, end = 0.0, index(last + 1)
+    for each in range(m):
+        d = index(each)
+        latest = max(latest, s.free_s[end, d] + s.after_device_s[d])
     if f.contended:
-        for channel in range(len(s.channel_s)):
+        for each in range(len(s.channel_s)):
+            channel = index(each)
             latest = max(latest, s.channel_s[channel] + s.after_channel_s[channel])
     for x in range(s.counts[PENDING]):
-        kd = s.pending[x]
-        k, d = kd // m, kd % m
+        kd = index(s.pending[index(x)])
+        k = index(kd // m)
         # On its own device a tensor is there when its producer ends; its pair has no channel (-1).
-        there = s.end_s[f.tensor_producer[k]]
-        pair = s.place[f.tensor_producer[k]] * m + d
+        made = index(f.tensor_producer[k])
+        there = s.end_s[made]
+        pair = index(s.place[made] * m + kd % m)
         if f.channel[pair] >= 0:
             if f.contended:
                 there = s.arrival_s[kd]
@@ -152,40 +196,52 @@ def _after(f: SequenceInstance, s: SequenceState, m: int, last: int) -> float:
 def _undo_log(s: SequenceState, first: int) -> None:
     """Undo the log: channels and arrivals as they were before position `first`."""
     # Backwards, since one channel may have several entries: the oldest must win.
-    for x in range(s.counts[LOGGED] - 1, s.log_start[first] - 1, -1):
-        s.channel_s[s.log_channel[x]] = s.log_before_s[x]
-        s.arrival_s[s.log_arrival[x]] = -1.0
+    for entry in range(s.counts[LOGGED] - 1, s.log_start[first] - 1, -1):
+        x = index(entry)
+        s.channel_s[index(s.log_channel[x])] = s.log_before_s[x]
+        s.arrival_s[index(s.log_arrival[x])] = -1.0
     s.counts[LOGGED] = s.log_start[first]
 
 
 @njit_inline
 def _send_outputs(f: SequenceInstance, s: SequenceState, i: int, d: int, m: int) -> None:
     """Send the outputs of operator `i` to every other device that reads them, next reader first."""
-    first = f.out_start[i]
+    first, last = f.out_start[i], f.out_start[index(i + 1)]
     # Insertion sort of uses by the position of the reader, stable: rule C4's best reader first,
     # then the lower tensor. A tensor is sent at the first of its readers on a device.
-    for u in range(first, f.out_start[i + 1]):
-        at = u - first
-        while at > 0 and s.position[f.reader[s.requests[at - 1]]] > s.position[f.reader[u]]:
-            s.requests[at] = s.requests[at - 1]
-            at -= 1
-        s.requests[at] = u
-    for x in range(f.out_start[i + 1] - first):
-        k, target = f.out_tensor[s.requests[x]], s.place[f.reader[s.requests[x]]]
-        kd = k * m + target
-        if target == d or s.arrival_s[kd] >= 0.0:
+    count = 0
+    for u in range(first, last):
+        reader = index(f.reader[index(u)])
+        if s.place[reader] == d:
             continue
-        pair = d * m + target
-        channel = f.channel[pair]
-        before = s.channel_s[channel]
-        there = max(before, s.end_s[i]) + (
-            f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
-        )
-        y = s.counts[LOGGED]
-        s.log_channel[y], s.log_before_s[y], s.log_arrival[y] = channel, before, kd
-        s.counts[LOGGED] = y + 1
-        s.channel_s[channel] = there
-        s.arrival_s[kd] = there
+        at, behind = count, s.position[reader]
+        while at > 0 and s.position[index(f.reader[index(s.requests[index(at - 1)])])] > behind:
+            s.requests[index(at)] = s.requests[index(at - 1)]
+            at -= 1
+        s.requests[index(at)] = u
+        count += 1
+    for x in range(count):
+        u = index(s.requests[index(x)])
+        k, target = index(f.out_tensor[u]), index(s.place[index(f.reader[u])])
+        kd = index(k * m + target)
+        if s.arrival_s[kd] >= 0.0:
+            continue
+        _send(f, s, kd, i, index(d * m + target))
+
+
+@njit_inline
+def _send(f: SequenceInstance, s: SequenceState, kd: int, i: int, pair: int) -> None:
+    """Send tensor and device `kd`, made by operator `i`, when its channel is free."""
+    k, channel = index(kd // f.allowed.shape[1]), index(f.channel[pair])
+    before = s.channel_s[channel]
+    there = max(before, s.end_s[i]) + (
+        f.latency_s[pair] + f.size_bytes[k] * f.seconds_per_byte[pair]
+    )
+    y = index(s.counts[LOGGED])
+    s.log_channel[y], s.log_before_s[y], s.log_arrival[y] = channel, before, kd
+    s.counts[LOGGED] = y + 1
+    s.channel_s[channel] = there
+    s.arrival_s[kd] = there
 
 
 @njit_no_refcount

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount, njit_nogil
 from placewright.operators.planners.annealing import draw
-from placewright.operators.planners.sequences.decode import decode, settle
+from placewright.operators.planners.sequences.decode import decode, overloaded, settle
 from placewright.operators.planners.sequences.state import (
     BEST,
     CRITICAL,
@@ -23,6 +23,7 @@ from placewright.operators.planners.sequences.state import (
     LOW,
     MOVED,
     RANDOM,
+    SENDER,
     TEMPERATURE,
     VALID,
     VALUE,
@@ -78,6 +79,7 @@ def _anneal_window(
     # With transfers that wait the window's makespan is an estimate: up to one temperature more
     # is as good as accepted, beyond that the window is put back.
     limit = max(before, estimated) + s.score[TEMPERATURE]
+    s.counts[VALID] = min(s.counts[VALID], s.counts[EARLIEST])
     s.score[VALUE] = close_window(f, s, limit * (1 + 1e-12))
     if f.contended and s.score[VALUE] < s.score[BEST]:
         s.score[VALUE] = settle(f, s)
@@ -125,7 +127,7 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
     whole = s.counts[HIGH] - s.counts[LOW] == n - 1
     for _ in range(moves):
         s.counts[MOVED] = 0
-        s.counts[FIRST] = n
+        s.counts[FIRST] = s.counts[SENDER] = n
         i = _pick(s)
         was = s.position[i]
         # Of 16: 4 to another device, 4 to another place and device, 5 to another place, 3 walks.
@@ -141,12 +143,16 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
         # Metropolis: u < exp(-worse / T) is worse < -T log u. Drawn first, it limits the decoding.
         threshold = -np.log((draw(s.counts, RANDOM, 1 << 20) + 1) / (1 << 20))
         limit = s.score[VALUE] + s.score[TEMPERATURE] * threshold
+        s.score[TEMPERATURE] *= cooling
         first = min(s.counts[FIRST], s.counts[VALID])
+        if overloaded(f, s, first, limit):
+            _take_back(s, i, was)
+            continue
         # A hair more, as decoding adds `tail_s` in another order than the makespan is summed.
         value = decode(f, s, first, limit * (1 + 1e-12))
         if value <= limit:
             s.score[VALUE] = value
-            s.counts[EARLIEST] = min(s.counts[EARLIEST], first)
+            s.counts[EARLIEST] = min(s.counts[EARLIEST], first, s.counts[SENDER])
             if whole and value < s.score[BEST]:
                 if f.contended:
                     s.score[VALUE] = settle(f, s)
@@ -155,11 +161,16 @@ def _moves(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) ->
         else:
             # Taken back, but not decoded again: the next move's decoding begins here at the latest.
             s.counts[VALID] = min(s.counts[VALID], s.counts[FIRST])
-            for x in range(s.counts[MOVED] - 1, -1, -1):
-                s.place[s.moved[x]] = s.moved_from[x]
-            _move_to(s, i, was)
-        s.score[TEMPERATURE] *= cooling
+            _take_back(s, i, was)
     return s.score[VALUE]  # type: ignore[no-any-return]
+
+
+@njit_inline
+def _take_back(s: SequenceState, i: int, was: int) -> None:
+    """Put operators back on their devices and `i` to its old position."""
+    for x in range(s.counts[MOVED] - 1, -1, -1):
+        s.place[s.moved[x]] = s.moved_from[x]
+    _move_to(s, i, was)
 
 
 @njit_inline
@@ -250,7 +261,11 @@ def _changed(f: SequenceInstance, s: SequenceState, i: int) -> None:
     first = min(s.counts[FIRST], s.position[i])
     if f.contended:
         for e in range(f.in_start[i], f.in_start[i + 1]):
-            first = min(first, s.position[f.producer[e]])
+            at = s.position[f.producer[e]]
+            if f.late and at < s.counts[LOW]:
+                s.counts[SENDER] = min(s.counts[SENDER], at)
+            else:
+                first = min(first, at)
     s.counts[FIRST] = first
 
 

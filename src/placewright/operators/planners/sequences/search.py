@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,14 +33,34 @@ CHUNK = 256
 WHOLE = 128
 """Operators up to which moves are tried in the whole sequence, and not in windows."""
 
-LARGEST = 256
-"""Positions in the largest window."""
-
-IN_WINDOW = 512
-"""Moves in one window."""
-
 DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
+
+
+class Windows(NamedTuple):
+    """Windows of a search.
+
+    Attributes
+    ----------
+    largest
+        Positions in the largest one.
+    moves
+        Tried in each.
+    late
+        Estimate transfers from before a window; see `sequences.decode`. A move is cheap then,
+        however far away its operator's producers are.
+    """
+
+    largest: int = 256
+    moves: int = 512
+    late: bool = False
+
+    def work(self, n: int) -> float:
+        """Operators that a move has decoded, about: its share of opening its window included."""
+        return self.largest / 4 + 3 * n / self.moves
+
+
+USUAL = Windows()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,13 +85,13 @@ class OrderSearch:
     Only for problems in which every pair of devices is linked; memory is not looked at.
     """
 
-    __slots__ = ("channels", "instance", "problem", "spread")
+    __slots__ = ("channels", "instance", "problem", "spread", "windows")
 
-    def __init__(self, problem: OperatorProblem, groups: Groups) -> None:
-        self.problem = problem
-        self.spread = _spread(problem, groups)
+    def __init__(self, problem: OperatorProblem, groups: Groups, windows: Windows = USUAL) -> None:
+        self.problem, self.windows = problem, windows
+        self.spread = _spread(problem, groups, windows.largest)
         self.channels = len(problem.channel_names)
-        self.instance = _instance(problem, kernel_costs(problem), groups)
+        self.instance = _instance(problem, kernel_costs(problem), groups, windows.late)
 
     def improve(
         self,
@@ -103,7 +123,7 @@ class OrderSearch:
 
     def moves(self, work: float) -> int:
         """How many moves decode about `work` operators."""
-        n, windows, whole = self.problem.n, window_work(self.problem.n), self.problem.n / 2
+        n, windows, whole = self.problem.n, self.windows.work(self.problem.n), self.problem.n / 2
         if n <= WHOLE:
             return max(1, int(work / whole))
         both = work / 2 if self.spread else work
@@ -116,29 +136,24 @@ class OrderSearch:
             moves = min(left, CHUNK)
             anneal(self.instance, state, moves, cooling)
             return moves
-        each = min(left, IN_WINDOW)
-        windows = max(1, min(left // each, int(DECODED / (each * window_work(n)))))
-        anneal_windows(self.instance, state, windows, min(LARGEST, n), each, cooling)
+        each, work = min(left, self.windows.moves), self.windows.work(n)
+        windows = max(1, min(left // each, int(DECODED / (each * work))))
+        anneal_windows(self.instance, state, windows, min(self.windows.largest, n), each, cooling)
         moves = windows * each
         if self.spread:
-            whole = max(1, int(moves * window_work(n) / (n / 2)))
+            whole = max(1, int(moves * work / (n / 2)))
             anneal(self.instance, state, whole, cooling)
             moves += whole
         return moves
 
 
-def window_work(n: int) -> float:
-    """Operators that a move in a window has decoded, about: its share of opening it included."""
-    return LARGEST / 4 + 3 * n / IN_WINDOW
-
-
-def _spread(problem: OperatorProblem, groups: Groups) -> bool:
+def _spread(problem: OperatorProblem, groups: Groups, largest: int) -> bool:
     """Whether some colocation group spans more positions than a window."""
     position = np.argsort(problem.topology.order)
     first, last = np.full(len(groups.first), problem.n), np.zeros(len(groups.first), dtype=np.int64)
     np.minimum.at(first, groups.group, position)
     np.maximum.at(last, groups.group, position)
-    return bool((last - first >= LARGEST / 2).any())
+    return bool((last - first >= largest / 2).any())
 
 
 def fully_linked(problem: OperatorProblem) -> bool:
@@ -146,7 +161,9 @@ def fully_linked(problem: OperatorProblem) -> bool:
     return bool((linked(problem) | np.eye(problem.m, dtype=np.bool_)).all())
 
 
-def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> SequenceInstance:
+def _instance(
+    problem: OperatorProblem, costs: Costs, groups: Groups, late: bool
+) -> SequenceInstance:
     n, m = problem.n, problem.m
     # Uses are listed by tensor; sorted stably by producer they stay by tensor, which rule C4 needs.
     made = problem.tensor_producer[problem.consumed]
@@ -156,6 +173,7 @@ def _instance(problem: OperatorProblem, costs: Costs, groups: Groups) -> Sequenc
     producer = costs.producer[costs.in_tensors]
     instance = SequenceInstance(
         contended=problem.links is Links.CONTENDED,
+        late=late,
         compute_s=problem.compute_s.ravel(),
         in_start=costs.in_offsets,
         producer=producer,

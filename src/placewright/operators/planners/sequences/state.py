@@ -9,11 +9,13 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 VALUE, BEST, TEMPERATURE = 0, 1, 2
 """Indices of `SequenceState.score`."""
 
-RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, PENDING, TOUCHED, EARLIEST = range(11)
+RANDOM, VALID, LOGGED, MOVED, FIRST, CRITICAL, LOW, HIGH, PENDING, TOUCHED, EARLIEST, SENDER = (
+    range(12)
+)
 """Indices of `SequenceState.counts`: random state; positions decoded; entries in the undo log;
 operators moved, and the first position that a move changes; critical operators; first and last
 position of the window; tensors in `pending` and in `touched`; the first position that any move of
-the window has changed."""
+the window has changed; the first before the window that sends something else after a move."""
 
 
 class SequenceInstance(NamedTuple):
@@ -21,6 +23,10 @@ class SequenceInstance(NamedTuple):
 
     Attributes
     ----------
+    contended
+        Whether transfers wait for each other.
+    late
+        Whether a window estimates transfers from before it; see `sequences.decode`.
     in_start, producer, in_tensor, in_bytes
         CSR by consumer: what it reads.
     tensor_producer, size_bytes
@@ -36,6 +42,7 @@ class SequenceInstance(NamedTuple):
     """
 
     contended: bool
+    late: bool
     compute_s: FloatArray
     in_start: IntArray
     producer: IntArray
@@ -82,6 +89,8 @@ class SequenceState(NamedTuple):
         When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
     after_device_s, after_channel_s
         Least seconds from when a device or a channel has finished the window to the end.
+    left_s
+        By device: seconds of operators that are still to be decoded, and then to the end.
     after_s
         The same from when tensor k is on device d, at ``[k * m + d]``, -1 if it is not read
         there after the window; `pending` lists those made in the window or before it.
@@ -106,6 +115,7 @@ class SequenceState(NamedTuple):
     log_before_s: FloatArray
     log_arrival: IntArray
     after_device_s: FloatArray
+    left_s: FloatArray
     after_channel_s: FloatArray
     after_s: FloatArray
     pending: IntArray

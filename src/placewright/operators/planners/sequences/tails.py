@@ -9,7 +9,7 @@ order.
 from __future__ import annotations
 
 from placewright.numerics.njit import njit_internal, njit_no_refcount
-from placewright.operators.planners.sequences.decode import decode
+from placewright.operators.planners.sequences.decode import decode, overloaded
 from placewright.operators.planners.sequences.state import (
     HIGH,
     LOW,
@@ -47,6 +47,8 @@ def open_window(f: SequenceInstance, s: SequenceState, low: int, high: int) -> f
 def close_window(f: SequenceInstance, s: SequenceState, limit_s: float) -> float:
     """Decode from where the window left off to the end; the makespan, ``inf`` over `limit_s`."""
     s.counts[LOW], s.counts[HIGH] = 0, len(s.sequence) - 1
+    if overloaded(f, s, s.counts[VALID], limit_s):
+        return float("inf")
     return decode(f, s, s.counts[VALID], limit_s)
 
 
