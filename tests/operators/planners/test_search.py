@@ -16,7 +16,7 @@ from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.sequences.decode import overloaded, start_state
+from placewright.operators.planners.sequences.decode import decode, overloaded, start_state
 from placewright.operators.planners.sequences.moves import anneal_windows
 from placewright.operators.planners.sequences.search import (
     USUAL,
@@ -144,15 +144,28 @@ def test_windows_that_estimate_transfers_are_exact_when_closed(links: Links) -> 
         check_plan(problem, OperatorPlan(state.best_place, state.best_sequence))
 
 
-def test_moves_that_overload_a_device_are_refused_without_decoding() -> None:
-    """With one hot device: the state is as before, and no limit at all refuses nothing."""
-    problem = random_problem(1, most_operators=60, links=Links.CONTENDED)
-    orders, state = a_line(problem)
-    value, valid = state.score[VALUE], state.counts[VALID]
-    assert overloaded(orders.instance, state, 0, 0.0)
-    assert not overloaded(orders.instance, state, 0, value)
-    assert not overloaded(orders.instance, state, 0, np.inf)
-    assert (state.score[VALUE], state.counts[VALID]) == (value, valid)
+@pytest.mark.parametrize("links", Links)
+def test_a_limit_refuses_only_what_is_over_it(links: Links) -> None:
+    """Moves in windows and in the whole: each is decoded at its own makespan, none just below."""
+    overloads = 0
+    for seed in range(40):
+        problem = random_problem(seed, most_operators=60, links=links)
+        orders, s = a_line(problem, Windows(late=True))
+        f, n, rng = orders.instance, len(s.sequence), np.random.default_rng(seed)
+        allowed = problem.allowed()
+        for low, high in ((0, n - 1), (n // 3, 2 * n // 3)):
+            open_window(f, s, low, high)
+            for i in s.sequence[low : high + 1]:
+                s.place[i] = rng.choice(np.flatnonzero(allowed[i]))
+                value = decode(f, s, low, np.inf)
+                assert not overloaded(f, s, low, value)
+                assert decode(f, s, low, value * (1 + 1e-12)) == value
+                below = value * (1 - 1e-6)
+                overloads += overloaded(f, s, low, below)
+                assert decode(f, s, low, below) > below
+            s.counts[VALID] = 0
+            close_window(f, s, np.inf)
+    assert overloads > 100
 
 
 def a_line(problem: OperatorProblem, windows: Windows = USUAL) -> tuple[OrderSearch, SequenceState]:

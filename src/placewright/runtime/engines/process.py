@@ -250,10 +250,10 @@ def _ensure_fork_server() -> None:
 
 @contextmanager
 def _huge_pages() -> Iterator[None]:
-    """Let glibc of processes started meanwhile ask for huge pages, if the kernel gives them so.
+    """Let glibc in processes started meanwhile ask for huge pages, where the kernel offers them.
 
-    A worker whose device has little room hands memory back in every step and gets it again: a page
-    fault for every 2 MiB costs a fifth of one for every 4 KiB. glibc reads this once, at the start.
+    A worker whose device has little room hands memory back in every step and gets it again: filling
+    it takes a fifth of the time with pages of 2 MiB. glibc reads this once, at the start.
     """
     before = os.environ.get(_TUNABLES)
     if _HUGE_PAGES not in (before or ""):

@@ -89,11 +89,11 @@ class SequenceState(NamedTuple):
         When channels are free; when tensor k is on device d at ``[k * m + d]``, -1 if not sent.
     after_device_s, after_channel_s
         Least seconds from when a device or a channel has finished the window to the end.
-    left_s
-        By device: seconds of operators that are still to be decoded, and then to the end.
     after_s
         The same from when tensor k is on device d, at ``[k * m + d]``, -1 if it is not read
         there after the window; `pending` lists those made in the window or before it.
+    left_s
+        By device: seconds of operators that are still to be decoded, and then to the end.
     requests
         Scratch: tensor uses of one producer, by the position of the reader.
     kept, kept_place
