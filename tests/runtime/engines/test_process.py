@@ -90,6 +90,19 @@ def test_workers_survive_their_fork_server(group: LocalGroup) -> None:
         assert len(another.order_all("random_state")) == 2
 
 
+def test_a_fork_server_that_is_still_ending_is_waited_for() -> None:
+    """It refuses connections for a moment."""
+    ended_s = time.monotonic() + 0.1
+
+    def make() -> process.ChildProcess:
+        if time.monotonic() < ended_s:
+            raise ConnectionRefusedError("Connection refused")
+        raise ValueError("started")
+
+    with pytest.raises(ValueError, match="started"):
+        process.start_process(make, "device 'a'")
+
+
 def test_a_worker_that_raised_is_none_that_was_killed(group: LocalGroup) -> None:
     """Also where the fork server that knows how it ended is gone."""
     os.kill(server(), signal.SIGKILL)

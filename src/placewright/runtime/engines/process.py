@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,6 +44,9 @@ _LOADED_BY = os.getpid()
 
 _REPORTED_S = 0.5
 """Between the end of a process and its fork server's report of it."""
+
+_ENDING_S = 0.2
+"""Until another start is tried, and once more each time."""
 
 
 Process = TypeVar("Process", bound="ChildProcess")
@@ -178,7 +182,9 @@ def start_process(make: Callable[[], Process], where: str) -> Process:
 
     Raises `WorkerError` where it was lost every time.
     """
-    for _ in range(TRIES):
+    for turn in range(TRIES):
+        # One that was killed refuses connections a moment before the system says that it has ended.
+        time.sleep(turn * _ENDING_S)
         try:
             return make()
         except (OSError, EOFError) as error:
