@@ -38,6 +38,16 @@ def heavy() -> tuple[ModelSource, Job]:
     return source, Job(graph, DUO, profile(graph, DUO, state=state), state)
 
 
+def work_on(device: int, job: Job, run: AdaptiveRun) -> float:
+    """Share of a step's computation that the plan in force places on a device.
+
+    Weighted, for most operators cost nearly nothing and may stay wherever they are.
+    """
+    assert run.adaptation is not None
+    seconds = job.problem.compute_s[:, 0]
+    return float(seconds[run.adaptation.plan.placement == device].sum() / seconds.sum())
+
+
 def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) -> None:
     """Eight times slower after step 10: the next steps see it, plan again and migrate. Fast again
     it changes no step, for nothing runs there; it is looked after, and gets its work back.
@@ -54,12 +64,12 @@ def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) 
         while run.done < 80 and run.timeline.count(Kind.MIGRATE) == 0:
             run.step()
         assert run.timeline.count(Kind.MIGRATE) == 1
-        assert (run.adaptation.plan.placement == 1).mean() > 0.5
+        assert work_on(1, job, run) > 0.5
         run.adaptation._switch(OperatorPlan(np.ones(job.problem.n, dtype=np.int64)), 0.0)
         run.session.disturb([1.0, 2.0])
-        while run.done < 230 and (run.adaptation.plan.placement == 0).mean() < 0.5:
+        while run.done < 230 and work_on(0, job, run) < 0.5:
             run.step()
-        assert (run.adaptation.plan.placement == 0).mean() > 0.5
+        assert work_on(0, job, run) > 0.5
         steps, state = run.done, run.state()
     assert isinstance(job.graph.program, Program)
     expected = run_eager(source, training=True, steps=steps).state
