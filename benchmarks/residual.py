@@ -1,15 +1,15 @@
 """Measure prediction errors before and after a residual model, on models that it was not fitted to.
 
-    python benchmarks/residual.py [--on edge-duo] [--steps 60] [--models mlp cnn] [--runs FOLDER]
-                                   [--random 100]
+    python benchmarks/residual.py [--on edge-duo] [--steps 60] [--visits 3] [--models mlp cnn]
+                                   [--random 100] [--runs FOLDER]
 
 Of each of the twelve models of `small_steps.py`, or the zoo's small ones where they are named,
-single devices and plans of quick planners that use several are measured in turns. Every model's
-runs are then corrected by what was learned from the other models' runs; the strength of the
-regression is chosen without the model, too. The same steps are also predicted from costs computed
-from FLOPs and bytes, as where nothing was profiled.
+single devices and plans of quick planners that use several are measured in turns, in several visits
+at random times (`--visits`). Every model's runs are then corrected by what was learned from the
+other models' runs; the strength of the regression is chosen without the model, too. The same steps
+are also predicted from costs computed from FLOPs and bytes, as where nothing was profiled.
 
-`--random N` measures N drawn models of mixed kinds and N of one kind (`random_models.py`), too, of
+`--random N` measures N drawn models of mixed kinds and N of one kind (`random_models.py`) once, of
 those whose computed step takes `RANDOM_S` on the fastest device. They are only learned from.
 
 `--runs FOLDER` keeps the runs after every model, by how costs were found; models that it has are
@@ -39,6 +39,7 @@ from placewright import (
     profile,
     running,
 )
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.measuring import MeasuringRounds
 from placewright.operators.residual import Corrected, MeasuredRun, held_out, measured_run
 from placewright.operators.residual_files import read_runs, write_runs
@@ -51,7 +52,7 @@ METHODS = ("measured", "analytic")
 """How costs were found: profiled, or computed from FLOPs and bytes."""
 
 PROFILES = 3
-"""Of each model."""
+"""In each visit."""
 
 RANDOM_S = (7e-4, 6e-2)
 """Computed seconds of a step of drawn models: zoo models of this benchmark take 1 to 60 ms."""
@@ -62,54 +63,88 @@ Runs = dict[str, list[MeasuredRun]]
 
 
 def collected(
-    names: Sequence[str], cluster: Cluster, steps: int, kept: Path | None, minutes: float
+    scored: Sequence[str], drawn: Sequence[str], cluster: Cluster, args: argparse.Namespace
 ) -> Runs:
-    """Runs by how costs were found: those that were kept, and of each model without."""
-    end_s = time.monotonic() + 60 * minutes
-    files = {method: kept / f"{method}.json" for method in METHODS} if kept else {}
+    """Runs by how costs were found: those that were kept, and of each model without.
+
+    The machine's speed drifts, which no model can learn: those that are scored are visited several
+    times, and all visits are in one random order.
+    """
+    end_s = time.monotonic() + 60 * args.minutes
+    files = {method: args.runs / f"{method}.json" for method in METHODS} if args.runs else {}
     found: Runs = {method: [] for method in METHODS}
     for method, file in files.items():
         found[method] = list(read_runs(file)) if file.exists() else []
     known = {run.model for run in found[METHODS[-1]]}
-    for name in (name for name in names if name not in known):
+    due = [*list(scored) * args.visits, *drawn]
+    np.random.default_rng(args.seed).shuffle(due)
+    models: dict[str, Visited] = {}
+    for k, name in enumerate(due):
+        if name in known:
+            continue
         if time.monotonic() > end_s:
             print(f"{name} is not measured yet: run the same command again.")
             continue
-        for method, runs in measured(name, cluster, steps).items():
-            found[method] += runs
-        for method, file in files.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_runs(found[method], file)
+        visited = models.setdefault(name, Visited(name, cluster))
+        if name in drawn and not visited.of_this_size:
+            continue
+        visited.measure(args.steps)
+        if name not in due[k + 1 :]:
+            for method, runs in models.pop(name).runs().items():
+                found[method] += runs
+            for method, file in files.items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_runs(found[method], file)
     return found
 
 
-def measured(name: str, cluster: Cluster, steps: int) -> Runs:
-    """Runs of a model's plans, measured in turns; none of a drawn model of another size.
+class Visited:
+    """A model, the plans of its first visit, and what all visits have measured."""
 
-    The machine's speed drifts within seconds, which no model can learn: the model is profiled
-    before, between and after its rounds, and the geometric mean of the profiles is judged.
-    """
-    source, training = model(name)
-    graph = capture_source(source, training=training)
-    computed = profile(graph, cluster, method="analytic")
-    if "-" in name and not RANDOM_S[0] < computed.compute_s.sum(axis=0).min() < RANDOM_S[1]:
-        return {}
-    state = initial_state(source, graph.program)
-    problem = profile(graph, cluster, state=state)
-    results, profiles_s = plans(problem), [problem.compute_s]
-    with running(graph, cluster, state) as runner:
-        turns = MeasuringRounds(runner.session, results, 0)
-        for part in np.array_split(np.arange(steps), PROFILES - 1):
-            turns.measure(len(part), 5, silent)
-            profiles_s.append(profile(graph, cluster, state=state).compute_s)
-        taken_s = [turns.measurement(k).measured_s for k in range(len(results))]
-    mean = problem.replace(compute_s=np.exp(np.log(profiles_s).mean(axis=0)))
-    problems = {"measured": mean, "analytic": computed}
-    judged = {name: [judge(p, r.plan) for r in results] for name, p in problems.items()}
-    return {
-        method: [measured_run(j, s, name) for j, s in zip(found, taken_s, strict=True)]
-        for method, found in judged.items()
-    }
+    def __init__(self, name: str, cluster: Cluster) -> None:
+        self.name, self.cluster = name, cluster
+        source, training = model(name)
+        self.graph = capture_source(source, training=training)
+        self.computed = profile(self.graph, cluster, method="analytic")
+        self.state = initial_state(source, self.graph.program)
+        self.results: list[Result] = []
+        self.profiles_s: list[FloatArray] = []
+        self.taken_s: list[list[float]] = []
+
+    @property
+    def of_this_size(self) -> bool:
+        """Whether a computed step on the fastest device takes `RANDOM_S`."""
+        return RANDOM_S[0] < float(self.computed.compute_s.sum(axis=0).min()) < RANDOM_S[1]
+
+    def measure(self, steps: int) -> None:
+        """Measure the plans in turns, and profile the model before, between and after."""
+        problem = self._profiled()
+        self.results = self.results or plans(problem)
+        with running(self.graph, self.cluster, self.state) as runner:
+            turns = MeasuringRounds(runner.session, self.results, 0)
+            for part in np.array_split(np.arange(steps), PROFILES - 1):
+                turns.measure(len(part), 5, silent)
+                self._profiled()
+            count = range(len(self.results))
+            self.taken_s.append([turns.measurement(k).measured_s for k in count])
+
+    def _profiled(self) -> OperatorProblem:
+        problem = profile(self.graph, self.cluster, state=self.state)
+        self.profiles_s.append(problem.compute_s)
+        return problem
+
+    def runs(self) -> Runs:
+        """Geometric means: of steps over visits, and of the profiles that are judged."""
+        taken_s = np.exp(np.log(self.taken_s).mean(axis=0)).tolist()
+        profiled = self.computed.replace(compute_s=np.exp(np.log(self.profiles_s).mean(axis=0)))
+        problems = {"measured": profiled, "analytic": self.computed}
+        return {
+            method: [
+                measured_run(judge(problem, r.plan), seconds, self.name)
+                for r, seconds in zip(self.results, taken_s, strict=True)
+            ]
+            for method, problem in problems.items()
+        }
 
 
 def model(name: str) -> tuple[ModelSource, bool]:
@@ -146,7 +181,8 @@ def summary(runs: Sequence[MeasuredRun], held: Sequence[Corrected]) -> str:
     return "\n".join(
         [
             *lines,
-            f"median error after / before: {np.median(after) / np.median(before):.2f}; 95 % "
+            f"after / before: median {np.median(after) / np.median(before):.2f}, mean "
+            f"{after.mean() / before.mean():.2f}; 95 % "
             f"intervals that held: {sum(inside)} of {len(runs)}",
         ]
     )
@@ -157,17 +193,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=[*MODELS, *SIZES])
     parser.add_argument("--on", default="edge-duo")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=60, help="of every plan in each visit")
+    parser.add_argument("--visits", type=int, default=3, help="of each model that is scored")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of visits")
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--runs", type=Path, help="a folder")
     parser.add_argument("--minutes", type=float, default=1e6)
     args = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     cluster = load_cluster(args.on)
-    names = [*args.models, *drawn_names(args.random)]
-    # Whether a model is scored must not depend on how fast the machine was at the beginning.
-    np.random.default_rng(0).shuffle(names)
-    for method, runs in collected(names, cluster, args.steps, args.runs, args.minutes).items():
+    drawn = drawn_names(args.random)
+    names = {*args.models, *drawn}
+    for method, runs in collected(args.models, drawn, cluster, args).items():
         print(f"\n## Costs: {method}\n")
         print_table([run for run in runs if run.model in names], args.models)
 

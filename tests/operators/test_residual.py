@@ -10,6 +10,7 @@ import pytest
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.speed_up import T_95
+from placewright.operators.critical_path import critical_operators
 from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.judgement import OperatorJudgement
@@ -18,11 +19,11 @@ from placewright.operators.problem import Objective
 from placewright.operators.residual import (
     MeasuredRun,
     ResidualModel,
-    features,
     fit,
     held_out,
     measured_run,
 )
+from placewright.operators.residual_features import features
 
 MODELS = 12
 
@@ -188,8 +189,39 @@ def test_features_of_a_plan_by_hand() -> None:
     assert found == (
         ("aten.convolution.default", problem.device_names[0], 1.0, small, 2 / 6),
         ("aten.relu.default", problem.device_names[1], 0.0, small, 1 / 6),
+        ("per operator", "", 0.0, 0.0, 2 * 1e-5 / 6),
+        ("per transfer", "", 0.0, 0.0, 1e-4 / 6),
+        ("per transfer anywhere", "", 0.0, 0.0, 1e-4 / 6),
         ("transfer", "", 1.0, small, 3 / 6),
     )
+
+
+def test_seconds_beside_other_devices_by_hand() -> None:
+    """Operators of 2, 3 and 1 s; the first two run at once, and the third waits for the second."""
+    problem = tiny(
+        [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]], [(1, 0.0, [2])], name="three", latency_s=0.0
+    )
+    judged = judge(problem, OperatorPlan(np.array([0, 1, 1])))
+    share = {kind: share for kind, *_, share in features(judged)}
+    assert judged.value == 4.0
+    assert share["beside others"] == pytest.approx(2 / 4)
+    assert share["per operator"] == pytest.approx(2 * 1e-5 / 4)
+    assert "per transfer" not in share
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_seconds_beside_others_are_those_of_pairs(seed: int) -> None:
+    """Of every critical operator with every operator elsewhere."""
+    for found in judged(seed):
+        spans = list(zip(found.op_start_s, found.op_end_s, found.placement, strict=True))
+        pairs = sum(
+            max(0.0, min(end, other_end) - max(start, other_start))
+            for critical, (start, end, place) in zip(critical_operators(found), spans, strict=True)
+            for other_start, other_end, elsewhere in spans
+            if critical and elsewhere != place
+        )
+        share = {kind: share for kind, *_, share in features(found)}
+        assert share.get("beside others", 0.0) == pytest.approx(pairs / found.value, abs=1e-12)
 
 
 def test_what_cannot_be_corrected_is_refused() -> None:

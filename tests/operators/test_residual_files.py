@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from placewright.errors import InputError
-from placewright.operators.residual import FEATURES, MeasuredRun, fit
+from placewright.operators.residual import MeasuredRun, fit
+from placewright.operators.residual_features import FEATURES
 from placewright.operators.residual_files import add_run, read_residual, read_runs, write_runs
 
 
@@ -67,7 +68,7 @@ def _run(**changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (_changed(features_version=1), ("another version", "version 1, this is 2", "--record")),
+        (_changed(features_version=1), ("another version", "version 1, this is 3", "--record")),
         (
             _changed(features=[*FEATURES[1:], "phase of the moon"]),
             ("other features", "phase of the moon", FEATURES[0]),
@@ -97,6 +98,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, change: Any, named: tuple[str, 
     assert "next:" in text
     for word in named:
         assert word in text
+
+
+def test_runs_of_overheads_alone_are_corrected_to_a_number(tmp_path: Path) -> None:
+    """No command writes such a run."""
+    only = [MeasuredRun(f"m{k}", ("a",), (("per operator", "", 0, 0, 0.5),), 1, 2) for k in "abc"]
+    model = read_residual(write_runs(only, tmp_path / "runs.json"))
+    assert 1 < model.corrected_run(only[0].features, 1.0, ("a",)).seconds < 3
 
 
 def test_a_damaged_file_is_refused_and_kept(tmp_path: Path) -> None:

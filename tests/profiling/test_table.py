@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,23 @@ def test_a_measurement_is_in_the_file_at_once(tmp_path: Path) -> None:
     table.add(KEY, GRAPH, SECONDS)
     assert np.array_equal(ProfileTable.read(path).seconds(KEY, GRAPH), SECONDS, equal_nan=True)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_processes_measure_at_the_same_time_is_all_kept(tmp_path: Path) -> None:
+    """Each opened the table before the others wrote it."""
+    path = tmp_path / "t.json"
+    tables = [ProfileTable.kept(path) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:  # a lock belongs to an open file, not to a process
+        list(pool.map(lambda k: tables[k].keep(str(k), {"a": float(k)}), range(8)))
+    assert ProfileTable.read(path).entries == {str(k): {"a": float(k)} for k in range(8)}
+
+
+def test_a_table_that_was_only_locked_is_empty(tmp_path: Path) -> None:
+    """As a process leaves it that is killed between the lock and the first write."""
+    path = tmp_path / "t.json"
+    path.touch()
+    table = filled(path)
+    assert list(ProfileTable.read(path).entries) == list(table.entries) == [KEY]
 
 
 def test_ctrl_c_loses_only_what_it_interrupts(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import os
 import secrets
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,31 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
             else "name a file in a folder that exists and is writable",
         ) from None
     return target
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[None]:
+    """Hold a file's lock, so that processes that read it, add to it and write it take turns.
+
+    The file is made, empty, if it is missing. Nothing is held where the file system has no locks
+    (NFS). Writing replaces the file, so whoever has waited may hold the lock of one that is gone by
+    then, and has to lock its successor.
+    """
+    file = Path(path)
+    while True:
+        try:
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # writing says what is wrong
+            yield
+            return
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if file.exists() and os.path.samestat(os.fstat(handle), file.stat()):
+                yield
+                return
+        finally:
+            os.close(handle)
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -5,10 +5,7 @@ A file holds the runs and not the weights: runs can be added, and the fit takes 
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,21 +13,16 @@ from pydantic import Field
 
 from placewright.errors import InputError
 from placewright.io.boundary import FileModel, placed, validate
-from placewright.io.stored import read_data, write_data
-from placewright.operators.residual import (
-    FEATURES,
-    FEATURES_VERSION,
-    MeasuredRun,
-    ResidualModel,
-    fit,
-)
+from placewright.io.stored import locked, read_data, write_data
+from placewright.operators.residual import MeasuredRun, ResidualModel, fit
+from placewright.operators.residual_features import FEATURES, FEATURES_VERSION
 
 Seconds = Annotated[float, Field(ge=1e-15, le=1e15)]
-Feature = Annotated[float, Field(ge=-1e15, le=1e15)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 """Bounds that keep squares finite; no run comes near them."""
 
 Part = Annotated[float, Field(gt=0, le=1e15)]
-"""Share of the prediction that work on the critical path takes."""
+"""Share of the prediction that work on the critical path or an overhead takes."""
 
 
 class MeasuredRunEntry(FileModel):
@@ -38,7 +30,7 @@ class MeasuredRunEntry(FileModel):
 
     model: str
     devices: list[str]
-    features: Annotated[list[tuple[str, str, Feature, Feature, Part]], Field(min_length=1)]
+    features: Annotated[list[tuple[str, str, Number, Number, Part]], Field(min_length=1)]
     predicted_s: Seconds
     measured_s: Seconds
 
@@ -102,33 +94,10 @@ def add_run(run: MeasuredRun, path: str | Path) -> int:
 
     Processes that add to one file at the same time take turns.
     """
-    with _locked(Path(path)):
+    with locked(path):
         runs = (*runs_to_extend(path), run)
         write_runs(runs, path)
     return len(runs)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold the file's lock; nothing is held where the file system has none (NFS).
-
-    Writing replaces the file, so whoever has waited may hold the lock of one that is gone by then,
-    and has to lock its successor.
-    """
-    while True:
-        try:
-            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # writing says what is wrong
-            yield
-            return
-        try:
-            with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(handle), file.stat()):
-                yield
-                return
-        finally:
-            os.close(handle)
 
 
 def read_residual(path: str | Path) -> ResidualModel:

@@ -18,7 +18,7 @@ from placewright.cluster.detect import cpu_model
 from placewright.graph.graph import Graph
 from placewright.io.boundary import FileModel, parse_json, read_text, validate
 from placewright.io.output import output_file
-from placewright.io.stored import write_file
+from placewright.io.stored import locked, write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.profile_warnings import OtherMachineWarning
 
@@ -58,9 +58,19 @@ class ProfileTable:
         self.keep(key, {n: float(s) for n, s in pairs if not np.isnan(s)})
 
     def keep(self, key: str, numbers: dict[str, float]) -> None:
-        """Keep numbers by name; a file of another machine is left as it is."""
+        """Keep numbers by name; a file of another machine is left as it is.
+
+        What other processes have added to the file meanwhile stays in it.
+        """
         self.entries[key] = numbers
-        if self.file is not None and self.machine == this_machine():
+        if self.file is None or self.machine != this_machine():
+            return
+        with locked(self.file):
+            if _has_content(self.file):
+                there = _contents(self.file)
+                if there.machine != self.machine:
+                    return
+                self.entries = {**there.entries, **self.entries}
             self.write(self.file)
 
     def write(self, path: str | Path) -> Path:
@@ -82,9 +92,8 @@ class ProfileTable:
         OtherMachineWarning
             It was measured on another machine.
         """
-        where = str(path)
-        data = validate(_ProfileFile, parse_json(read_text(path), where=where), where=where)
-        _warn_of_another_machine(data.machine, where)
+        data = _contents(path)
+        _warn_of_another_machine(data.machine, str(path))
         return ProfileTable(data.entries, data.machine)
 
     @staticmethod
@@ -104,7 +113,7 @@ class ProfileTable:
         """
         file = Path(path)
         output_file(file)
-        table = ProfileTable.read(file) if file.exists() else ProfileTable()
+        table = ProfileTable.read(file) if _has_content(file) else ProfileTable()
         table.file = file
         return table
 
@@ -113,6 +122,15 @@ class _ProfileFile(FileModel):
     schema_version: Literal[1]
     machine: str
     entries: dict[str, dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]]
+
+
+def _has_content(file: Path) -> bool:
+    """Whether the file is there, and more than a lock of whoever has not written it yet."""
+    return file.exists() and file.stat().st_size > 0
+
+
+def _contents(path: str | Path) -> _ProfileFile:
+    return validate(_ProfileFile, parse_json(read_text(path), where=str(path)), where=str(path))
 
 
 def _warn_of_another_machine(machine: str, where: str) -> None:
