@@ -341,8 +341,10 @@ class Dispatcher:
             slot.process.close()
         # Before answers are written, which would leave the server idle meanwhile.
         slot.freed_s = now_s
-        self._decide()
-        slot.freed_s = math.inf
+        try:
+            self._decide()
+        finally:
+            slot.freed_s = math.inf
 
     def _observe(self, batch: Batch, count: int, took_s: float) -> None:
         position = (batch.family, batch.variant)
