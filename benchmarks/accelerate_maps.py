@@ -125,14 +125,15 @@ def llama(size: str) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        **SIZES[size],
+        **SIZES[size],  # type: ignore[arg-type]
         num_attention_heads=HEADS[size],
         num_key_value_heads=8,
         vocab_size=128256,
         use_cache=False,
     )
     with torch.device("meta"):
-        return LlamaForCausalLM(config).to(torch.bfloat16)
+        model: nn.Module = LlamaForCausalLM(config)
+        return model.to(torch.bfloat16)
 
 
 def library_map(model: Any, problem: OperatorProblem) -> dict[str, int | str] | None:
@@ -146,8 +147,8 @@ def library_map(model: Any, problem: OperatorProblem) -> dict[str, int | str] | 
     memory: dict[Any, int] = {k: int(problem.memory_bytes[d]) for k, d in enumerate(gpus)}
     names: dict[int | str, int | str] = dict(enumerate(gpus))
     if "cpu" in problem.device_kinds:
-        names["cpu"] = problem.device_kinds.index("cpu")
-        memory["cpu"] = int(problem.memory_bytes[names["cpu"]])
+        cpu = names["cpu"] = problem.device_kinds.index("cpu")
+        memory["cpu"] = int(problem.memory_bytes[cpu])
     whole = sorted(model._no_split_modules)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

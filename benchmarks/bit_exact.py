@@ -27,7 +27,8 @@ from placewright.testing.small_zoo import SIZES, small
 def random_placement(colocation: np.ndarray, devices: int, seed: int) -> np.ndarray:
     """A device per colocation group."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, devices, size=int(colocation.max()) + 1)[colocation]
+    device = rng.integers(0, devices, size=int(colocation.max()) + 1)
+    return np.asarray(device[colocation])
 
 
 def largest_difference(name: str, devices: int, placements: int) -> float:

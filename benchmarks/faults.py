@@ -31,6 +31,7 @@ from placewright import (
     place,
 )
 from placewright.runtime.eager import run_eager
+from placewright.runtime.engines.local import LocalGroup
 
 LINKS = tuple(Link(a, b, 1.25e8, 2e-4) for a in "abc" for b in "abc" if a != b)
 TRIO = Cluster(
@@ -75,8 +76,9 @@ def disturb(
             over.wait(chance.uniform(0.5, 4.0))
             bed.restore(a, b)
         else:
-            session = trainer.run.session
-            victims = [p for p in session.group.processes if p.is_alive()] if session else []
+            group = trainer.run.session.group if trainer.run.session else None
+            processes = group.processes if isinstance(group, LocalGroup) else []
+            victims = [p for p in processes if p.is_alive()]
             if len(victims) > 1:
                 os.kill(chance.choice(victims).pid or 0, signal.SIGKILL)
 

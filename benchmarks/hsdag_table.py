@@ -32,7 +32,7 @@ def main(samples: int, models: list[str]) -> None:
         )
         cells = []
         for way in ("as_published", "repaired"):
-            planner = Hsdag(profile=way, samples=samples)  # type: ignore[arg-type]
+            planner = Hsdag(profile=way, samples=samples)
             plans = [planner(problem, Context(seed=s)).plan for s in range(SEEDS)]
             values = [judge(problem, plan).value / heft for plan in plans]
             cells.append(f"{min(values):.3f} to {max(values):.3f}")

@@ -45,10 +45,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.before(x)
         shape = (*x.shape[:2], self.heads, -1)
-        heads = [f(y).view(shape).transpose(1, 2) for f in (self.query, self.key, self.value)]
-        made = scaled_dot_product_attention(*heads, is_causal=True)
+        q, k, v = (f(y).view(shape).transpose(1, 2) for f in (self.query, self.key, self.value))
+        made = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(made.transpose(1, 2).reshape(x.shape))
-        return x + self.down(gelu(self.up(self.between(x))))
+        return x + self.down(gelu(self.up(self.between(x))))  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Sequential):

@@ -166,13 +166,17 @@ def swarm(seeds: int = 20) -> None:
             values = []
             for seed in range(seeds):
                 try:
-                    plan = Pso(start=start)(p, Context(seed=seed)).plan  # type: ignore[arg-type]
+                    plan = Pso(start=start)(p, Context(seed=seed)).plan
                     values.append(judge(p, plan).value / best)
                 except PlacewrightError:
                     values.append(float("inf"))
             cells += [f"{np.median(values):.3f}", f"{min(values):.3f}"]
         uniform = []
-        for planner in (*map(Uniform, ("data", "tensor", "pipeline")), OneWeirdTrick()):
+        ways: tuple[Uniform | OneWeirdTrick, ...] = (
+            *map(Uniform, ("data", "tensor", "pipeline")),
+            OneWeirdTrick(),
+        )
+        for planner in ways:
             try:
                 uniform.append(judge(p, planner(p, Context())).value / best)
             except PlacewrightError:

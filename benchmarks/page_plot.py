@@ -22,7 +22,8 @@ def plot_cost(records: Sequence[dict[str, Any]], path: Path) -> None:
         points = [(r["operators"], cost(r, name)) for r in records]
         drawn = [(n, value) for n, value in points if value is not None]
         if drawn:
-            axes.scatter(*zip(*drawn, strict=True), marker=marker, s=26, label=name, alpha=0.8)
+            across, up = zip(*drawn, strict=True)
+            axes.scatter(across, up, marker=marker, s=26, label=name, alpha=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("operators")

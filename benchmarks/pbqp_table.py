@@ -21,6 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,14 +76,14 @@ def contest() -> Iterator[Callable[[], MemoryPbqp]]:
     """The files that are here."""
     folder = Path(os.environ.get("PLACEWRIGHT_DATA", ROOT)) / "iopddl"
     for path in sorted(folder.glob("*.json*")):
-        yield lambda path=path: read_iopddl(path)
+        yield partial(read_iopddl, path)
 
 
 def networks() -> Iterator[Callable[[], MemoryPbqp]]:
     """Residual, branching and attention-like blocks in a row."""
     for seed in range(3):
         problem = unlimited(*network(2_000, seed), f"dnn {seed}")
-        yield lambda problem=problem: problem
+        yield lambda problem=problem: problem  # type: ignore[misc]
 
 
 def network(size: int, seed: int) -> tuple[int, list[tuple[int, int]], np.random.Generator]:
@@ -111,7 +112,7 @@ def dense() -> Iterator[Callable[[], MemoryPbqp]]:
         rng = np.random.default_rng(n)
         pairs = [p for p in itertools.combinations(range(n), 2) if rng.random() < 0.7]
         problem = unlimited(n, pairs, rng, f"dense {n}")
-        yield lambda problem=problem: problem
+        yield lambda problem=problem: problem  # type: ignore[misc]
 
 
 def grids() -> Iterator[Callable[[], MemoryPbqp]]:
@@ -126,15 +127,16 @@ def grids() -> Iterator[Callable[[], MemoryPbqp]]:
         problem = MemoryPbqp(
             plain, usage, live_from, live_from + 10, limit, f"grid {side} x {side}"
         )
-        yield lambda problem=problem: problem
+        yield lambda problem=problem: problem  # type: ignore[misc]
 
 
 def unlimited(
     n: int, pairs: list[tuple[int, int]], rng: np.random.Generator, name: str
 ) -> MemoryPbqp:
     """Four options a node, no memory."""
-    none = np.zeros(n)
-    return MemoryPbqp(drawn(n, pairs, rng), np.zeros(4 * n), none, none, 0, name)
+    none = np.zeros(n, dtype=np.int64)
+    nothing = np.zeros(4 * n, dtype=np.int64)
+    return MemoryPbqp(drawn(n, pairs, rng), nothing, none, none, 0, name)
 
 
 def drawn(n: int, pairs: list[tuple[int, int]], rng: np.random.Generator) -> Pbqp:

@@ -69,8 +69,8 @@ def _row(row: dict[str, object]) -> str:
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Spearman's."""
-    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(x)) for x in (a, b))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def main() -> None:

@@ -536,7 +536,7 @@ REFERENCES: dict[str, Any] = {}
 
 
 def _reference(name: str) -> dict[str, list[float]]:
-    return REFERENCES.get(name, {})
+    return dict(REFERENCES.get(name, {}))
 
 
 def _of_snapshot(folder: Path) -> tuple[int, float]:

@@ -136,7 +136,7 @@ def branching(draw: Draw) -> tuple[nn.Module, Tensor]:
                 Residual(*convolved(draw, channels, inner), *convolved(draw, inner, channels))
             )
             continue
-        branches = [
+        branches: list[nn.Module] = [
             nn.Sequential(*convolved(draw, channels, inner), *convolved(draw, inner, inner))
             if draw.of(True, False)
             else nn.Sequential(nn.AvgPool2d(3, 1, 1), *convolved(draw, channels, inner))

@@ -115,7 +115,7 @@ def main() -> None:
     for seed, kind, load in product(range(args.seeds), kinds, args.load or LOADS):
         key = f"{kind} {load:g}, seed {seed}, {args.duration:g} s"
         made = partial(problem, kind, load, seed, args.duration)
-        row = kept.get(key, lambda made=made: numbers(made()))
+        row = kept.get(key, lambda made=made: numbers(made()))  # type: ignore[misc]
         if row is not None:
             found.setdefault((kind, load), []).append(row)
     for (kind, load), seeds in found.items():

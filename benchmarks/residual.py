@@ -34,12 +34,12 @@ from placewright import (
     capture_source,
     compare,
     initial_state,
-    judge,
     load_cluster,
     profile,
     running,
 )
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.judge import judge
 from placewright.operators.measuring import MeasuringRounds
 from placewright.operators.residual import Corrected, MeasuredRun, held_out, measured_run
 from placewright.operators.residual_files import read_runs, write_runs
@@ -156,7 +156,7 @@ def model(name: str) -> tuple[ModelSource, bool]:
 
 def plans(problem: OperatorProblem) -> list[Result]:
     """Every device alone, and the plans of `SPLITTING` that use several and differ."""
-    found = {}
+    found: dict[tuple[int, ...], Result] = {}
     for planner in (*(f"only:{device}" for device in problem.device_names), *SPLITTING):
         result = compare(problem, [planner])
         found.setdefault(tuple(result.plan.placement.tolist()), result)

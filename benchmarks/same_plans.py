@@ -161,7 +161,7 @@ def star(seed: int) -> Any:
         calls=1 + seed % 2,
         contiguous=not latency and seed % 2 == 0,
         is_backward=np.zeros(n, dtype=np.bool_) if latency else late,
-        **({} if latency else {"pipeline": pipeline}),
+        **(dict[str, Any]() if latency else {"pipeline": pipeline}),
     )
 
 

@@ -102,7 +102,7 @@ def one_round(number: int, names: Sequence[str]) -> None:
     """Measure speeds, plan, run, keep."""
     problem = nodes()
     if missing():
-        execute_plans(problem, names, (), number)
+        execute_plans(problem, names, None, number)
         return
     with nodes_up(problem) as up:
         shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
@@ -112,7 +112,7 @@ def one_round(number: int, names: Sequence[str]) -> None:
 
 
 def execute_plans(
-    problem: SampleProblem, names: Sequence[str], workers: NodeWorkers, number: int
+    problem: SampleProblem, names: Sequence[str], workers: NodeWorkers | None, number: int
 ) -> None:
     """Each of `names` on files of its own; results are kept."""
     print(np.round(1e3 * problem.seconds_per_sample, 2), "ms per sample")

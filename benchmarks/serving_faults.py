@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,7 @@ PAUSE_S = 0.2
 """Of a client after a refusal, as its answer asks for at least."""
 
 
-def client(
-    url: str, end_s: float, seed: int, found: Counter[str], right: dict[str, object]
-) -> None:
+def client(url: str, end_s: float, seed: int, found: Counter[str], right: dict[str, Any]) -> None:
     """Send requests until the end; count outcomes."""
     rng = random.Random(seed)
     link = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)

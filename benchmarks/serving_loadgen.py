@@ -94,7 +94,7 @@ def planned(running: Running, args: argparse.Namespace, deadline_s: float) -> fl
         slow = replace(running.dispatcher.service, latency_s=slow_s)
         rate = promised(slow, deadline_s, args.target)
         print(f"after {before:.1f} requests/s: {rate:.1f} at success {args.target:g}", flush=True)
-    return args.share * rate
+    return float(args.share * rate)
 
 
 def client(url: str, rate: float, args: argparse.Namespace) -> None:

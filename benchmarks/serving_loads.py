@@ -46,7 +46,7 @@ def _network(layers: int, channels: int) -> bytes:
     def constant(shape: tuple[int, ...]) -> str:
         value = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
         constants.append(numpy_helper.from_array(value.astype(np.float32), f"w{len(constants)}"))
-        return constants[-1].name
+        return str(constants[-1].name)
 
     value, before = "image", 3
     for k in range(layers):

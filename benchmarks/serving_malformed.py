@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def right() -> dict[str, Any]:
 
 def malformed(rng: random.Random) -> tuple[bytes, dict[str, str]]:
     """A body and headers that are wrong in one of eight ways."""
-    document, headers = right(), {}
+    document, headers = right(), dict[str, str]()
     tensor = document["inputs"][0]
     way = rng.randrange(8)
     if way == 0:
@@ -123,7 +124,7 @@ def made_by_schemathesis(url: str, count: int, seed: int, statuses: Counter[int]
         suppress_health_check=list(HealthCheck),
     )
     @given(strategy)
-    def send(case: schemathesis.Case) -> None:
+    def send(case: Any) -> None:
         answer = case.call()
         statuses[answer.status_code] += 1
         if not 400 <= answer.status_code < 500:
@@ -156,7 +157,7 @@ def main() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["url"]
-        kinds = {
+        kinds: dict[str, tuple[Callable[..., None], int, Any]] = {
             "wrong bodies": (made_by_hand, options.requests * 7 // 10, rng),
             "broken HTTP": (made_of_bytes, options.requests // 10, rng),
             "Schemathesis": (made_by_schemathesis, options.requests // 5, options.seed),

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import socket
 from collections import Counter
@@ -65,11 +66,11 @@ class Replica:
     """A replica of Ray Serve's deployment: the worker program behind the protocol."""
 
     def __init__(self, made: Family, batch: int) -> None:
-        speed = ray.get(ray.get_actor("speeds").take.remote())
+        speed: Any = ray.get(ray.get_actor("speeds").take.remote())
         cluster = Cluster((Device("replica", node="replica", speed=speed),), ())
         (spec,) = worker_specs(cluster, [Host.here()], program=VARIANT_SERVER, pin=False)
-        self.server = VariantServer(Worker(spec))
-        self.family = made
+        self.server: VariantServer = VariantServer(Worker(spec))
+        self.family: Family = made
         for variant in made.variants:
             self.server.load(variant.name, variant.model)
         self.compute.set_max_batch_size(batch)
@@ -153,12 +154,12 @@ def deployed(made: Family, batch: int) -> str:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     holder = ray.remote(Speeds).options(name="speeds", num_cpus=0).remote(list(SERVERS.values()))
-    ray.get(holder.__ray_ready__.remote())
+    ray.get(holder.__ray_ready__.remote())  # type: ignore[union-attr]
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     made_of = serve.deployment(
         num_replicas=len(SERVERS),
         ray_actor_options={"num_cpus": 0.1},
-        **({"max_ongoing_requests": batch} if batch > 5 else {}),
+        max_ongoing_requests=max(batch, 5),
     )(Replica)
     serve.run(made_of.bind(made, batch), route_prefix=PATH)
     return f"http://127.0.0.1:{port}"
@@ -184,7 +185,7 @@ def main() -> None:
         address="local",
         num_cpus=16,
         include_dashboard=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         log_to_driver=False,  # Ray Serve logs every request that it cancels
     )
     url = deployed(made, args.batch)
@@ -213,7 +214,7 @@ def main() -> None:
     print(f"load average after: {os.getloadavg()[0]:.2f}")
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1))
-    serve.shutdown()
+    serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
 
 

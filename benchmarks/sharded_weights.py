@@ -18,6 +18,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDTH, FILES, ROWS = 4096, 6, 8
 MB = 1e6
@@ -30,7 +34,7 @@ def made(layers: int) -> object:
     return nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(WIDTH, WIDTH), nn.GELU())])
 
 
-def example() -> object:
+def example() -> Tensor:
     """The batch."""
     import torch
 
@@ -123,7 +127,8 @@ def eager_difference(folder: Path, layers: int) -> float:
     stored, x = stored_tensors(folder), example()
     with torch.no_grad():
         for layer in range(layers):
-            weight, bias = (stored[f"{2 * layer}.{k}"].read() for k in ("weight", "bias"))
+            weight = stored[f"{2 * layer}.weight"].read()
+            bias = stored[f"{2 * layer}.bias"].read()
             x = torch.nn.functional.gelu(torch.nn.functional.linear(x, weight, bias))
     return float((x - load_file(folder / "answer.safetensors")["y"]).abs().max())
 

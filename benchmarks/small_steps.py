@@ -62,7 +62,7 @@ class Towers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """All branches read the same input."""
-        return self.head(torch.cat([tower(x) for tower in self.towers], 1))
+        return self.head(torch.cat([tower(x) for tower in self.towers], 1))  # type: ignore[no-any-return]
 
 
 class Recurrent(nn.Module):
@@ -75,7 +75,7 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The last output of the sequence."""
         found, _ = self.lstm(x)
-        return self.head(found[:, -1])
+        return self.head(found[:, -1])  # type: ignore[no-any-return]
 
 
 class Unet(nn.Module):
@@ -94,7 +94,7 @@ class Unet(nn.Module):
         """With a skip connection."""
         fine = self.down(x)
         coarse = functional.interpolate(self.mid(functional.max_pool2d(fine, 2)), scale_factor=2)
-        return self.last(self.up(torch.cat([fine, coarse], 1)))
+        return self.last(self.up(torch.cat([fine, coarse], 1)))  # type: ignore[no-any-return]
 
 
 class Logits(nn.Module):
@@ -104,13 +104,15 @@ class Logits(nn.Module):
         super().__init__()
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        sizes = {"vocab_size": 500, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 2}
-        config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        config = GPT2Config(
+            vocab_size=500, n_positions=64, n_embd=64, n_layer=2, n_head=2, bos_token_id=0,
+            eos_token_id=0,
+        )  # fmt: skip
         self.model = GPT2LMHeadModel(config)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Of every position."""
-        return self.model(tokens, use_cache=False).logits
+        return self.model(tokens, use_cache=False).logits  # type: ignore[no-any-return]
 
 
 def convolutions() -> nn.Module:

@@ -106,7 +106,7 @@ def pick(plans: Sequence[dict[str, Any]], key: str) -> float:
     for group in groups.values():
         chosen = min(group, key=lambda step: step[key])["measured"]
         lost.append(chosen / min(step["measured"] for step in group) - 1)
-    return max(lost)
+    return float(max(lost))
 
 
 if __name__ == "__main__":

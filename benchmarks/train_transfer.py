@@ -58,7 +58,7 @@ def main(labels: Path, out: Path) -> None:
     for epoch in range(EPOCHS):
         for x in rng.permutation(len(trained)):
             optimizer.zero_grad()
-            losses(p, trained[x]).sum().backward()
+            losses(p, trained[x]).sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.no_grad():
             price, own = torch.stack([losses(p, g) for g in held_out]).mean(0).tolist()

@@ -44,6 +44,7 @@ from placewright import (
     profile,
 )
 from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.runtime.engines.local import LocalGroup
 from training_models import MODELS, Batches, Lion, model_and_batches
 
 STEPS = 20
@@ -139,7 +140,7 @@ def eager(model: nn.Module, batches: Batches, combination: Combination) -> list[
     for step, (x, y) in enumerate(batches, start=1):
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.autocast is not None):
             loss = LOSS(model(x), y)
-        scaler.scale(loss).backward()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().float())
         if step % recipe.accumulate:
             continue
@@ -183,8 +184,8 @@ class Faults:
     def before(self, step: int, run: AdaptiveRun) -> None:
         """Send what is due."""
         for at in sorted(s for s in self.due if s <= step):
-            if run.session is not None:
-                process = self.victim.choice(run.session.group.processes)
+            if run.session is not None and isinstance(group := run.session.group, LocalGroup):
+                process = self.victim.choice(group.processes)
                 os.kill(process.pid or 0, self.due.pop(at))
                 self.sent += 1
 

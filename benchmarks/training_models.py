@@ -48,7 +48,7 @@ class Conv(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Class scores."""
         x = functional.relu(self.second(functional.relu(self.norm(self.first(x)))))
-        return self.head(self.drop(x.mean((2, 3))))
+        return self.head(self.drop(x.mean((2, 3))))  # type: ignore[no-any-return]
 
 
 class Attention(nn.Module):
@@ -82,7 +82,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Scores of the next token, tokens last."""
-        return self.head(self.cell(self.tokens(x))[0]).transpose(1, 2)
+        return self.head(self.cell(self.tokens(x))[0]).transpose(1, 2)  # type: ignore[no-any-return]
 
 
 MODELS = {"convolutions": Conv, "attention": Attention, "LSTM": Recurrent}

@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -48,7 +49,7 @@ def main(args: argparse.Namespace) -> None:
     kept, rows = KeptRows(args.out, args.minutes), []
     for problem in problems(args.graphs, args.models, args.size):
         key = f"{problem.name}, {problem.n} operators, {args.seconds} s"
-        row = kept.get(key, lambda problem=problem: row_of(problem, args.seconds))
+        row = kept.get(key, partial(row_of, problem, args.seconds))
         if row is None:
             continue
         rows.append(row)
