@@ -99,6 +99,22 @@ def test_many_devices_and_operators_stay_cheap() -> None:
     assert int((np.diff(plan.placement) != 0).sum()) == len(used) - 1
 
 
+def test_work_bounds_how_many_devices_take_part() -> None:
+    """Of 40 asked for, which would make 2^40 subsets; with little work three are left."""
+    m = 40
+    problem = tiny(
+        [[1.0] * m] * 60,
+        [(i, 1.0, [i + 1]) for i in range(59)],
+        latency_s=0.0,
+        resident_bytes=np.ones(60),
+        memory_bytes=np.full(m, 35.0),
+    )
+    assert judge(problem, ChainDp(devices=m)(problem, Context())).feasible
+    few = ChainDp(devices=m, work=1e3)(problem, Context())
+    assert judge(problem, few).feasible
+    assert len(set(few.placement.tolist())) <= 3
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_auto_is_never_above_accelerates_map(training: bool) -> None:
     """On different GPUs and a CPU, where layers have to be shared out; chain-dp has a plan, too."""

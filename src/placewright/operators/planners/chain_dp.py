@@ -49,9 +49,9 @@ class ChainDp:
     Parameters
     ----------
     devices
-        That take part at most.
+        That take part at most; fewer where `work` does not reach for a unit on each.
     work
-        2^m m u^2 at most.
+        2^m m u^2 at most; time and memory grow with it.
     judged
         Subsets whose best cuts are judged, in each round; of those that take equal times one.
     rounds
@@ -121,10 +121,13 @@ class ChainDp:
 
     def _chosen(self, problem: OperatorProblem, chain: Chain) -> IntArray:
         """Devices that take part, in their order."""
-        chosen = fastest_devices(chain, self.devices)
+        count = self.devices
+        while count > 2 and 2.0**count * count**3 > self.work:
+            count -= 1
+        chosen = fastest_devices(chain, count)
         if problem.memory_bytes[chosen].sum() < chain.resident_bytes.sum():
             largest = np.argsort(-problem.memory_bytes, kind="stable")
-            chosen = np.sort(largest[: self.devices])
+            chosen = np.sort(largest[:count])
         return chosen
 
     def _cuts(
