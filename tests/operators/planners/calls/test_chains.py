@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 import pytest
 
-from placewright.operators.planners.calls import chains
+from placewright.operators.planners.calls import lattice
+from placewright.operators.planners.calls.chains import best_chain
 from placewright.operators.planners.calls.graph import call_graph
 from placewright.operators.planners.calls.lattice import line
 from tests.operators.star_instances import star_problem
 
 
-def test_nothing_is_prepared_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lattice of thousands of operators takes seconds: no chain, and nothing proved."""
+@pytest.mark.parametrize("part", ["tails", "_later", "_borders"])
+def test_preparing_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Lattices of thousands of operators or ideals take seconds: no chain, and nothing proved."""
     problem = star_problem(0, operators=6, accelerators=2)
     graph = call_graph(problem, np.zeros(problem.n, dtype=np.bool_))
-    assert math.isfinite(chains.best_chain(graph, line(graph)).value_s)
-    monkeypatch.setattr(chains, "lattice", None)
-    found = chains.best_chain(graph, line(graph), deadline_s=time.perf_counter() - 1.0)
+    assert math.isfinite(best_chain(graph, line(graph)).value_s)
+    begun = getattr(lattice, part)
+
+    def late(*arguments: Any) -> Any:
+        """The deadline passes as the part begins."""
+        return begun(*arguments[:-1], time.perf_counter() - 1.0)
+
+    monkeypatch.setattr(lattice, part, late)
+    found = best_chain(graph, line(graph), deadline_s=time.perf_counter() + 100.0)
     assert (found.value_s, found.bound_s) == (math.inf, 0.0)
     assert found.place.tolist() == [-1] * problem.n

@@ -52,11 +52,13 @@ def best_chain(
     `beam`: labels that go on from each ideal; fewer make it a heuristic.
     `deadline_s`: ``time.perf_counter()`` value at which what is open becomes the bound.
     """
-    if graph.blocks and time.perf_counter() > deadline_s:
-        # The lattice alone takes seconds where operators are thousands.
+    try:
+        # The lattice alone takes seconds where ideals or operators are thousands.
+        g = lattice(graph, sets, deadline_s if graph.blocks else math.inf)
+    except TimeoutError:
         nowhere = np.full(graph.problem.n, -1)
         return Chain(nowhere, nowhere, math.inf, 0.0)
-    g, machines = lattice(graph, sets), _machines(graph)
+    machines = _machines(graph)
     pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))
     last = len(sets) - 1
     # Ideals by size: all labels of x are there before it is extended.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -118,8 +120,11 @@ def _bits(value: int) -> list[int]:
     return found
 
 
-def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
-    """The kernel's arrays of the ideals `sets`, by size."""
+def lattice(graph: CallGraph, sets: Sequence[int], deadline_s: float = math.inf) -> Lattice:
+    """The kernel's arrays of the ideals `sets`, by size.
+
+    Raises `TimeoutError`: ``time.perf_counter()`` has passed `deadline_s`.
+    """
     member = _members(sets, graph.blocks)
     tensor_block = graph.block[graph.problem.tensor_producer]
     reader_offsets, reader = _readers(graph)
@@ -134,7 +139,7 @@ def lattice(graph: CallGraph, sets: Sequence[int]) -> Lattice:
         member @ graph.resident_bytes,
         front_offsets,
         front,
-        *_borders(graph, member, front_offsets, front),
+        *_borders(graph, member, front_offsets, front, deadline_s),
         tensor_block,
         graph.problem.tensor_bytes,
         reader_offsets,
@@ -175,12 +180,13 @@ def _crossing(
     return made & read_outside
 
 
-def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
+def _later(graph: CallGraph, tensors: IntArray, deadline_s: float) -> BoolArray:
     """Shape (t, n): whether an operator waits for a tensor (only the rows of `tensors`)."""
     p, t = graph.problem, graph.problem.topology
     # Reachability, readers before producers.
     below = np.eye(p.n, dtype=np.bool_)
     for i in t.order[::-1].tolist():
+        _look_at_the_clock(deadline_s)
         for k in t.made_by(i).tolist():
             readers = p.readers(k)
             below[i] |= below[readers].any(axis=0)
@@ -192,15 +198,20 @@ def _later(graph: CallGraph, tensors: IntArray) -> BoolArray:
 
 
 def _borders(
-    graph: CallGraph, member: BoolArray, front_offsets: IntArray, front: IntArray
+    graph: CallGraph,
+    member: BoolArray,
+    front_offsets: IntArray,
+    front: IntArray,
+    deadline_s: float,
 ) -> tuple[FloatArray, IntArray, BoolArray]:
     """`tail_s`, `later_offsets` and `later` of the lattice."""
     tensor, reader = graph.uses()
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
-    tail, waits = tails(graph), _later(graph, np.unique(front))
+    tail, waits = tails(graph, deadline_s), _later(graph, np.unique(front), deadline_s)
     tail_s, later = np.zeros((len(front), tail.shape[1])), []
     for x, inside in enumerate(member):
+        _look_at_the_clock(deadline_s)
         on = front[front_offsets[x] : front_offsets[x + 1]]
         left = [uses[k][~inside[graph.block[uses[k]]]] for k in on.tolist()]
         tail_s[front_offsets[x] : front_offsets[x + 1]] = [
@@ -235,13 +246,20 @@ def _operators(graph: CallGraph) -> tuple[IntArray, IntArray]:
     return np.searchsorted(graph.block[order][by], np.arange(graph.blocks + 1)), order[by]
 
 
-def tails(graph: CallGraph) -> FloatArray:
+def _look_at_the_clock(deadline_s: float) -> None:
+    if time.perf_counter() > deadline_s:
+        raise TimeoutError
+
+
+def tails(graph: CallGraph, deadline_s: float) -> FloatArray:
     """Shape (n, k + 1): entry [i, r] with the memory of r accelerators (the largest) left.
 
     A path takes at least the sum of its operators' times where each is fastest. With little memory
     left not all can be there: those that are faster on an accelerator than on a CPU, and that have
     bytes, must share it. Choosing which is a knapsack, and its relaxation to fractions (most time
     saved per byte first) a bound. Without any memory, what has bytes runs on a CPU.
+
+    Raises `TimeoutError`: ``time.perf_counter()`` has passed `deadline_s`.
     """
     p, t = graph.problem, graph.problem.topology
     cost = np.where(p.allowed(), p.compute_s, np.inf)
@@ -254,6 +272,7 @@ def tails(graph: CallGraph) -> FloatArray:
     uses = np.bincount(follows[follows >= 0], minlength=p.n)
     paths: dict[int, IntArray] = {-1: np.zeros(0, dtype=np.int64)}
     for i in t.order[::-1].tolist():
+        _look_at_the_clock(deadline_s)
         if graph.block[i] < 0:
             continue
         after = int(follows[i])
