@@ -187,6 +187,21 @@ def test_wrong_requests(
     assert infer(running, body())[0] == 200
 
 
+def test_values_that_json_cannot_say_are_refused_and_served_as_bytes(running: Running) -> None:
+    """Twice 3e38 is infinite in float32, or no number after further sums."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [3e38] * 4}
+    request: dict[str, Any] = {"inputs": [tensor], "parameters": {"deadline_ms": 5000}}
+    status, _, answer = infer(running, json.dumps(request).encode())
+    assert (status, answer["code"]) == (422, "not-finite")
+    assert "binary_data" in answer["error"]
+    request["outputs"] = [{"name": "y", "parameters": {"binary_data": True}}]
+    status, headers, answer = infer(running, json.dumps(request).encode())
+    assert status == 200
+    values = np.frombuffer(answer[int(headers["inference-header-content-length"]) :], "<f4")
+    assert len(values) == 4
+    assert not np.isfinite(values).any()
+
+
 def test_the_servers_pages(running: Running) -> None:
     """Metrics, numbers, schema and the live page are there."""
     infer(running, body())

@@ -200,10 +200,10 @@ class Application:
             needs = request.needs
             rows = self.dispatcher.submit(position, request.inputs, needs, arrival_s)
             await self._served(rows)
+            reply = answered(family, request, rows)
         except Refusal as refusal:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
-        reply = answered(family, request, rows)
         now_s = time.monotonic()
         last = max((row.done.result() for row in rows), key=lambda served: served.end_s)
         self.dispatcher.replied(now_s - last.end_s)

@@ -129,6 +129,7 @@ def write_answer(
 
     `head`: everything but ``outputs``.
     `values`: one array per output of the family.
+    Raises `Refusal`: 422: values that are asked for in JSON and that JSON has no word for.
     """
     found = {spec.name: (spec, value) for spec, value in zip(specs, values, strict=True)}
     entries, binary = [], []
@@ -144,6 +145,13 @@ def write_answer(
             entry["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
         else:
+            if not np.isfinite(value).all():
+                raise Refusal(
+                    422,
+                    f"output {name!r} has NaN or infinite values, which JSON cannot say: ask for "
+                    "binary_data",
+                    code="not-finite",
+                )
             entry["data"] = value.reshape(-1).tolist()
         entries.append(entry)
     text = json.dumps(head | {"outputs": entries}, separators=(",", ":")).encode()

@@ -60,7 +60,10 @@ def _reason(error: PlacewrightError) -> str:
 
 
 def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -> Reply:
-    """The answer of rows that were all served; the last one counts for times."""
+    """The answer of rows that were all served; the last one counts for times.
+
+    Raises `Refusal`: 422: an output is asked for in JSON, which cannot say its values.
+    """
     served = [row.done.result() for row in rows]
     last = max(served, key=lambda each: each.end_s)
     head: dict[str, Any] = {"model_name": family.name, "model_version": VERSION}
