@@ -215,7 +215,8 @@ class LayerProblem:
     micro_batches
         The only number of micro-batches, 0 if that is free.
     zero_stages, recompute
-        What plans may use: ZeRO stages, and whether activations may be computed again.
+        What planners choose among: ZeRO stages, and whether activations may be computed again.
+        The planner `sharded`, which ``auto`` tries too, is ZeRO 3 whatever is listed.
     refusals
         Strategies that layers cannot have.
     variants
