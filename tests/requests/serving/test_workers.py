@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -13,9 +14,11 @@ from placewright.requests.serving.workers import LocalProcess
 def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     """The thread goes on starting it: only then it can be ended."""
     happened: list[str] = []
+    begun = threading.Event()
 
     class Group:
         def launch(self) -> None:
+            begun.set()
             time.sleep(0.1)
             happened.append("launched")
 
@@ -30,7 +33,7 @@ def test_a_start_that_is_cancelled_leaves_no_process() -> None:
         process = LocalProcess("a", 1.0, lambda reason: None)
         process._engine = Engine()  # type: ignore[assignment]
         starting = asyncio.create_task(process.start({}))
-        await asyncio.sleep(0.02)
+        await asyncio.to_thread(begun.wait)  # the thread may have others to end before
         starting.cancel()
         await asyncio.wait([starting])
 
