@@ -61,13 +61,14 @@ def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) 
         assert run.adaptation is not None
         assert run.adaptation.online.knows_usual  # from its first calm steps
         run.session.disturb([8.0, 2.0])
-        while run.done < 80 and run.timeline.count(Kind.MIGRATE) == 0:
+        before = run.timeline.count(Kind.MIGRATE)  # on a busy machine not always none
+        while run.done < 150 and work_on(1, job, run) < 0.5:
             run.step()
-        assert run.timeline.count(Kind.MIGRATE) == 1
+        assert run.timeline.count(Kind.MIGRATE) > before
         assert work_on(1, job, run) > 0.5
         run.adaptation._switch(OperatorPlan(np.ones(job.problem.n, dtype=np.int64)), 0.0)
         run.session.disturb([1.0, 2.0])
-        while run.done < 230 and work_on(0, job, run) < 0.5:
+        while run.done < 300 and work_on(0, job, run) < 0.5:
             run.step()
         assert work_on(0, job, run) > 0.5
         steps, state = run.done, run.state()
