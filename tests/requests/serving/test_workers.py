@@ -33,7 +33,7 @@ def test_a_start_that_is_cancelled_leaves_no_process() -> None:
         process = LocalProcess("a", 1.0, lambda reason: None)
         process._engine = Engine()  # type: ignore[assignment]
         starting = asyncio.create_task(process.start({}))
-        await asyncio.to_thread(begun.wait)  # the thread may have others to end before
+        await asyncio.to_thread(begun.wait, 60)  # the thread may have others to end before
         starting.cancel()
         await asyncio.wait([starting])
 
