@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,11 @@ def call(
     running: Running, method: str, path: str, data: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of one request on a connection of its own."""
-    connection = http.client.HTTPConnection(running.url[7:], timeout=60)
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection.request(method, path, data, names)
-    answer = connection.getresponse()
-    found = answer.read()
-    connection.close()
+    with closing(http.client.HTTPConnection(running.url[7:], timeout=60)) as connection:
+        connection.request(method, path, data, names)
+        answer = connection.getresponse()
+        found = answer.read()
     kind = answer.headers.get_content_type()
     decoded = json.loads(found) if kind == "application/json" else found
     return answer.status, {k.lower(): v for k, v in answer.headers.items()}, decoded

@@ -204,11 +204,15 @@ class _Client:
     def _send(self, k: int, due_s: float) -> None:
         try:
             answer = self._unused() or self._connected()
-            answer.request, answer.size = k, 0
-            answer.data.clear()
-            answer.link.sendall(self.heads[k] + self.payloads[int(self.schedule.payload[k])])
         except OSError:
             return  # no answer: status 0
+        answer.request, answer.size = k, 0
+        answer.data.clear()
+        try:
+            answer.link.sendall(self.heads[k] + self.payloads[int(self.schedule.payload[k])])
+        except OSError:
+            answer.link.close()
+            return
         self.sent_s[k] = time.monotonic() - due_s
         self.busy[answer.fileno()] = answer
 
