@@ -56,8 +56,9 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
     kinds = [event.kind for event in timeline.events]
     assert Kind.MIGRATE in kinds[: kinds.index(Kind.FAULT)]
     assert Kind.RECOVER in kinds[kinds.index(Kind.FAULT) :]
-    drift = next(e for e in timeline.events if e.kind is Kind.DRIFT and "b:" in e.text)
-    assert drift.numbers["now_s"] > 3 * drift.numbers["before_s"]
+    drifts = [e.numbers for e in timeline.events if e.kind is Kind.DRIFT and "b:" in e.text]
+    # A busy machine may have slowed it a little before.
+    assert any(drift["now_s"] > 3 * drift["before_s"] for drift in drifts)
     assert trainer.plan.workers == (0,)
 
 
