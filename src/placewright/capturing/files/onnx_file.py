@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from placewright.capturing.files.external_data import check_external_data
 from placewright.capturing.files.model_file import distinct_names
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 
@@ -18,8 +19,8 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
 
     `batch`: takes the place of a first dimension that the file leaves open.
 
-    Raises `InputError`: the file is missing or damaged, a file with its weights is missing, or it
-    needs `batch`.
+    Raises `InputError`: the file is missing or damaged, a file with its weights is missing or not
+    in its folder, or it needs `batch`.
     Raises `UnsupportedError`: dynamic shapes, control flow, or a value whose shape cannot be
     inferred.
     Raises `MissingDependencyError`: the package ``onnx`` is not installed.
@@ -27,10 +28,9 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
     if importlib.util.find_spec("onnx") is None:
         raise MissingDependencyError("onnx", extra="onnx", purpose=f"reading {path}")
     import onnx
-    from onnx.external_data_helper import load_external_data_for_model
 
-    model = _parsed(path)
-    _check_external(model, path)
+    model = parsed_onnx(path)
+    check_external_data(model, path)
     if model.functions:
         import onnx.inliner
 
@@ -51,12 +51,16 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
             hint="export the model again; `onnx.checker.check_model` says more",
         ) from error
     model = _with_static_outputs(inferred, path)
-    load_external_data_for_model(model, str(path.parent))
+    _load_external(model, path)
     _constants_to_initializers(model.graph)
     return model
 
 
-def _parsed(path: Path) -> Any:
+def parsed_onnx(path: Path) -> Any:
+    """The ``onnx.ModelProto`` as it is in the file, without its external data.
+
+    Raises `InputError`: the file is missing, cannot be read, or is no model.
+    """
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -86,30 +90,20 @@ def _damaged(path: Path, why: str) -> InputError:
     )
 
 
-def _check_external(model: Any, path: Path) -> None:
-    """Every file with weights is there, inside the model's folder, and long enough."""
-    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+def _load_external(model: Any, path: Path) -> None:
+    """Take weights into the model; onnx has checks of its own, and refuses links."""
+    from onnx.checker import ValidationError
+    from onnx.external_data_helper import load_external_data_for_model
 
-    folder = path.resolve().parent
-    for tensor in filter(uses_external_data, model.graph.initializer):
-        info = ExternalDataInfo(tensor)
-        file = (folder / info.location).resolve()
-        if not file.is_relative_to(folder):
-            raise InputError(
-                f"the weight {tensor.name!r} is in a file outside the model's folder",
-                where=str(path),
-                by=info.location,
-                hint="move the weights beside the model and save it again",
-            )
-        needed = int(info.offset or 0) + int(info.length or 0)
-        size = file.stat().st_size if file.is_file() else -1
-        if size < needed or size < 0:
-            raise InputError(
-                f"the file with the weight {tensor.name!r} is missing or too short",
-                where=f"{path}: {info.location}",
-                by="missing" if size < 0 else f"{size} bytes of {needed}",
-                hint="put the file with the external data beside the model",
-            )
+    try:
+        load_external_data_for_model(model, str(path.parent))
+    except (ValidationError, OSError, ValueError) as error:
+        raise InputError(
+            "a file with its weights cannot be read",
+            where=str(path),
+            by=_last_line(error),
+            hint="put the file itself, no link to it, beside the model",
+        ) from error
 
 
 def _refuse_control_flow(nodes: Iterable[Any], path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.capturing.files.external_data import beside, check_external_data
 from placewright.capturing.files.formulas import flops
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
@@ -74,6 +75,8 @@ def _read(path: Path) -> Any:
 
     if not path.is_file():
         raise InputError("no such file", where=str(path), hint="give the path of ir.xml")
+    if path.suffix == ".onnx":
+        _check_onnx(path)
     weights = path.with_suffix(".bin")
     if path.suffix == ".xml" and b"<net" not in path.read_bytes()[:4096]:
         raise InputError(
@@ -88,6 +91,13 @@ def _read(path: Path) -> Any:
             where=str(weights),
             hint="put the .bin file of the IR beside its .xml",
         )
+    if path.suffix == ".xml" and beside(path, weights.name) is None:
+        raise InputError(
+            "the file with its weights is a link that leads outside the model's folder",
+            where=str(weights),
+            by=str(weights.resolve()),
+            hint="put the .bin file itself beside its .xml",
+        )
     try:
         return ov.Core().read_model(str(path))
     except RuntimeError as error:
@@ -97,6 +107,15 @@ def _read(path: Path) -> Any:
             by=reason(error),
             hint="convert or download it again",
         ) from error
+
+
+def _check_onnx(path: Path) -> None:
+    """OpenVINO would read external data from wherever the file names it."""
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", extra="openvino", purpose=f"checking {path}")
+    from placewright.capturing.files.onnx_file import parsed_onnx
+
+    check_external_data(parsed_onnx(path), path)
 
 
 def _converted(made: Any, source: str) -> Any:

@@ -1,0 +1,112 @@
+"""External data: weights in files of their own, which a model may only name beside itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from placewright.errors import InputError, MissingDependencyError
+
+_IN_MEMORY = "_ORT_MEM_ADDR_"
+"""In a location it makes ONNX Runtime and OpenVINO read memory of the process at the offset."""
+
+
+def external_tensors(model: Any) -> Iterator[Any]:
+    """Every tensor of an ``onnx.ModelProto`` whose bytes are in another file.
+
+    Initializers, and tensors in attributes, sparse tensors, branches, functions and training
+    graphs: a runtime reads them all.
+    """
+    from onnx import TensorProto
+
+    waiting = [model]
+    while waiting:
+        message = waiting.pop()
+        if isinstance(message, TensorProto):
+            if message.data_location == TensorProto.EXTERNAL:
+                yield message
+            continue
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                repeated = not hasattr(value, "ListFields")
+                waiting += list(value) if repeated else [value]
+
+
+def check_external_data(model: Any, path: Path) -> None:
+    """Check that all external data of the model in `path` is in its folder and complete.
+
+    `model`: an ``onnx.ModelProto``.
+    Raises `InputError`: data outside the folder (``../``, an absolute path, a link), no regular
+    file, too short, or an unreadable description; names the tensor.
+    """
+    from onnx.external_data_helper import ExternalDataInfo
+
+    for tensor in external_tensors(model):
+        try:
+            info = ExternalDataInfo(tensor)
+        except ValueError as error:
+            raise _refused(tensor, "has external data that is not described", path, error) from None
+        file = beside(path, info.location)
+        if file is None or _IN_MEMORY in info.location:
+            what = "is in a file outside the model's folder"
+            raise _refused(tensor, what, path, info.location)
+        needed = int(info.offset or 0) + int(info.length or 0)
+        size = file.stat().st_size if file.is_file() else -1
+        if size < needed or size < 0:
+            raise InputError(
+                f"the file with the weight {tensor.name!r} is missing or too short",
+                where=f"{path}: {info.location}",
+                by="missing" if size < 0 else f"{size} bytes of {needed}",
+                hint="put the file with the external data beside the model",
+            )
+
+
+def refuse_external_data(model: bytes, where: str) -> None:
+    """Raise `InputError` if an ONNX model that arrived as bytes names files of this machine.
+
+    ONNX Runtime would read them, from the current folder on. `where`: the model, for the message.
+    Bytes that are no ONNX model at all are left for the runtime to refuse.
+    Raises `MissingDependencyError`: the package ``onnx`` is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", extra="onnx", purpose=f"reading {where}")
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        parsed = onnx.ModelProto.FromString(model)
+    except DecodeError:
+        return
+    for tensor in external_tensors(parsed):
+        places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+        raise InputError(
+            f"the weight {tensor.name!r:.100} is in another file, and the model came without any",
+            where=where,
+            by=f"{', '.join(places)!r:.100}",
+            hint="save the model with its weights inside: onnx.save(model, path)",
+        )
+
+
+def beside(path: Path, name: str) -> Path | None:
+    """The file `name` in the folder of the model `path`, every link followed.
+
+    ``None`` where it is elsewhere. A model that is itself a link, as in a cache of downloads, may
+    have its weights in the folder that it leads to.
+    """
+    try:
+        file = (path.parent / name).resolve()
+        folders = path.parent.resolve(), path.resolve().parent
+    except (OSError, ValueError):  # a loop of links, a NUL
+        return None
+    return file if any(file.is_relative_to(folder) for folder in folders) else None
+
+
+def _refused(tensor: Any, what: str, path: Path, by: object) -> InputError:
+    return InputError(
+        f"the weight {tensor.name!r:.100} {what}",
+        where=str(path),
+        by=str(by)[:200],
+        hint="move the weights beside the model and save it again",
+    )
