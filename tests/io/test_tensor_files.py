@@ -100,3 +100,65 @@ def test_a_truncated_or_absent_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder" / INDEX).write_text("{}")
     with pytest.raises(InputError, match="is no index"):
         stored_tensors(tmp_path / "folder")
+
+
+def file_of(entries: object, data: bytes) -> bytes:
+    """A safetensors file with any header."""
+    header = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def entry(start: object, stop: object, shape: object = (4,)) -> dict[str, object]:
+    """A tensor of bytes in a header."""
+    return {"dtype": "U8", "shape": shape, "data_offsets": [start, stop]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_of({"a": entry(0, 4), "b": entry(2, 6)}, b"x" * 6),
+        file_of({"a": entry(0, 4), "b": entry(0, 4)}, b"x" * 4),
+        file_of({"a": entry(4, 8)}, b"x" * 8),
+        file_of({"a": entry(0, 4)}, b"x" * 5),
+        file_of({"a": entry(-4, 0)}, b"x" * 4),
+        file_of({"a": entry(0, 4, [-2, -2])}, b"x" * 4),
+        file_of({"a": entry(0, 4, [4.0])}, b"x" * 4),
+        file_of({"a": entry("0", 4)}, b"x" * 4),
+        file_of({"a": entry(0, 0, [0, 10**30])}, b""),
+        file_of(b'{"a":' * 50_000, b""),
+        file_of({"a": {"dtype": [], "shape": [], "data_offsets": [0, 0]}}, b""),
+        (1 << 62).to_bytes(8, "little") + b"{}",
+    ],
+)
+def test_hostile_headers_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Overlaps, holes, negative and huge numbers, nesting: as the safetensors library refuses."""
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="is no safetensors file"):
+        stored_tensors(path)
+
+
+@pytest.mark.parametrize("name", ["../a.safetensors", "b/../../a.safetensors", "/etc/passwd", ""])
+def test_an_index_names_files_of_its_folder(tmp_path: Path, name: str) -> None:
+    """Others are refused before they are opened."""
+    (tmp_path / "in").mkdir()
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(1)})
+    (tmp_path / "in" / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(InputError, match="outside its folder"):
+        stored_tensors(tmp_path / "in")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"weight_map": {"a": 3}}', '{"weight_map": []}'])
+def test_an_index_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    """Nested without end, too."""
+    (tmp_path / INDEX).write_text(text)
+    with pytest.raises(InputError, match="is no index"):
+        stored_tensors(tmp_path)
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    """Which of them was meant is not known."""
+    for name in "ab":
+        write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.ones(1)})
+    with pytest.raises(InputError, match="'x' is in two files"):
+        stored_tensors(tmp_path)

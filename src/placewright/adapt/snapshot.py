@@ -26,6 +26,7 @@ from safetensors.torch import load_file
 
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
+from placewright.io.stored import to_disk
 
 SCHEMA_VERSION = 1
 NOTE = "snapshot.json"
@@ -119,12 +120,12 @@ class SnapshotFolder:
         # Contents before names: after a power failure a renamed folder must not hold empty files.
         # The folder's own entry is forced to the disk behind the rename.
         for file in (*files, folder / NOTE, folder):
-            _to_disk(file)
+            to_disk(file)
         target = self.path / f"step-{step:08d}"
         if target.exists():
             shutil.rmtree(target)
         folder.rename(target)
-        _to_disk(self.path)
+        to_disk(self.path)
         for other in self.whole():
             if _number(other) > step:  # damaged, as `latest` has passed over it: none to be kept
                 shutil.rmtree(other)
@@ -234,11 +235,3 @@ def _plain_names(note: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "blake2b").hexdigest()
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +19,21 @@ from torch import Tensor, nn
 
 from placewright.capturing.state import aliases
 from placewright.errors import InputError, RunError
-from placewright.io.tensor_files import INDEX, AnyTensor, StoredTensor, size_of, write_tensors
+from placewright.io.stored import to_disk
+from placewright.io.tensor_files import (
+    GENERATION,
+    INDEX,
+    WHOLE,
+    AnyTensor,
+    StoredFileError,
+    StoredTensor,
+    read_index,
+    size_of,
+    write_tensors,
+)
 
 if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
-
-WHOLE = "model.safetensors"
-"""All weights, where one file is enough."""
 
 MOST_BYTES = 5_000_000_000
 """Of one file; a larger tensor has a file of its own."""
@@ -58,51 +72,174 @@ def current_weights(workload: Workload, changed: Mapping[str, Tensor]) -> dict[s
 
 
 def own_tensor(weight: AnyTensor) -> Tensor:
-    """A tensor that shares no memory with the model."""
-    return weight.read() if isinstance(weight, StoredTensor) else weight.clone()
+    """A tensor that shares no memory with the model.
+
+    Raises `InputError`: its file is gone, or has changed.
+    """
+    if not isinstance(weight, StoredTensor):
+        return weight.clone()
+    try:
+        return weight.read()
+    except OSError as error:
+        raise _gone(error) from error
+
+
+def _gone(error: OSError) -> InputError:
+    return InputError(
+        f"the weights cannot be read: {error.strerror or error}",
+        where=str(error.filename or "files of weights"),
+        hint="place the model again, with the weights that are there now",
+    )
+
+
+LOCK = ".saving"
+"""Held while a folder is saved to, and removed then; its snapshots may be written meanwhile."""
+
+
+@contextmanager
+def only_saver(folder: Path) -> Iterator[None]:
+    """Make a folder and hold its lock, so that no two saves mix their files.
+
+    Where the file system has no locks (NFS) nothing is held.
+
+    Raises `InputError`: another save holds it.
+    Raises `RunError`: the folder does not take a file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = _lock(folder / LOCK)
+    except BlockingIOError:
+        raise InputError(
+            "another save into this folder is under way",
+            where=str(folder),
+            hint="wait until it has ended, or save into another folder",
+        ) from None
+    except OSError as error:
+        raise _no_room(error, folder) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """A handle on a locked file; a `BlockingIOError` where another process has it."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it between the opening and the lock.
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except BlockingIOError:
+            os.close(handle)
+            raise
+        except OSError:
+            return handle
+        os.close(handle)
 
 
 def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: Path) -> None:
     """Write safetensors files, with an index where they are several, and the configuration.
 
+    Whoever reads the folder, at any moment and after a kill or a power failure, finds the weights
+    that were there or these: all files have new names, one rename makes them the folder's, and
+    only then the old ones are removed. The caller holds the folder by `only_saver`.
+
     A tied weight is written under the first of its names. Weights in files are copied from file to
     file: this process holds none of them.
 
-    Raises `InputError`: the folder is the one that the weights are read from.
-    Raises `RunError`: the disk does not take them; files of that name that were there before are
-    left.
+    Raises `InputError`: the folder is the one that the weights are read from, or they are gone.
+    Raises `RunError`: the disk does not take them; what was there before is left.
     """
     _check_apart(weights, folder)
     tied = {name for names in aliases(workload.source).values() for name in names[1:]}
     shards = _shards({name: value for name, value in weights.items() if name not in tied})
-    names = [_file_name(k, len(shards)) for k in range(len(shards))]
+    generation = secrets.token_hex(4)
+    names = [_file_name(k, len(shards), generation) for k in range(len(shards))]
+    # In the order in which they are renamed; the last one, the index if there is one, counts.
+    drafts = {name: folder / f".{name}.{generation}.new" for name in names}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, shard in zip(names, shards, strict=True):
-            # All are written before one is renamed: a full disk leaves what was there.
-            write_tensors(folder / f"{name}.new", shard)
-        for name in names:
-            (folder / f"{name}.new").replace(folder / name)
-        # Of an earlier save, in one file or several: readers look for these names first.
-        for name in {WHOLE, INDEX}.difference(names):
-            (folder / name).unlink(missing_ok=True)
+            write_tensors(drafts[name], shard, generation)
         if len(shards) > 1:
+            drafts[INDEX] = folder / f".{INDEX}.{generation}.new"
             where = {key: n for n, s in zip(names, shards, strict=True) for key in s}
             total = sum(size_of(value) for shard in shards for value in shard.values())
-            index = {"metadata": {"total_size": total}, "weight_map": where}
-            (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+            metadata = {"total_size": total, GENERATION: generation}
+            text = json.dumps({"metadata": metadata, "weight_map": where}, indent=1)
+            drafts[INDEX].write_text(text, encoding="utf-8")
+        # Contents before names, and all names before the one that counts.
+        for draft in drafts.values():
+            to_disk(draft)
+        before, last = _indexed_files(folder), list(drafts)[-1]
+        for name, draft in drafts.items():
+            if name == last:
+                to_disk(folder)
+            draft.replace(folder / name)
+        to_disk(folder)
     except OSError as error:
-        for name in names:
-            (folder / f"{name}.new").unlink(missing_ok=True)
-        raise RunError(
-            f"the weights cannot be written: {error.strerror or error}",
-            where=str(folder),
-            by=f"{sum(map(size_of, weights.values())) / 1e6:.0f} MB",
-            hint="free space there, or give another folder",
-        ) from error
-    config: Any = getattr(workload.source.model, "config", None)
-    if hasattr(config, "save_pretrained"):
-        config.save_pretrained(str(folder))
+        with suppress(OSError):
+            _remove_others(folder, _indexed_files(folder), set())
+        if isinstance(error, StoredFileError):
+            raise _gone(error) from error
+        raise _no_room(error, folder, sum(map(size_of, weights.values()))) from error
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+    _save_config(getattr(workload.source.model, "config", None), folder, generation)
+    with suppress(OSError):  # what cannot be removed is not read
+        # First the name that readers may take instead of the new one.
+        (folder / (INDEX if last == WHOLE else WHOLE)).unlink(missing_ok=True)
+        _remove_others(folder, set(names), before)
+
+
+def _no_room(error: OSError, folder: Path, size: int = 0) -> RunError:
+    return RunError(
+        f"the weights cannot be written: {error.strerror or error}",
+        where=str(folder),
+        by=f"{size / 1e6:.0f} MB" if size else "",
+        hint="free space there, or give another folder",
+    )
+
+
+_OURS = re.compile(
+    r"model-[0-9a-f]{8}-\d{5}-of-\d{5}\.safetensors|\.model.*\.safetensors.*\.[0-9a-f]{8}\.new"
+)
+"""Names of shards and of drafts, which no reader looks for without an index."""
+
+
+def _remove_others(folder: Path, kept: set[str], more: set[str]) -> None:
+    """Remove shards of other saves, those that were killed too, and `more` files."""
+    for file in folder.iterdir():
+        if file.name not in kept and (file.name in more or _OURS.fullmatch(file.name)):
+            file.unlink()
+
+
+def _indexed_files(folder: Path) -> set[str]:
+    """What the index names that is in the folder now."""
+    try:
+        return set(read_index(folder / INDEX).files.values())
+    except InputError:
+        return set()
+
+
+def _save_config(config: Any, folder: Path, generation: str) -> None:
+    """Write the configuration of a model that has one, each of its files at once."""
+    if not hasattr(config, "save_pretrained"):
+        return
+    draft = folder / f".config.{generation}.new"
+    try:
+        draft.mkdir()
+        config.save_pretrained(str(draft))
+        for file in draft.iterdir():
+            file.replace(folder / file.name)
+    except OSError as error:
+        raise _no_room(error, folder) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _check_apart(weights: Mapping[str, AnyTensor], folder: Path) -> None:
@@ -128,8 +265,10 @@ def _shards(weights: Mapping[str, AnyTensor]) -> list[dict[str, AnyTensor]]:
     return shards
 
 
-def _file_name(k: int, count: int) -> str:
-    return WHOLE if count == 1 else f"model-{k + 1:05d}-of-{count:05d}.safetensors"
+def _file_name(k: int, count: int, generation: str) -> str:
+    # Transformers, which goes by the index, removes files of such names when it saves there.
+    numbered = f"model-{generation}-{k + 1:05d}-of-{count:05d}.safetensors"
+    return WHOLE if count == 1 else numbered
 
 
 def plain_module(model: nn.Module, weights: Mapping[str, AnyTensor]) -> nn.Module:
@@ -140,7 +279,7 @@ def plain_module(model: nn.Module, weights: Mapping[str, AnyTensor]) -> nn.Modul
         for name, own in made.state_dict(keep_vars=True).items():
             if name in weights:
                 given = weights[name]
-                own.copy_(given.read() if isinstance(given, StoredTensor) else given)
+                own.copy_(own_tensor(given) if isinstance(given, StoredTensor) else given)
     return made
 
 

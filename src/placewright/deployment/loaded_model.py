@@ -86,9 +86,12 @@ class LoadedModel:
             yield session
 
     def follow_weights(self) -> None:
-        """Let the workers start again from the model's weights, where these have changed."""
+        """Let the workers start again from the model's weights, where these have changed.
+
+        Those in files are looked at before workers start: others may have been saved meanwhile.
+        """
         self._workers.refuse_while_streaming()  # whose samples have the weights from before
-        changed = self.workload.refreshed()
+        changed = self.workload.refreshed(files=self._workers.up is None)
         if changed is not self.workload:
             self.workload = changed
             self._workers.dismiss()
@@ -102,8 +105,11 @@ class LoadedModel:
         run.save_state(Path(folder.name))
         inputs = self.workload.graph.program.inputs
         lasting = {item.name for item in inputs if item.role in ("parameter", "buffer")}
-        learned = {n: t for n, t in stored_tensors(folder.name).items() if n in lasting}
-        self.workload = replace(self.workload, state={**self.workload.values, **learned})
+        # File by file: a buffer that several devices keep is in several.
+        files = sorted(Path(folder.name).glob("*.safetensors"))
+        learned = {n: t for f in files for n, t in stored_tensors(f).items() if n in lasting}
+        state = {**self.workload.values, **learned}
+        self.workload = replace(self.workload, state=state, files=None)
         self._trained = folder  # the files stay while they are needed
         self._workers.dismiss()
 
@@ -111,6 +117,8 @@ class LoadedModel:
         """Parameters and persistent buffers as they are now, by name in the model."""
         from placewright.deployment.export import current_weights
 
+        if self._workers.up is None:
+            self.workload = self.workload.refreshed(files=True)
         program, changed = self.workload.graph.program, {}
         session = self._loaded[0] if self._loaded is not None else None
         live = session is not None and self._loaded == (self._workers.up, session.loads)

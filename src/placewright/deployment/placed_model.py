@@ -447,7 +447,8 @@ class PlacedModel:
         """Write weights as safetensors files, the plan, and the model's ``config`` if it has one.
 
         ``place(model, x, cluster, weights=FOLDER, plan=FOLDER/plan.json)`` takes them up, and for
-        a model of transformers so does ``from_pretrained(FOLDER)``.
+        a model of transformers so does ``from_pretrained(FOLDER)``. A save over an earlier one that
+        is killed leaves the earlier weights or the new ones, complete.
 
         Returns
         -------
@@ -455,14 +456,18 @@ class PlacedModel:
 
         Raises
         ------
+        InputError
+            Another save into the folder is under way, or the workers read their weights from it.
         RunError
             The disk does not take them.
         """
-        from placewright.deployment.export import save_weights
+        from placewright.deployment.export import only_saver, save_weights
 
-        save_weights(self.workload, self._model.weights(), Path(folder))
-        self.save(Path(folder) / "plan.json")
-        return Path(folder)
+        path = Path(folder)
+        with only_saver(path):
+            save_weights(self.workload, self._model.weights(), path)
+            self.save(path / "plan.json")
+        return path
 
     def to_module(self) -> torch.nn.Module:
         """A plain copy of the model with the weights that calls compute with, on the CPU."""

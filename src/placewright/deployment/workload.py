@@ -53,6 +53,8 @@ class Workload:
         Of the model's weights when `state` was made of them.
     weights
         What the files hold from which `state` was made, by name in the model.
+    files
+        Where they are, to be opened again if they change; ``None`` if that is of no use.
     """
 
     source: ModelSource
@@ -63,6 +65,7 @@ class Workload:
     structure: Any = None
     versions: tuple[tuple[int, int], ...] = ()
     weights: Mapping[str, StoredTensor] = field(default_factory=dict)
+    files: str | Path | None = None
 
     @property
     def values(self) -> State:
@@ -79,14 +82,28 @@ class Workload:
             )
         return self.state
 
-    def refreshed(self) -> Workload:
-        """The workload with the model's weights as they are now; itself where none has changed."""
+    def refreshed(self, *, files: bool = False) -> Workload:
+        """The workload with the model's weights as they are now; itself where none has changed.
+
+        `files`: look at those in files too.
+        """
         from placewright.capturing.state import initial_state, versions
 
+        if files and self.files is not None and self._are_others():
+            from placewright.io.tensor_files import stored_tensors
+
+            stored = stored_tensors(self.files)
+            state = state_of(self.source, self.graph, stored)
+            return replace(self, state=state, weights=stored)
         if not self.versions or versions(self.source) == self.versions:
             return self
         state = initial_state(self.source, self.graph.program, copy=False)
         return replace(self, state=state, versions=versions(self.source))
+
+    def _are_others(self) -> bool:
+        """Whether a file was replaced since its header was read."""
+        one_of_each = {stored.path: stored for stored in self.weights.values()}
+        return not all(stored.is_current() for stored in one_of_each.values())
 
     def with_options(self, **options: Any) -> Workload:
         """The same workload with other options of the problem: its objective, for one."""
@@ -178,7 +195,8 @@ def profiled(
         measured = state if weights is None or method == "in-place" else None
         problem = profile(graph, cluster, state=measured, method=method, table=table)
     known = () if weights is not None or state is None else versions(source)
-    return Workload(source, graph, cluster, state, problem, captured.structure, known, stored)
+    made = (source, graph, cluster, state, problem, captured.structure, known, stored)
+    return Workload(*made, files=weights)
 
 
 def _meta_count(model: torch.nn.Module) -> int:

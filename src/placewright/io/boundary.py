@@ -6,12 +6,16 @@ the line (YAML) and the field.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import IO, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,6 +25,9 @@ from placewright.errors import InputError, PlacewrightError, UnknownNameError
 Model = TypeVar("Model", bound=BaseModel)
 Error = TypeVar("Error", bound=PlacewrightError)
 Location = Sequence[int | str]
+
+LARGEST_BYTES = 2 << 30
+"""Of a file that is read whole; data of a million operators are far below it."""
 
 _LOOK = "fix the file there, or write it again; it may be truncated"
 
@@ -39,15 +46,72 @@ class RefusedError(ValueError):
         super().__init__(str(error))
 
 
-def read_text(path: str | Path) -> str:
-    """The file's text; a missing or binary file is an `InputError`."""
+def open_file(path: str | Path) -> IO[bytes]:
+    """Open a file that a user hands in, for its bytes; every reader of such files comes here.
+
+    Raises `OSError`: it is missing, or no regular file. A pipe would block for ever, a device may
+    never end. A descriptor that the caller has open (``/dev/stdin``, ``<(...)``) may be a pipe.
+    """
+    try:
+        check_regular(os.stat(path), path)  # to open a device may change it
+        # Without blocking, and looked at again: it may have been replaced by a pipe since.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError:  # a NUL byte in its name
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from None
+    try:
+        check_regular(os.fstat(handle), path)
+        os.set_blocking(handle, True)
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+def check_regular(found: os.stat_result, path: str | Path) -> None:
+    """Raise unless a file is a regular one.
+
+    Raises `OSError`: it is a folder, a named pipe, a socket or a device.
+    """
+    mode = found.st_mode
+    if stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and str(path).startswith(_DESCRIPTORS)):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kind = "a named pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else ""
+    raise OSError(errno.EINVAL, f"it is {kind or 'a device'}, not a regular file", str(path))
+
+
+def read_bytes(path: str | Path, largest: int = LARGEST_BYTES) -> bytes:
+    """All bytes of a regular file.
+
+    Raises `InputError`: it is missing, no regular file, or larger than `largest`.
+    """
     if not str(path):
         hint = "write its path, after the colon where a format comes first"
         raise InputError("the name of a file is empty", hint=hint)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(largest + 1) if size <= largest else b""
     except OSError as error:
         raise unreadable(path, error) from None
+    if max(size, len(data)) > largest:
+        raise InputError(
+            "the file is too large to be read",
+            where=str(path),
+            by=f"{max(size, len(data))} bytes, at most {largest}",
+            hint="check that it is the file you meant",
+        )
+    return data
+
+
+def read_text(path: str | Path) -> str:
+    """The file's text; a missing or binary file is an `InputError`."""
+    try:
+        return read_bytes(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise InputError(
             "is not a text file",
@@ -59,8 +123,10 @@ def read_text(path: str | Path) -> str:
 
 def unreadable(path: str | Path, error: OSError) -> InputError:
     """The error of a file that is missing, or cannot be read; offers the nearest name."""
-    what = f"cannot be read: {error.strerror}"
-    return InputError(what, where=str(path), hint=_nearest(Path(path)))
+    what, hint = f"cannot be read: {error.strerror}", ""
+    with suppress(OSError, ValueError):  # a folder that may not be listed; a NUL byte
+        hint = _nearest(Path(path))
+    return InputError(what, where=str(path), hint=hint)
 
 
 def parse_json(text: str, *, where: str) -> Any:

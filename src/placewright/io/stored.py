@@ -12,10 +12,16 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from placewright.errors import InputError
-from placewright.io.boundary import parse_json, parse_yaml, read_text, unreadable
+from placewright.io.boundary import open_file, parse_json, parse_yaml, read_text, unreadable
+
+MOST_UNPACKED = 50
+"""Bytes that a packed one may become; text of numbers takes two to twenty."""
+
+LEAST_UNPACKED = 128 << 20
+"""Bytes that any packed file may become, however well it is packed."""
 
 
 def read_data(path: str | Path) -> tuple[Any, str]:
@@ -91,6 +97,15 @@ def locked(path: str | Path) -> Iterator[None]:
             os.close(handle)
 
 
+def to_disk(path: Path) -> None:
+    """Force a file's contents, or a folder's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _replace(target: Path, data: bytes) -> None:
     """Write a temporary file and rename it; devices and pipes are written in place."""
     # A rename would put a file in the place of /dev/stdout.
@@ -128,13 +143,29 @@ def stored_text(path: str | Path) -> str:
     if Path(path).suffix != ".gz":
         return read_text(path)
     try:
-        packed = Path(path).read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from None
-    try:
-        return gzip.decompress(packed).decode()
+        with open_file(path) as file:
+            return _unpacked_bytes(file, str(path)).decode()
     except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError("cannot be read as gzip", where=str(path), by=str(error)) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _unpacked_bytes(file: IO[bytes], where: str) -> bytearray:
+    """What a packed file holds, a piece at a time: a signal ends it, and so does its size."""
+    packed, found = os.fstat(file.fileno()).st_size, bytearray()
+    most = max(LEAST_UNPACKED, MOST_UNPACKED * packed)
+    with gzip.GzipFile(fileobj=file) as unpacking:
+        while piece := unpacking.read(1 << 20):
+            found += piece
+            if len(found) > most:
+                raise InputError(
+                    "the file becomes too large when it is unpacked",
+                    where=where,
+                    by=f"{packed} bytes become more than {most}",
+                    hint="unpack it with gunzip and give that file, if you trust it",
+                )
+    return found
 
 
 def _unpacked(path: str | Path) -> Path:
