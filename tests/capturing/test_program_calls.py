@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from placewright.capturing.program_calls import materialise, operation, resolve_target
+from placewright.capturing.program_calls import (
+    check_read_program,
+    has_no_effects,
+    materialise,
+    operation,
+    resolve_target,
+)
+from placewright.capturing.update_rule import UPDATE, UpdateRule
 from placewright.errors import InputError
-from placewright.graph.program import Const, Ref
+from placewright.graph.program import Const, Instruction, Program, Ref
 
 
 def test_targets_become_operations() -> None:
@@ -55,3 +64,83 @@ def test_a_recurrent_layer_has_a_workspace_only_to_train(train: bool) -> None:
     with torch.no_grad():
         *_, workspace = call(torch.randn(4, 3, 2), *weights, *states, *fixed)
     assert (workspace is not None) == train
+
+
+REFUSED = (
+    *("aten.from_file.default", "aten.from_file.out", "aten.save.default", "aten._print.default"),
+    *("aten.set_.source_Tensor_storage_offset", "aten.set_data.default", "aten.resize_.default"),
+    *("aten.record_stream.default", "aten._pin_memory.default", "aten.manual_seed.default"),
+    *("aten._nested_view_from_buffer.default", "aten._cufft_set_plan_cache_max_size.default"),
+    *(
+        "aten._sparse_coo_tensor_unsafe.default",
+        "aten.requires_grad_.default",
+        "prim.Print.default",
+    ),
+    *("profiler._record_function_enter.default", "_c10d_functional.all_reduce.default"),
+    *("aten.warn.default", "aten.grad.default", "prims.resize.default"),
+)
+
+
+@pytest.mark.parametrize("target", REFUSED)
+def test_operators_that_act_on_more_than_their_tensors_are_refused(target: str) -> None:
+    """Whoever names them: a file, a coordinator or a captured model."""
+    with pytest.raises(InputError, match="acts on more than its tensors"):
+        resolve_target(target)
+
+
+def test_most_operators_of_pytorch_are_free_of_effects() -> None:
+    """So that a rule which becomes too strict is found here, before a model misses an operator."""
+    names = torch._C._dispatch_get_all_op_names()
+    kept = [n for n in names if n.startswith("aten::") and _effectless(n)]
+    assert len(kept) > 0.95 * sum(name.startswith("aten::") for name in names)
+
+
+def _effectless(name: str) -> bool:
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return packet is not None and has_no_effects(getattr(packet, overload or "default"))
+
+
+def test_strides_beyond_the_memory_are_refused() -> None:
+    """``_reshape_alias`` itself reads what lies behind."""
+    reshape = resolve_target("aten._reshape_alias.default")
+    assert reshape(torch.arange(4.0), [2, 2], [2, 1]).tolist() == [[0, 1], [2, 3]]
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        reshape(torch.arange(4.0), [1 << 20], [1])
+
+
+def program(target: str, *arguments: object, source: str = "graph.json") -> Program:
+    """One call, read from a file."""
+    return Program((), (Instruction("op", target, arguments, {}, ("op",)),), (), source=source)
+
+
+def test_a_file_may_call_pure_operators_alone() -> None:
+    """An operator of an imported library may be called by a program of this process only."""
+    library = torch.library.Library("acme", "DEF")  # type: ignore[no-untyped-call]
+    library.define("twice(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+    check_read_program(program("aten.relu.default"))
+    check_read_program(program("acme.twice.default", source=""))
+    assert resolve_target("acme.twice.default")
+    where = "graph.json: operator 'op': a file may not call 'acme.twice.default'"
+    with pytest.raises(InputError, match=where):
+        check_read_program(program("acme.twice.default"))
+    with pytest.raises(InputError, match=r"graph\.json: operator 'op': .*from_file"):
+        check_read_program(program("aten.from_file.default"))
+
+
+def test_a_file_may_name_optimizers_of_pytorch_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module of another is not even imported."""
+    (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for kind, fine in {"torch.optim.adam:Adam": True, "hostile:Adam": False}.items():
+        update = program(UPDATE, UpdateRule(kind, (), (), {}, {}).text())
+        if fine:
+            check_read_program(update)
+        else:
+            with pytest.raises(InputError, match="may not call 'hostile:Adam'"):
+                check_read_program(update)
+    with pytest.raises(InputError, match="update without a rule"):
+        check_read_program(program(UPDATE))
+    assert not (tmp_path / "ran").exists()

@@ -38,6 +38,12 @@ from tests.cli.run_cli import run_cli
 DUO = Cluster((Device("a"), Device("b", speed=0.5)), name="duo")
 SOURCES = "tensorflow:tests.capturing.tensorflow.sources"
 
+HOSTILE = (
+    *("WriteFile", "ReadFile", "PyFunc", "EagerPyFunc", "PyFuncStateless", "PrintV2", "SaveV2"),
+    *("DebugIdentity", "FIFOQueueV2", "MatchingFiles", "SummaryWriter", "TextLineDataset"),
+)
+"""Operators of which there is a graph each."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -278,6 +284,31 @@ def test_the_process_ends_with_the_one_that_started_it() -> None:
     parent = [sys.executable, "-c", f"import os, subprocess; subprocess.Popen({started})"]
     ended = subprocess.run(parent, stdout=subprocess.PIPE, timeout=300, check=True)
     assert ended.stdout == b""  # read to its end: nobody holds the pipe any more
+
+
+@pytest.mark.parametrize(
+    ("file", "operator"),
+    [
+        *((f"{name}.pb", name) for name in HOSTILE),
+        ("SaveV2.pb?fetches=SaveV2", "SaveV2"),
+        ("nested.pb", "WriteFile"),
+        ("writing", "WriteFile"),
+        ("version1", "WriteFile"),
+        ("saving", "SaveV2"),
+    ],
+)
+def test_operators_with_effects_are_refused_by_name(
+    folder: Path, process: TensorFlowProcess, file: str, operator: str
+) -> None:
+    """In a graph, in functions, in what a SavedModel does when it is loaded; nothing is touched."""
+    with pytest.raises((UnsupportedError, InputError)) as refused:
+        capture_tensorflow(str(folder / file), process=process)
+    if (folder / file).name == "SaveV2.pb":
+        assert "computes nothing" in str(refused.value)  # savers are no end of a step
+    else:
+        assert f"the operator {operator} may act outside" in str(refused.value)
+        assert f"{folder / file.partition('?')[0]}: node" in str(refused.value)
+    assert not list(folder.glob("touched*"))
 
 
 def test_tensorflow_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

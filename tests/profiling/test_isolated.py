@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,17 @@ import torch
 from torch import nn
 
 from placewright.capturing.model import capture
-from placewright.graph.program import Instruction
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import InputError
+from placewright.graph.files import read_graph, write_graph
+from placewright.graph.graph import Graph, Operator, TensorSpec
+from placewright.graph.graph import Tensor as GraphTensor
+from placewright.graph.program import Instruction, Program, ProgramOutput
 from placewright.profiling import isolated
+from placewright.profiling.build import profile
 from placewright.profiling.isolated import Bench, dispatch_seconds, isolated_seconds
+from placewright.runtime.step.partition import partition
+from tests.cli.run_cli import run_cli
 from tests.runtime.chain import diamond
 
 
@@ -70,3 +79,25 @@ def test_dispatch_is_the_steps_share_less_the_call(monkeypatch: pytest.MonkeyPat
     assert dispatch_seconds() == 2.0
     monkeypatch.setattr(Bench, "median", lambda bench, call: 50.0)
     assert dispatch_seconds() == 0.0
+
+
+def test_a_graph_file_that_would_write_files_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``aten.from_file`` with ``shared=True`` creates its file; the error names both."""
+    touched = tmp_path / "touched"
+    call = Instruction("op", "aten.from_file.default", (str(touched), True, 4), {}, ("op",))
+    program = Program((), (call,), (ProgramOutput("output", "op"),))
+    operator = Operator("op", call.target, outputs=(TensorSpec((4,), "float32"),))
+    graph = Graph("hostile", (operator,), (GraphTensor("op", "op", 16, ()),), program)
+    path = write_graph(graph, tmp_path / "graph.json")
+    named = r"graph\.json: operator 'op': the operation 'aten\.from_file\.default' acts on"
+    with pytest.raises(InputError, match=named):
+        profile(read_graph(path), Cluster((Device("cpu"),)), method="isolated")
+    with pytest.raises(InputError, match=named):
+        partition(read_graph(path), [0], [0], 1)
+    found = run_cli(capsys, "operators", "plan", path)
+    assert found.code != 0
+    assert "aten.from_file.default" in found.err
+    assert not touched.exists()
+    profile(read_graph(path), Cluster((Device("cpu", peak_flops=1e9),)), method="analytic")

@@ -2,40 +2,148 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 
-import placewright.capturing.rewrites.random_state  # registers placewright.bernoulli
-import placewright.capturing.update_rule  # noqa: F401  registers placewright.update
+import placewright.capturing.rewrites.random_state  # noqa: F401  registers placewright.bernoulli
+from placewright.capturing.update_rule import UPDATE, is_own_optimizer, rule_of
 from placewright.errors import InputError
-from placewright.graph.program import Const
+from placewright.graph.program import Const, Program
+from placewright.io.boundary import placed
 
 RECURRENT = "aten.mkldnn_rnn_layer.default"
 """Chooses its kernel by the gradient mode beside its argument `train` (PyTorch 2.13)."""
 
+_UNCHECKED = {"aten._reshape_alias.default": "aten.as_strided.default"}
+"""Takes sizes and strides that reach beyond the memory, and what does the same with a check."""
+
 
 @cache
 def resolve_target(target: str) -> Callable[..., Any]:
-    """The callable behind ``aten.convolution.default``; `InputError` if PyTorch has none."""
-    overload = operation(target)
+    """The callable behind ``aten.convolution.default``.
+
+    Raises `InputError`: see `operation`.
+    """
+    overload = operation(_UNCHECKED.get(target, target))
     return _in_own_mode(overload) if target == RECURRENT else overload
 
 
 @cache
 def operation(target: str) -> torch._ops.OpOverload:
-    """The `OpOverload` itself, with its schema and tags."""
+    """The `OpOverload` itself, with its schema and tags.
+
+    Operators of a library that this process has imported are accepted: the model, or the
+    coordinator that has proved itself, needs them. PyTorch's own must be free of effects
+    (`has_no_effects`). What a file may name is less: `check_read_program`.
+
+    Raises `InputError`: PyTorch has no such operation, or it acts on more than its tensors.
+    """
+    parts = target.split(".")
     found: Any = torch.ops
     try:
-        for part in target.split("."):
+        for part in parts:
             found = getattr(found, part)
-    except AttributeError as error:
+    except (AttributeError, RuntimeError) as error:
         raise _unknown(target) from error
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(found, torch._ops.OpOverload) or len(parts) != 3:
         raise _unknown(target)
+    if parts[0] in {*_PURE_NAMESPACES, *_FOREIGN_NAMESPACES} and not has_no_effects(found):
+        raise InputError(
+            f"the operation {target!r} acts on more than its tensors",
+            by="files, memory, processes or settings of PyTorch",
+            hint="take it out of the model; programs compute on tensors",
+        )
     return found
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PURE_NAMESPACES = _words("aten prims placewright quantized_decomposed torchvision")
+"""Namespaces of tensor arithmetic, where a schema tells the effects.
+
+torchvision reads and writes files in another, ``image``.
+"""
+
+_FOREIGN_NAMESPACES = _words(
+    "prim profiler c10d _c10d_functional _c10d_functional_autograd symm_mem static_runtime "
+    "inductor _dtensor debug_mode_ops image video_reader"
+)
+"""Namespaces of control, files, communication and profiling."""
+
+_PLAIN = _words("Tensor int float bool complex number str Device Generator ScalarType Layout")
+"""Types of arguments that programs may have, besides lists and ``Optional`` of them."""
+
+_VARIANTS = _words(
+    "reduce approximate norm rounding_mode ord p equation padding padding_side interpolation side "
+    "driver UPLO mode pad_mode indexing activation api_name assert_msg rule"
+)
+"""Names of string arguments that choose a variant: ``filename``, ``group_name`` are none."""
+
+_CHECKS = ("_assert_", "_functional_assert", "sym_constrain_range", "_linalg_check_errors")
+"""Begin operators that only raise."""
+
+_REACHES_FURTHER = re.compile(
+    r"set_?|set_data|resize.*|_resize.*|sparse_resize.*|_copy_from_and_resize|_?pin_memory|"
+    r"record_stream|requires_grad_|retain_grad|_make_dual.*|_unpack_dual|_nested_.*|.*_dual_copy|"
+    r"_sparse_.*_unsafe|_convert_indices.*|_cudnn_init_dropout_state|_cslt.*|_cufft.*|_propagate.*|"
+    r"_reshape_alias_copy"
+)
+"""Operators whose schema looks pure, and that exchange or lock storage, change autograd's state or
+take places in memory on trust."""
+
+
+def has_no_effects(overload: torch._ops.OpOverload) -> bool:
+    """Whether an operator only computes on the tensors that it is given.
+
+    By its schema: registered with the dispatcher (TorchScript's own ``aten.save`` is not),
+    arguments and results are tensors, numbers and words that choose a variant, and it returns
+    something or writes into an argument.
+    """
+    schema = overload._schema
+    namespace, _, name = schema.name.partition("::")
+    return (
+        namespace in _PURE_NAMESPACES
+        and torch._C._dispatch_has_kernel(overload.name())  # type: ignore[no-untyped-call]
+        and _REACHES_FURTHER.fullmatch(name) is None
+        and all(_is_plain(value) for value in (*schema.arguments, *schema.returns))
+        and (bool(schema.returns) or schema.is_mutable or name.startswith(_CHECKS))
+    )
+
+
+def _is_plain(value: torch.Argument) -> bool:
+    kinds = set(re.findall(r"\w+", str(value.type))) - {"Optional", "List"}
+    return kinds <= _PLAIN and ("str" not in kinds or value.name in _VARIANTS)
+
+
+def check_read_program(program: Program) -> None:
+    """Check that a program which comes from a file may be executed.
+
+    Nobody in this process has chosen its operators, so all of them must be free of effects, and
+    optimizers must be PyTorch's own. A program that was captured here is not restricted.
+
+    Raises `InputError`: it names the file and the operator.
+    """
+    for call in program.instructions if program.source else ():
+        where = f"{program.source}: operator {call.name!r}"
+        try:
+            pure = has_no_effects(operation(call.target))
+            own = call.target != UPDATE or is_own_optimizer(rule_of(call.args).kind)
+        except InputError as error:
+            raise placed(error, where) from None
+        if not pure or not own:
+            named = call.target if own else rule_of(call.args).kind
+            raise InputError(
+                f"a file may not call {named!r:.100}, which may have effects of any kind",
+                where=where,
+                by="a file may call operators of PyTorch without effects, and its optimizers",
+                hint="give the model itself, or use --method analytic, which executes nothing",
+            )
 
 
 def materialise(argument: Any, device: str | torch.device | None = None) -> Any:

@@ -210,8 +210,8 @@ _TORCH = str(Path(torch.__file__).parent)
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """The optimizer class of that name.
 
-    The name comes from a process that has proved itself, or from a graph file. It can name
-    nothing but a class of optimizers in a module that is installed here.
+    The name comes from this process or one that has proved itself, or is one of PyTorch's own in a
+    graph file (`is_own_optimizer`). It can name nothing but a class of optimizers.
 
     Raises `RunError`: there is none.
     """
@@ -225,6 +225,16 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         raise _no_class(name, "that is no torch.optim.Optimizer")
     return found
+
+
+def is_own_optimizer(name: str) -> bool:
+    """Whether a name, without importing what it names, is that of a class in ``torch.optim``."""
+    return any(
+        isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and name == f"{kind.__module__}:{kind.__qualname__}"
+        for kind in vars(torch.optim).values()
+    )
 
 
 def _no_class(name: str, why: str) -> RunError:
@@ -341,5 +351,5 @@ for _name, _made in (("update", _update), ("accumulate", _accumulate), ("unscale
 
 
 def rule_of(arguments: Sequence[Any]) -> UpdateRule:
-    """The rule among the arguments of an update."""
-    return UpdateRule.of_text(str(arguments[_RULE]))
+    """The rule among the arguments of an update; `InputError` where it is not the last."""
+    return UpdateRule.of_text(str(arguments[_RULE]) if arguments else "")

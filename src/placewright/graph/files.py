@@ -120,7 +120,7 @@ def graph_from_json(data: Any, *, where: str) -> Graph:
     """A graph from the data of its file; `where` is named in errors."""
     entry = validate(GraphFile, data, where=where)
     try:
-        return _graph(entry, Path(where).name.partition(".")[0])
+        return _graph(entry, where)
     except InputError as error:
         raise placed(error, where) from None
 
@@ -137,12 +137,12 @@ def graph_json(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _graph(entry: GraphFile, name: str) -> Graph:
+def _graph(entry: GraphFile, where: str) -> Graph:
     graph = Graph(
-        entry.name or name,
+        entry.name or Path(where).name.partition(".")[0],
         tuple(op.operator() for op in entry.operators),
         tuple(Tensor(t.name, t.producer, t.bytes, t.consumers, t.view_of) for t in entry.tensors),
-        None if entry.program is None else entry.program.program(),
+        None if entry.program is None else entry.program.program(where),
         None if entry.modules is None else entry.modules.tree(),
     )
     if graph.program is not None:

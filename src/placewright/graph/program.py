@@ -105,6 +105,8 @@ class Program:
 
     `optimizer`: ``{"name": "adam", "lr": 0.001, ...}``; empty for inference.
     `constants`: Base64 of the raw row-major bytes of every input whose role is ``constant``.
+    `source`: The file that it was read from, empty for one that this process captured. A file's
+    may only call operators without effects (`placewright.capturing.program_calls`).
     """
 
     inputs: tuple[ProgramInput, ...]
@@ -113,6 +115,7 @@ class Program:
     training: bool = False
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
 
     @property
     def keeps_state(self) -> bool:

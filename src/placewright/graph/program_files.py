@@ -165,8 +165,8 @@ class ProgramEntry(FileModel):
     optimizer: dict[str, str | float] = Field(default_factory=dict)
     constants: dict[str, Annotated[str, BeforeValidator(_base64)]] = Field(default_factory=dict)
 
-    def program(self) -> Program:
-        """As data."""
+    def program(self, source: str) -> Program:
+        """As data, read from the file `source`."""
         return Program(
             tuple(entry.input() for entry in self.inputs),
             tuple(entry.instruction() for entry in self.instructions),
@@ -174,6 +174,7 @@ class ProgramEntry(FileModel):
             self.training,
             self.optimizer,
             self.constants,
+            source,
         )
 
 

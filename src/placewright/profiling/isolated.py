@@ -18,7 +18,12 @@ import numpy as np
 import torch
 
 from placewright.capturing.kernel_memory import WORKSPACE
-from placewright.capturing.program_calls import RECURRENT, materialise, resolve_target
+from placewright.capturing.program_calls import (
+    RECURRENT,
+    check_read_program,
+    materialise,
+    resolve_target,
+)
 from placewright.errors import InputError
 from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.program import Instruction, Program, Ref
@@ -56,6 +61,7 @@ def isolated_seconds(
     if not isinstance(graph.program, Program):
         raise InputError("a graph without a program cannot be measured", where=graph.name)
     program, threads = graph.program, torch.get_num_threads()
+    check_read_program(program)
     specs, kept = value_specs(graph, program), workspaces(program)
     bench = Bench(specs, kept, torch_device, repeats, budget_s)
     torch.set_num_threads(cores)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 v1 = tf.compat.v1
 
@@ -48,7 +49,74 @@ def files() -> tuple[Any, Any]:
     tf.saved_model.save(model, str(folder / "signed"), signatures=model.double)
     lambdas = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Lambda(lambda x: x + 1)])
     lambdas.save(folder / "lambda.keras")
+    _hostile(folder)
     return tf.function(tf.nn.relu), np.ones((2,), np.float32)
+
+
+def _hostile(folder: Path) -> None:
+    """Models whose operators reach out of TensorFlow, most of them to the file ``touched``."""
+    touched = str(folder / "touched")
+    ends = {
+        "WriteFile": lambda x: tf.io.write_file(touched, tf.io.serialize_tensor(x)),
+        "ReadFile": lambda x: tf.io.read_file(touched),
+        "PyFunc": lambda x: v1.py_func(abs, [x], tf.float32),
+        "EagerPyFunc": lambda x: tf.py_function(abs, [x], tf.float32),
+        "PyFuncStateless": lambda x: v1.py_func(abs, [x], tf.float32, stateful=False),
+        "PrintV2": lambda x: tf.print(x, output_stream=f"file://{touched}"),
+        "SaveV2": lambda x: tf.raw_ops.SaveV2(
+            prefix=touched, tensor_names=["x"], shape_and_slices=[""], tensors=[x]
+        ),
+        "DebugIdentity": lambda x: tf.raw_ops.DebugIdentity(
+            input=x, debug_urls=[f"file://{touched}"]
+        ),
+        "FIFOQueueV2": lambda x: tf.queue.FIFOQueue(1, [tf.float32]).enqueue(x),
+        "MatchingFiles": lambda x: tf.io.matching_files(touched),
+        "SummaryWriter": lambda x: tf.raw_ops.SummaryWriter(shared_name=""),
+        "TextLineDataset": lambda x: tf.raw_ops.TextLineDataset(
+            filenames=touched, compression_type="", buffer_size=1
+        ),
+    }
+    for name, end in ends.items():
+        with tf.Graph().as_default() as graph:
+            end(v1.placeholder(tf.float32, (2,), name="x"))
+        _write(folder / f"{name}.pb", graph.as_graph_def())
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        ends["WriteFile"](x)
+        return x
+
+    with tf.Graph().as_default() as graph:
+        tf.function(lambda x: inner(x) + 1)(tf.constant([1.0, 2.0]))
+    _write(folder / "nested.pb", graph.as_graph_def())
+
+    class Writing(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec((2,))])
+        def harmless(self, x: Any) -> Any:
+            return tf.nn.relu(x)
+
+        @tf.function(input_signature=[tf.TensorSpec((2,))])
+        def beside(self, x: Any) -> Any:
+            return inner(x)
+
+    model = Writing()
+    tf.saved_model.save(model, str(folder / "writing"), signatures=model.harmless)
+    saved = tf.saved_model.save  # with savers of its own; the model's function may not call one
+    saved(tf.Module(), str(folder / "saving"), signatures={"serving_default": model.harmless})
+    path = folder / "saving/saved_model.pb"
+    proto = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    for function in proto.meta_graphs[0].graph_def.library.function:
+        if "harmless" in function.signature.name:
+            function.node_def.add(name="steal", op="SaveV2")
+    path.write_bytes(proto.SerializeToString())
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, (2,), name="x")
+        builder = v1.saved_model.Builder(str(folder / "version1"))
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": tf.nn.relu(x)})
+        builder.add_meta_graph_and_variables(
+            session, ["serve"], {"serving_default": signature}, main_op=ends["WriteFile"](1.0)
+        )
+        builder.save()
 
 
 def attention(batch: int = 2) -> tuple[Any, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from placewright.capturing.tensorflow.effects import check_nodes, check_saved_model
 from placewright.capturing.tensorflow.step_graph import (
     CALLS,
     INIT,
@@ -36,7 +38,8 @@ def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:
     """The step of a source, its ``tf.Graph``, and operators whose shapes a run has to show.
 
     `source`: ``path`` or ``factory``, ``batch``, ``training``, ``signature``, ``fetches``,
-    ``seed``.
+    ``seed``. A file may only name operators without effects (`check_nodes`); a factory is the
+    user's own code.
     """
     tf.keras.utils.set_random_seed(int(source.get("seed", 0)))
     if source.get("factory"):
@@ -51,6 +54,8 @@ def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:
             step = _from_keras_file(path, source)
         else:
             step = _from_graph_def(path, source)
+        library = {f.signature.name: f for f in step.graph_def.library.function}
+        check_nodes(step.pruned().node, library, str(path))
     return _finished(step, source)
 
 
@@ -81,9 +86,12 @@ def _of_ends(name: str, graph_def: Any, last: list[str], init: str) -> StepGraph
     by_name = {node.name: node for node in graph_def.node}
     made = {n: len(_op_def(by_name[node_of(n)].op, name).output_arg) for n in last}
     fetches = [n if ":" in n else f"{n}:0" for n in last if made[n]]
-    return StepGraph(
-        name, graph_def, {}, tuple(fetches), tuple(n for n in last if not made[n]), init
-    )
+    targets = tuple(n for n in last if not made[n])
+    step = StepGraph(name, graph_def, {}, tuple(fetches), targets, init)
+    # TensorFlow would evaluate constant parts of the rest to infer shapes.
+    kept = step.pruned()
+    kept.library.CopyFrom(graph_def.library)
+    return replace(step, graph_def=kept)
 
 
 def _op_def(op: str, where: str) -> Any:
@@ -106,6 +114,7 @@ def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
         raise InputError(
             "is no SavedModel", where=where, by="it has no saved_model.pb", hint="give its folder"
         )
+    check_saved_model(where)
     with _refusing(where, "cannot be loaded as a SavedModel", "export it again"):
         loaded = tf.saved_model.load(where)
     signatures = dict(getattr(loaded, "signatures", {}))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from placewright.capturing.program_calls import check_read_program
 from placewright.errors import InputError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import ORDER_ONLY, Instruction, Program, ProgramInput, Ref
@@ -99,6 +100,7 @@ def _program(graph: Graph) -> Program:
             where=graph.name,
             hint="capture it from a model: placewright capture MODEL -o graph.json",
         )
+    check_read_program(graph.program)
     return graph.program
 
 
