@@ -57,22 +57,22 @@ def malformed(rng: random.Random) -> tuple[bytes, dict[str, str]]:
     return json.dumps(document).encode(), headers
 
 
-INFER = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: h\r\n"
+INFER = b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: localhost\r\n"
 
 RAW = (
     b"GET\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",  # TLS
-    b"POST /v2/models/digits/infer HTTP/9.9\r\nhost: h\r\n\r\n",
+    b"POST /v2/models/digits/infer HTTP/9.9\r\nhost: localhost\r\n\r\n",
     b"POST /v2/models/digits/infer HTTP/1.1\r\nno colon\r\n\r\n",
     INFER + b"content-length: x\r\n\r\n",
     INFER + b"content-length: -5\r\n\r\n",
     INFER + b"content-length: 99999999999999999999\r\n\r\n",
     INFER + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
     INFER + b"content-length: 2\r\n\r\n{}",
-    b"BREW /v2/models/digits/infer HTTP/1.1\r\nhost: h\r\n\r\n",
-    b"GET /v2/models/%00%ff/../infer HTTP/1.1\r\nhost: h\r\n\r\n",
-    b"POST /admin/servers HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nnull",
-    b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nhost: h\r\n\r\n",
+    b"BREW /v2/models/digits/infer HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"GET /v2/models/%00%ff/../infer HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"POST /admin/servers HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nnull",
+    b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
     b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000 + b"\r\n\r\n",
 )  # fmt: skip
 """Whole requests as bytes; HTTP itself is broken in most."""

@@ -80,7 +80,7 @@ class Replica:
         from starlette.responses import JSONResponse
 
         limits = HttpLimits()
-        found = read_request(
+        found = await read_request(
             await request.body(),
             {name.lower(): value for name, value in request.headers.items()},
             self.family.inputs,

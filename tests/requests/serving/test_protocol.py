@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placewright.requests.serving import tensors
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.protocol import LENGTH, Needs, read_request, write_answer
 from placewright.requests.serving.tensors import NUMPY, TensorSpec, from_bytes, from_json
@@ -27,7 +30,13 @@ JSON_VALUES = st.recursive(
 def read(body: bytes, **headers: str) -> Any:
     """Read a body; names of headers with underscores."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return read_request(body, names, SPECS, OUT, deadline_s=1.0, most_rows=8, most_bytes=1 << 16)
+    limits: dict[str, Any] = {"deadline_s": 1.0, "most_rows": 8, "most_bytes": 1 << 16}
+    return asyncio.run(read_request(body, names, SPECS, OUT, **limits))
+
+
+def array_of(spec: TensorSpec, rows: int, data: object) -> Any:
+    """The tensor of JSON data."""
+    return asyncio.run(from_json(spec, rows, json.dumps(data).encode()))
 
 
 def status_of(request: dict[str, object]) -> int:
@@ -74,7 +83,8 @@ def test_binary_request_and_answer() -> None:
     request = read(body, inference_header_content_length=str(len(head)), content_encoding="gzip")
     assert request.inputs[0].tolist() == [[1, 2]]
     assert request.inputs[1].tolist() == [3]
-    answer, length = write_answer({"model_name": "m"}, request, OUT, [2 * request.inputs[0]])
+    writing = write_answer({"model_name": "m"}, request, OUT, [2 * request.inputs[0]])
+    answer, length = asyncio.run(writing)
     assert length is not None
     assert json.loads(answer[:length])["outputs"][0]["parameters"] == {"binary_data_size": 8}
     assert np.frombuffer(answer[length:], "<f4").tolist() == [2, 4]
@@ -172,14 +182,101 @@ def test_every_datatype_both_ways(datatype: str) -> None:
     spec = TensorSpec("t", datatype, (-1, 2))
     values = np.array([[0, 1], [1, 0]], NUMPY[datatype])
     raw = from_bytes(spec, 2, values.tobytes())
-    assert np.array_equal(from_json(spec, 2, values.tolist()), raw)
+    assert np.array_equal(array_of(spec, 2, values.tolist()), raw)
     assert raw.dtype == values.dtype
 
 
 @pytest.mark.parametrize(
-    "data", [[300, 0], [0.5, 1], ["1", "2"], [1], [[1, 2], [3]], None, [-129, 0]]
+    "data",
+    [[300, 0], [0.5, 1], ["1", "2"], [1], [[1, 2], [3]], None, [-129, 0], [True, 1], [[1], [2]]],
 )
 def test_values_that_do_not_fit_are_refused(data: object) -> None:
     """Out of range, another kind, another number: never wrapped or rounded."""
     with pytest.raises(Refusal):
-        from_json(TensorSpec("t", "INT8", (-1, 2)), 1, data)
+        array_of(TensorSpec("t", "INT8", (-1, 2)), 1, data)
+
+
+@given(st.sampled_from([(1,), (2, 3), (2, 1, 4)]), st.integers(1, 9), st.booleans(), st.data())
+def test_data_read_in_pieces_are_what_json_says(
+    shape: tuple[int, ...], piece: int, flat: bool, data: st.DataObject
+) -> None:
+    """However short the pieces are; and a text that is no JSON is refused wherever it is cut."""
+    count = int(np.prod(shape))
+    spec = TensorSpec("t", "FP64", (-1, *shape[1:]))
+    values = data.draw(
+        st.lists(st.integers(-99, 99) | st.floats(-9, 9), min_size=count, max_size=count)
+    )
+    right = np.array(values, np.float64).reshape(shape)
+    text = json.dumps(values if flat else right.tolist(), indent=data.draw(st.none() | st.just(1)))
+    place = data.draw(st.integers(0, len(text)))
+    wrong = text[:place] + data.draw(st.sampled_from("[],1 -.e")) + text[place:]
+    try:
+        other: Any = np.array(json.loads(wrong))
+        if other.shape not in (shape, (count,)) or not np.isfinite(other).all():
+            other = None
+    except ValueError:
+        other = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensors, "PIECE_BYTES", piece + 40)
+        assert asyncio.run(from_json(spec, shape[0], text.encode())).tolist() == right.tolist()
+        if other is not None:
+            found = asyncio.run(from_json(spec, shape[0], wrong.encode()))
+            assert found.reshape(-1).tolist() == other.reshape(-1).tolist()
+            return
+        with pytest.raises(Refusal):
+            asyncio.run(from_json(spec, shape[0], wrong.encode()))
+
+
+def test_one_long_string_among_short_ones_becomes_no_array() -> None:
+    """As an array of strings it would have a gigabyte for every megabyte of the request."""
+    wrong = document()
+    wrong["inputs"][0]["data"] = ["x" * 1_000_000, *["y"] * 3000]  # type: ignore[index]
+    body = json.dumps(wrong).encode()
+    tracemalloc.start()
+    with pytest.raises(Refusal):
+        asyncio.run(read_request(body, {}, SPECS, OUT, deadline_s=1, most_rows=8, most_bytes=1))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20e6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" + b",".join([b"[]"] * 2_000_000) + b"]",
+        b'{"inputs": [' + b",".join([b"[]"] * 2_000_000) + b"]}",
+        b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": ['
+        + b",".join([b"[]"] * 2_000_000)
+        + b"]}]}",
+    ],
+    ids=["list", "inputs", "data"],
+)
+def test_python_parses_no_long_text_at_once(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of lists would block all other clients for seconds."""
+    longest, loads, decode = [0], json.loads, json.JSONDecoder.decode
+
+    def watched_loads(value: bytes, **options: Any) -> Any:
+        longest[0] = max(longest[0], len(value))
+        return loads(value, **options)
+
+    def watched_decode(self: json.JSONDecoder, value: str, *rest: Any) -> Any:
+        longest[0] = max(longest[0], len(value))
+        return decode(self, value, *rest)
+
+    monkeypatch.setattr(json, "loads", watched_loads)
+    monkeypatch.setattr(json.JSONDecoder, "decode", watched_decode)
+    with pytest.raises(Refusal):
+        read(text)
+    assert longest[0] <= 1 << 17
+
+
+@pytest.mark.parametrize(
+    ("datatype", "number"),
+    [("FP16", "70000"), ("FP16", "-65520"), ("FP32", "1e39"), ("FP64", "1e999"), ("FP32", "1e999")],
+)
+def test_numbers_too_large_for_their_type_are_refused(datatype: str, number: str) -> None:
+    """They would be infinite, which JSON cannot say."""
+    spec = TensorSpec("t", datatype, (-1, 2))
+    with pytest.raises(Refusal, match=f"2 values of {datatype}"):
+        asyncio.run(from_json(spec, 1, f"[1, {number}]".encode()))
+    assert np.isfinite(asyncio.run(from_json(spec, 1, b"[1, 65504]"))).all()

@@ -6,25 +6,29 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from placewright.errors import InputError
 from placewright.requests.service import service_of
 from placewright.requests.serving import connections
 from placewright.requests.serving.bodies import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
+from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.server import Running, ServingOptions, running_server
@@ -54,8 +58,9 @@ def body(deadline_ms: float | None = 5000, rows: int = 1, **parameters: Any) -> 
 def call(
     running: Running, method: str, path: str, data: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of one request on a connection of its own."""
+    """Status, headers and JSON of one request on a connection of its own; the right token."""
     names = {name.replace("_", "-"): value for name, value in headers.items()}
+    names.setdefault("authorization", f"Bearer {running.application.admin_token}")
     with closing(http.client.HTTPConnection(running.url[7:], timeout=60)) as connection:
         connection.request(method, path, data, names)
         answer = connection.getresponse()
@@ -225,7 +230,7 @@ def test_slow_clients_hold_up_nobody(running: Running) -> None:
     host, port = running.url[7:].split(":")
     slow = [socket.create_connection((host, int(port))) for _ in range(30)]
     for each in slow:
-        each.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\n")
+        each.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\n")
     for each in slow:
         each.sendall(b"content-length: 100\r\n\r\n{")
     assert infer(running, body())[0] == 200
@@ -240,7 +245,7 @@ def test_clients_that_send_no_request_are_sent_away(
     """Nothing, half a head, an endless head: each is refused; too many connections, too."""
     monkeypatch.setattr(connections, "HEAD_S", 0.3)
     host, port = running.url[7:].split(":")
-    half = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\n"
+    half = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\n"
     long = half + b"x: " + b"a" * 70_000
     for data, status in ((b"", 408), (half, 408), (long, 431), (long + b"\r\n\r\n", 431)):
         with socket.create_connection((host, int(port))) as link:
@@ -262,7 +267,7 @@ def test_the_last_piece_of_a_body_is_not_a_head(
     monkeypatch.setattr(connections, "HEAD_BYTES", 1000)
     host, port = running.url[7:].split(":")
     data = body() + b" " * 15_000
-    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
     with socket.create_connection((host, int(port))) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(3):
@@ -284,7 +289,7 @@ def test_a_client_that_does_not_read_is_cut_off(
     with socket.create_connection((host, int(port))) as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         link.settimeout(60)
-        request = b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n"
+        request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n"
         with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
             while True:
                 link.sendall(50 * request)
@@ -414,18 +419,16 @@ def test_log_has_every_request_once(running: Running) -> None:
 
 def test_drain_token_and_overload(tmp_path: Path) -> None:
     """Without a token nobody gets in; at the end what is here is answered, and nothing new."""
-    options = ServingOptions(port=0, token="secret", most_batch=1)
+    options = ServingOptions(port=0, token="0123456789abcdef", most_batch=1)
     slow = family(matmuls=(10, 20))
     with running_server([slow], {"a": 1.0}, options) as running:
         assert call(running, "GET", "/v2/health/live")[0] == 200
-        assert infer(running, body())[0] == 401
+        path = "/v2/models/double/infer"
+        assert call(running, "POST", path, body(), authorization="Bearer other")[0] == 401
         found: list[int] = []
 
         def post(deadline_ms: float) -> None:
-            path = "/v2/models/double/infer"
-            found.append(
-                call(running, "POST", path, body(deadline_ms), authorization="Bearer secret")[0]
-            )
+            found.append(infer(running, body(deadline_ms))[0])
 
         threads = [threading.Thread(target=post, args=(60_000,)) for _ in range(8)]
         for thread in threads:
@@ -467,3 +470,163 @@ def test_time_for_the_answer_is_reserved(reply_s: float, reserved_s: float) -> N
     dispatcher._enqueue(Row(0, 0, (X,), Needs(1.0), 5.0, 6.0, never))
     queue = dispatcher.queue
     assert queue.deadline_s[queue.by_deadline] == pytest.approx([6.0 - reserved_s])
+
+
+def test_bodies_have_a_common_budget() -> None:
+    """Many large bodies at once: some are refused, whatever their number, and room comes back."""
+    limits = HttpLimits(body_bytes=100_000, bodies_bytes=250_000, body_s=60)
+    with running_server([family()], {"a": 1.0}, ServingOptions(port=0, limits=limits)) as own:
+        host, port = own.url[7:].split(":")
+        head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\n"
+        head += b"content-length: 100000\r\n\r\n"
+        with ExitStack() as stack:
+            links = []
+            for _ in range(4):
+                link = stack.enter_context(socket.create_connection((host, int(port))))
+                link.sendall(head + b" " * 90_000)
+                links.append(link)
+            ready, _, _ = select.select(links, [], [], 60)
+            answer = ready[0].recv(1000)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1" in answer
+            assert infer(own, body())[0] == 200  # a small one still fits
+        until(lambda: own.application._bodies.held_bytes == 0)
+        assert own.observer.totals["bodies-full"] == 2
+
+
+def test_health_is_answered_when_there_are_too_many_connections(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle clients beyond the limit give way to one that asks for health; others are refused."""
+    monkeypatch.setattr(connections, "CONNECTIONS", 0)
+    host, port = running.url[7:].split(":")
+    with ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection((host, int(port))))
+            for _ in range(2 * connections.RESERVED)
+        ]
+        for path in ("live", "ready"):
+            assert call(running, "GET", f"/v2/health/{path}")[0] == 200
+        assert call(running, "GET", "/status.json")[0] == 503
+        assert infer(running, body())[0] == 503
+        for each in idle:
+            assert each.makefile("rb").readline().startswith(b"HTTP/1.1 503 ")
+    monkeypatch.undo()
+    assert infer(running, body())[0] == 200
+
+
+def lookup(most: int) -> Family:
+    """A table that is looked up: a number that is not in it is an error of the model."""
+    table = numpy_helper.from_array(np.arange(4 * most, dtype=np.float32).reshape(most, 4), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "x"], ["y"])],
+        "lookup",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [table],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return make_family("double", [Variant("v", 0.9, model.SerializeToString())])
+
+
+def test_one_bad_row_of_a_batch_fails_alone() -> None:
+    """All others, of the same batch, are answered."""
+    words = [1, 2, 99, 3, 4, 99, 5, 6] * 4
+
+    def ask(word: int) -> tuple[int, Any]:
+        tensor = {"name": "x", "datatype": "INT64", "shape": [1], "data": [word]}
+        status, _, answer = infer(own, json.dumps({"inputs": [tensor]}).encode())
+        return status, answer["outputs"][0]["data"] if status == 200 else answer["code"]
+
+    with running_server([lookup(8)], {"a": 1.0}, ServingOptions(port=0)) as own:
+        pid = own.dispatcher.fleet.slots[0].process.pid
+        with ThreadPoolExecutor(len(words)) as pool:
+            os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
+            answers = [pool.submit(ask, word) for word in words]
+            until(lambda: own.dispatcher._count == len(words))  # all wait: batches follow
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # type: ignore[arg-type]
+        found = [each.result() for each in answers]
+        assert own.dispatcher.under_way == 0
+    for word, (status, data) in zip(words, found, strict=True):
+        right = [float(4 * word + k) for k in range(4)]
+        assert (status, data) == ((200, right) if word < 8 else (400, "malformed"))
+
+
+def test_requests_of_clients_that_left_are_not_computed(tmp_path: Path) -> None:
+    """They are dropped from the queue and counted as such; the log says so."""
+    log = tmp_path / "log.jsonl"
+    data = body(60_000)
+    head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+    with running_server([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
+        slot = own.dispatcher.fleet.slots[0]
+        slot.up = False  # so that all wait
+        slot.restarting = True
+        host, port = own.url[7:].split(":")
+        links = [socket.create_connection((host, int(port))) for _ in range(6)]
+        for link in links:
+            link.sendall(head % len(data) + data)
+        until(lambda: own.dispatcher.queue.count == 6)
+        for link in links[:4]:
+            link.close()
+        until(lambda: own.dispatcher.queue.count == 2)
+        slot.up, slot.restarting = True, False
+        for link in links[4:]:
+            infer(own, data)
+            assert link.recv(1000).startswith(b"HTTP/1.1 200 ")
+            link.close()
+        assert slot.served == 4
+        assert own.observer.totals == {"client-gone": 4, "in-time": 4}
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["status"] for line in lines].count(499) == 4
+
+
+def test_every_request_that_was_read_is_answered_at_the_end() -> None:
+    """Clients that ask again and again read answers, and then find nobody: no reset in between."""
+    outcomes: Counter[str] = Counter()
+    ended = threading.Event()
+
+    def ask_again() -> None:
+        while not ended.is_set():
+            with closing(http.client.HTTPConnection(address, timeout=60)) as link:
+                try:
+                    link.connect()
+                except OSError:
+                    return  # nobody listens any more
+                try:
+                    while not ended.is_set():
+                        link.request("POST", "/v2/models/double/infer", data)
+                        answer = link.getresponse()
+                        answer.read()
+                        outcomes[str(answer.status)] += 1
+                        if answer.headers.get("connection") == "close":
+                            break
+                except (OSError, http.client.HTTPException) as error:
+                    outcomes[type(error).__name__] += 1
+
+    data = body(60_000)
+    options = ServingOptions(port=0, most_batch=1)
+    with running_server([family(matmuls=(4, 4))], {"a": 1.0}, options) as own:
+        address = own.url[7:]
+        threads = [threading.Thread(target=ask_again) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        until(lambda: outcomes["200"] > 50)
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert set(outcomes) <= {"200", "503"}
+
+
+def test_the_log_of_an_earlier_server_is_kept(tmp_path: Path) -> None:
+    """A server appends to it, on a new line where it was cut off; its lines name their start."""
+    log = tmp_path / "log.jsonl"
+    for _ in range(2):
+        with running_server([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
+            assert infer(own, body())[0] == 200
+        log.write_text(log.read_text() + '{"request": 1, "fam')
+    lines = log.read_text().splitlines()
+    assert len(lines) == 4
+    first, second = json.loads(lines[0]), json.loads(lines[2])
+    assert first["request"] == second["request"] == 0
+    assert first["started_s"] < second["started_s"]

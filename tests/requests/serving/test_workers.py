@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from placewright.requests.serving import workers
@@ -40,3 +44,39 @@ def test_a_start_that_is_cancelled_leaves_no_process() -> None:
     asyncio.run(main())
     workers._STARTING.submit(lambda: None).result()  # after all that it was given before
     assert happened == ["launched", "closed"]
+
+
+def test_a_process_whose_start_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
+    """Its fork server may be stopped: the end waits for it a while only, and kills the others."""
+    script = tmp_path / "serve.py"
+    script.write_text(
+        """
+import os, signal, threading, time
+from placewright.requests.serving import server
+from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.runtime.engines.local import LocalGroup
+from tests.requests.serving.models import family
+
+server.ENDING_S = 0.2
+with running_server([family()], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
+    first, second = running.dispatcher.fleet.slots
+    hung, launch = threading.Event(), LocalGroup.launch
+
+    def hang(self):
+        hung.set()
+        time.sleep(3600)
+
+    LocalGroup.launch = hang
+    os.kill(first.process.pid, signal.SIGKILL)
+    assert hung.wait(60)
+    os.kill(second.process.pid, signal.SIGSTOP)
+    print(second.process.pid, flush=True)
+"""
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    stopped = Path(f"/proc/{int(done.stdout)}")
+    assert not stopped.exists() or "(zombie)" in (stopped / "status").read_text()

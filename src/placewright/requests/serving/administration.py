@@ -6,7 +6,7 @@
     PUT    /admin/models/{family}/variants/{name}?accuracy=A   body: the ONNX file
     DELETE /admin/models/{family}/variants/{name}
 
-All of them answer with `status`.
+All of them answer with `status`, and need the administrator's token.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
-from placewright.requests.serving.bodies import HttpLimits, Receive, read_body, read_object
+from placewright.requests.serving.bodies import HttpLimits, Receive, Take, read_body, read_object
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.errors import Refusal, only
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-"""Names of this machine that no other can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,7 @@ class AdminRequest:
     """A request to ``/admin``.
 
     `parts`: of its path, behind ``/admin``.
+    `take`: see `read_body`.
     """
 
     method: str
@@ -40,6 +38,7 @@ class AdminRequest:
     query: bytes
     headers: Mapping[str, str]
     receive: Receive
+    take: Take
 
 
 async def administer(request: AdminRequest, dispatcher: Dispatcher, limits: HttpLimits) -> None:
@@ -67,26 +66,9 @@ async def administer(request: AdminRequest, dispatcher: Dispatcher, limits: Http
             raise Refusal(404, "see the documentation of /admin", code="not-found")
 
 
-def refuse_other_pages(headers: Mapping[str, str], *, local: bool) -> None:
-    """Refuse what a page of another origin sends from the browser of somebody who visits it.
-
-    `local`: only this machine can reach the server: a page of any other host is another one, whose
-    owner lets its name lead here (DNS rebinding).
-    """
-    origin, host = headers.get("origin"), headers.get("host", "")
-    if origin is None:  # no browser
-        return
-    try:
-        name = urlsplit(f"//{host}").hostname
-    except ValueError:  # brackets that do not close
-        name = None
-    if origin.partition("://")[2] != host or (local and name not in LOOPBACK):
-        raise Refusal(403, "a page of another origin cannot administer", code="forbidden")
-
-
 async def _server(request: AdminRequest, limits: HttpLimits) -> tuple[str, float]:
     """Name and speed of a server that is to be added."""
-    document = await read_object(request.receive, request.headers, limits.body_bytes, limits.body_s)
+    document = await read_object(request.receive, request.headers, limits.body_s, request.take)
     name, speed = document.get("name"), document.get("speed", 1.0)
     number = isinstance(speed, int | float) and not isinstance(speed, bool)
     # Compared before it is converted: a whole number may be too large for a float.
@@ -98,7 +80,7 @@ async def _server(request: AdminRequest, limits: HttpLimits) -> tuple[str, float
 async def _variant(name: str, request: AdminRequest, limits: HttpLimits) -> Variant:
     accuracy = _accuracy(request.query)
     model = await read_body(
-        request.receive, request.headers, limits.model_bytes, 10 * limits.body_s
+        request.receive, request.headers, limits.model_bytes, 10 * limits.body_s, request.take
     )
     return Variant(name, accuracy, model)
 

@@ -14,24 +14,24 @@ than 200 is ``{"error": reason}``; 429 and 503 have ``Retry-After``.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
 from placewright.errors import PlacewrightError
-from placewright.requests.serving.administration import (
-    AdminRequest,
-    administer,
-    refuse_other_pages,
-    status,
-)
+from placewright.requests.serving.administration import AdminRequest, administer, status
+from placewright.requests.serving.admission import shutting_down
 from placewright.requests.serving.bodies import (
-    ClientGone,
+    BodyBudget,
     HttpLimits,
     Message,
+    Presence,
     Receive,
+    client_gone,
     read_body,
 )
 from placewright.requests.serving.dispatcher import Dispatcher
@@ -39,6 +39,7 @@ from placewright.requests.serving.errors import Refusal, only
 from placewright.requests.serving.families import find_family
 from placewright.requests.serving.observing import Observer
 from placewright.requests.serving.openapi import openapi
+from placewright.requests.serving.origins import LOOPBACK, refuse_foreign
 from placewright.requests.serving.page import PAGE
 from placewright.requests.serving.protocol import read_request
 from placewright.requests.serving.replies import (
@@ -57,13 +58,23 @@ from placewright.requests.serving.rows import Row
 Send = Callable[[Message], Awaitable[None]]
 
 SERVER_NAME = "placewright"
+PRESENCE = "placewright.presence"
+"""Extension of a request's scope, whose ``client`` is the `Presence` of its client."""
+
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 
 
 class Application:
     """ASGI application of one dispatcher.
 
-    `token`: bearer token that every request but those for health needs; empty: none.
+    `admin_token`: bearer token that ``/admin`` needs: `token`, or one that was made for it.
+
+    Parameters
+    ----------
+    token
+        Bearer token that every request but those for health needs; empty: none.
+    hosts
+        Names of this server besides loopback and the address that a client has connected to.
     """
 
     def __init__(
@@ -72,11 +83,16 @@ class Application:
         observer: Observer,
         *,
         token: str = "",
+        hosts: Collection[str] = (),
         limits: HttpLimits | None = None,
     ) -> None:
         self.dispatcher, self.observer = dispatcher, observer
         self.limits = HttpLimits() if limits is None else limits
-        self._token = token.encode()
+        self.admin_token = token or secrets.token_urlsafe(24)
+        self._token, self._hosts = token, frozenset([*LOOPBACK, *hosts])
+        self._bodies = BodyBudget(self.limits.bodies_bytes)
+        self._uploads = BodyBudget(self.limits.model_bytes)
+        self._reading = asyncio.Lock()
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -87,10 +103,12 @@ class Application:
             reply = await self._reply(scope, headers, receive)
         except Refusal as refusal:
             reply = refused(refusal)
-        except ClientGone:
-            return
         except PlacewrightError as error:
             reply = failed(error)
+        except asyncio.CancelledError:  # by uvicorn, at the end
+            reply = refused(shutting_down())
+        # At the end clients shall not send another request here.
+        last = [(b"connection", b"close")] if self.dispatcher.draining else []
         await send(
             {
                 "type": "http.response.start",
@@ -99,6 +117,7 @@ class Application:
                     (b"content-type", reply.kind),
                     (b"content-length", str(len(reply.body)).encode()),
                     *reply.headers,
+                    *last,
                 ],
             }
         )
@@ -109,15 +128,18 @@ class Application:
         self, scope: Mapping[str, Any], headers: Mapping[str, str], receive: Receive
     ) -> Reply:
         method, parts = scope["method"], _parts(scope)
-        if parts[:2] != ["v2", "health"]:
-            self._authorize(headers)
-        if parts[:2] == ["v2", "models"] and len(parts) >= 3:
-            return await self._model(method, parts[2:], headers, receive)
+        refuse_foreign(method, headers, self._hosts | {(scope.get("server") or ("",))[0]})
         if parts[:1] == ["admin"]:
-            refuse_other_pages(headers, local=not self._token)
-            request = AdminRequest(method, parts[1:], scope["query_string"], headers, receive)
-            await administer(request, self.dispatcher, self.limits)
+            _authorize(headers, self.admin_token)
+            with self._uploads.share() as take:
+                query = scope["query_string"]
+                request = AdminRequest(method, parts[1:], query, headers, receive, take)
+                await administer(request, self.dispatcher, self.limits)
             return self._status()
+        if self._token and parts[:2] != ["v2", "health"]:
+            _authorize(headers, self._token)
+        if parts[:2] == ["v2", "models"] and len(parts) >= 3:
+            return await self._model(scope, parts[2:], headers, receive)
         if parts == ["v2", "repository", "index"]:
             only(method, "POST")
             return json_reply([index_entry(family) for family in self.dispatcher.fleet.families])
@@ -138,13 +160,6 @@ class Application:
         only(method, "GET")
         return page()
 
-    def _authorize(self, headers: Mapping[str, str]) -> None:
-        if not self._token:
-            return
-        sent = headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(sent, b"Bearer " + self._token):
-            raise Refusal(401, "send the header Authorization: Bearer TOKEN", code="unauthorized")
-
     def _metadata(self) -> Reply:
         from placewright.version import __version__
 
@@ -161,8 +176,13 @@ class Application:
     # Models
 
     async def _model(
-        self, method: str, parts: list[str], headers: Mapping[str, str], receive: Receive
+        self,
+        scope: Mapping[str, Any],
+        parts: list[str],
+        headers: Mapping[str, str],
+        receive: Receive,
     ) -> Reply:
+        method: str = scope["method"]
         position, rest = find_family(self.dispatcher.fleet.families, parts[0]), parts[1:]
         if rest[:1] == ["versions"] and len(rest) >= 2:
             if rest[1] != VERSION:
@@ -171,7 +191,9 @@ class Application:
         family = self.dispatcher.fleet.families[position]
         if rest == ["infer"]:
             only(method, "POST")
-            return await self._infer(position, headers, receive)
+            # Another ASGI server, which has none, does not say when a client leaves.
+            presence = scope.get("extensions", {}).get(PRESENCE, {}).get("client") or Presence()
+            return await self._infer(position, headers, receive, presence)
         if rest not in ([], ["ready"], ["config"]):
             raise Refusal(404, f"a model has no {'/'.join(rest)!r:.100}", code="not-found")
         only(method, "GET")
@@ -182,25 +204,32 @@ class Application:
             return json_reply(triton_config(family, self.dispatcher.fleet.table.most))
         return json_reply(metadata(family))
 
-    async def _infer(self, position: int, headers: Mapping[str, str], receive: Receive) -> Reply:
+    async def _infer(
+        self, position: int, headers: Mapping[str, str], receive: Receive, presence: Presence
+    ) -> Reply:
         arrival_s = time.monotonic()
         family, limits = self.dispatcher.fleet.families[position], self.limits
         needs = None
         try:
-            body = await read_body(receive, headers, limits.body_bytes, limits.body_s)
-            request = read_request(
-                body,
-                headers,
-                family.inputs,
-                family.outputs,
-                deadline_s=limits.deadline_s,
-                most_rows=limits.rows,
-                most_bytes=limits.body_bytes,
-            )
-            needs = request.needs
-            rows = self.dispatcher.submit(position, request.inputs, needs, arrival_s)
-            await self._served(rows)
-            reply = answered(family, request, rows)
+            with self._bodies.share() as take:
+                body = await read_body(receive, headers, limits.body_bytes, limits.body_s, take)
+                request = await read_request(
+                    body,
+                    headers,
+                    family.inputs,
+                    family.outputs,
+                    deadline_s=limits.deadline_s,
+                    most_rows=limits.rows,
+                    most_bytes=limits.body_bytes,
+                    turn=self._reading,
+                )
+                needs = request.needs
+                take(sum(array.nbytes for array in request.inputs))
+                if presence.left:
+                    raise client_gone()
+                rows = self.dispatcher.submit(position, request.inputs, needs, arrival_s)
+                await self._served(rows, presence)
+                reply = await answered(family, request, rows)
         except Refusal as refusal:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
@@ -211,13 +240,31 @@ class Application:
         self.observer.answered(family.name, rows, headers)
         return reply
 
-    async def _served(self, rows: list[Row]) -> None:
+    async def _served(self, rows: list[Row], presence: Presence) -> None:
+        """Wait until all rows are; those of a refused request, or of nobody, wait no more."""
+
+        def leave() -> None:
+            for row in rows:
+                row.fail(client_gone())
+            self.dispatcher.withdraw(rows)
+
+        presence.on_leave = leave
         try:
             for row in rows:
                 await row.done
+            if presence.left:
+                raise client_gone()
         except Refusal:
             self.dispatcher.withdraw(rows)
             raise
+        finally:
+            presence.on_leave = lambda: None
+
+
+def _authorize(headers: Mapping[str, str], token: str) -> None:
+    sent = headers.get("authorization", "").encode("latin-1")
+    if not hmac.compare_digest(sent, f"Bearer {token}".encode()):
+        raise Refusal(401, "send the header Authorization: Bearer TOKEN", code="unauthorized")
 
 
 def _parts(scope: Mapping[str, Any]) -> list[str]:

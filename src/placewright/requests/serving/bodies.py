@@ -1,11 +1,12 @@
-"""Bodies of HTTP requests, within limits of size and time."""
+"""Bodies of HTTP requests, within limits of size and time, and whether their client is there."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ from placewright.requests.serving.errors import Refusal
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+Take = Callable[[int], None]
+
+OBJECT_BYTES = 1 << 16
+"""Largest JSON object of an administrator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class HttpLimits:
         Of requests that give none.
     body_bytes, model_bytes
         Largest body of a request, and of an ONNX file.
+    bodies_bytes
+        All bodies of requests that are here, and the arrays that they have become.
     body_s
         Seconds in which a body has to be here.
     rows
@@ -34,21 +41,74 @@ class HttpLimits:
     deadline_s: float = 10.0
     body_bytes: int = 16 << 20
     model_bytes: int = 1 << 30
+    bodies_bytes: int = 256 << 20
     body_s: float = 30.0
     rows: int = 256
 
 
-class ClientGone(Exception):  # noqa: N818  (an answer is no longer wanted)
-    """The client has left."""
+def client_gone() -> Refusal:
+    """The client has left: it reads no answer. The status is that of nginx's logs."""
+    return Refusal(499, "the client has left", code="client-gone")
+
+
+class Presence:
+    """Whether the client of a connection is still there.
+
+    `on_leave`: called when it leaves.
+    """
+
+    def __init__(self) -> None:
+        self.left = False
+        self.on_leave: Callable[[], None] = lambda: None
+
+    def leave(self) -> None:
+        """The client has left."""
+        self.left = True
+        self.on_leave()
+
+
+class BodyBudget:
+    """Bytes that the bodies of all requests may have together.
+
+    Without it as many clients as there are connections could each send the largest body.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes, self.held_bytes = most_bytes, 0
+
+    @contextmanager
+    def share(self) -> Iterator[Take]:
+        """What takes so many bytes more; they are given back at the end of the block.
+
+        It raises `Refusal`, 503, where others have so many that these are too many.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if self.held_bytes + size > self.most_bytes:
+                raise Refusal(
+                    503,
+                    f"requests that are here have {self.held_bytes} bytes; {size} more would be "
+                    f"above {self.most_bytes}",
+                    code="bodies-full",
+                    retry_after_s=1.0,
+                )
+            self.held_bytes, taken = self.held_bytes + size, taken + size
+
+        try:
+            yield take
+        finally:
+            self.held_bytes -= taken
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[str, str], most_bytes: int, limit_s: float
+    receive: Receive, headers: Mapping[str, str], most_bytes: int, limit_s: float, take: Take
 ) -> bytes:
     """The body of a request, which a slow client may send in any number of pieces.
 
-    Raises `Refusal`: 413: it is larger than `most_bytes`; 408: it takes longer than `limit_s`.
-    Raises `ClientGone`: the client has left.
+    Raises `Refusal`: 413: it is larger than `most_bytes`; 408: it takes longer than `limit_s`; 499:
+    the client has left; what `take` raises, which is called with the bytes of each piece.
     """
     declared = headers.get("content-length", "0")
     whole = declared.isascii() and declared.isdigit()
@@ -60,6 +120,7 @@ async def read_body(
         message = await _next(receive, end_s - time.monotonic())
         pieces.append(message.get("body", b""))
         more, size = message.get("more_body", False), size + len(pieces[-1])
+        take(len(pieces[-1]))
         if size > most_bytes:
             raise Refusal(413, f"the body is more than {most_bytes} bytes", code="too-large")
     return b"".join(pieces)
@@ -72,15 +133,15 @@ async def _next(receive: Receive, limit_s: float) -> Message:
     except TimeoutError:
         raise Refusal(408, "the body did not arrive in time", code="slow-client") from None
     if message["type"] == "http.disconnect":
-        raise ClientGone
+        raise client_gone()
     return message
 
 
 async def read_object(
-    receive: Receive, headers: Mapping[str, str], most_bytes: int, limit_s: float
+    receive: Receive, headers: Mapping[str, str], limit_s: float, take: Take
 ) -> dict[str, Any]:
     """A body that is a JSON object; errors as `read_body`, and 400 where it is none."""
-    body = await read_body(receive, headers, most_bytes, limit_s)
+    body = await read_body(receive, headers, OBJECT_BYTES, limit_s, take)
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

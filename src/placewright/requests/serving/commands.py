@@ -66,7 +66,7 @@ LogOption = Annotated[
         "--log",
         metavar="FILE",
         callback=output_file,
-        help="Write every request: one JSON object a line.",
+        help="Append every request: one JSON object a line.",
     ),
 ]
 BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Rows of a batch.")]
@@ -83,6 +83,14 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
         "127.0.0.1"
     ),
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Answer requests for this host too, besides loopback and --host; several times.",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8000,
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Rows that may wait; 429 beyond.")
@@ -103,6 +111,7 @@ def serve(
     """Serve model variants by the Open Inference Protocol until SIGTERM or Ctrl-C.
 
     Clients other than this machine's need the token in the environment variable PLACEWRIGHT_TOKEN.
+    Without it a token for /admin is made and printed.
     """
     import os
     import sys
@@ -125,6 +134,7 @@ def serve(
         host=host,
         port=port,
         token=os.environ.get(TOKEN, ""),
+        hosts=tuple(allow_host or ()),
         most_waiting=max_waiting,
         most_batch=max_batch,
         drain_s=drain,
@@ -134,9 +144,13 @@ def serve(
 
     def ready(running: Running) -> None:
         names = [each.name for each in running.dispatcher.fleet.families]
+        made = "" if options.token else running.application.admin_token
         console.show(
-            lambda: {"url": running.url, "models": names},
-            lambda: f"serving {', '.join(names)} at {running.url} (live page there too)",
+            lambda: {"url": running.url, "models": names} | ({"admin_token": made} if made else {}),
+            lambda: (
+                f"serving {', '.join(names)} at {running.url} (live page there too)"
+                + (f"\ntoken for /admin: {made}" if made else "")
+            ),
         )
         sys.stdout.flush()  # a parent process may wait for it
 

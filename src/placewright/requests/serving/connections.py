@@ -7,17 +7,37 @@ reads its answer: connections of clients that do nothing would stay, until there
     body                              `application.HttpLimits`
     answer that the client reads      READ_S                 the connection is broken off
     connections                       CONNECTIONS            503, Retry-After
+    beyond, for /v2/health            RESERVED, RESERVED_S   503, Retry-After
+
+Where there are too many connections, health is still answered: the newest connections beyond stay
+until they have asked for it, so that a supervisor does not take a busy server for a dead one.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 from asyncio import TimerHandle, Transport
-from typing import Any
+from collections import deque
+from contextlib import suppress
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from placewright.requests.serving.application import PRESENCE
+from placewright.requests.serving.bodies import Presence
+
 CONNECTIONS = 2048
+
+RESERVED, RESERVED_S = 32, 1.0
+HEALTH = b"/v2/health/"
+
+OTHER_FILES = 64
+"""Open files of the server that are no connections: workers' pipes, the log."""
+
+LAST_S = 0.3
+"""From the end of the server until a connection is closed on which no answer is under way: a
+request may be on its way."""
 
 HEAD_BYTES = 1 << 16
 HEAD_S = 10.0
@@ -26,11 +46,34 @@ READ_S = 30.0
 """From when an answer has to wait for its client until the client has read all of it."""
 
 
+def allow_files() -> None:
+    """Let this process open as many files as all connections need, where it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + RESERVED + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def most_connections() -> int:
+    """`CONNECTIONS`, or fewer where the system does not let this process open so many files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return min(CONNECTIONS, max(1, soft - RESERVED - OTHER_FILES))
+
+
 class ClientConnection(HttpToolsProtocol):
     """One client's connection; see the module."""
 
+    _beyond: ClassVar[deque[ClientConnection]] = deque()
+    """Connections beyond the limit that have not asked for anything yet, oldest first."""
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.presence = Presence()
+        self._reserved = False
         self._heads = self._head_bytes = 0
         self._head_limit: TimerHandle | None = None
         self._read_limit: TimerHandle | None = None
@@ -39,16 +82,20 @@ class ClientConnection(HttpToolsProtocol):
         """Refuse one too many; wait for a head."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever a byte is left
-        if len(self.connections) > CONNECTIONS:
-            self.refuse("503 Service Unavailable", "too many connections", "retry-after: 1")
-        else:
-            self._expect_head()
+        self._reserved = len(self.connections) > most_connections()
+        if self._reserved:
+            if len(self._beyond) >= RESERVED:
+                self._beyond.popleft().refuse_as_full()
+            self._beyond.append(self)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the limits."""
         self._end_head_limit()
         self._end_read_limit()
+        self._leave_reserve()
         super().connection_lost(exc)
+        self.presence.leave()
 
     def on_headers_complete(self) -> None:
         """A head has ended; one that is too long may have come in one piece."""
@@ -59,7 +106,39 @@ class ClientConnection(HttpToolsProtocol):
         self._heads += 1
         self._head_bytes = 0
         self._end_head_limit()
+        self._leave_reserve()
+        if self._reserved and not self.url.startswith(HEALTH):
+            self.refuse_as_full()
+            return
+        self.scope["extensions"] = {PRESENCE: {"client": self.presence}}
         super().on_headers_complete()
+        if self._reserved:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body, which nobody reads where the request was refused at once."""
+        if self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A whole request is here; read on, which is how it is seen that the client leaves."""
+        if self.cycle is not None:
+            super().on_message_complete()
+            if not self.pipeline:
+                self.flow.resume_reading()
+
+    def shutdown(self) -> None:
+        """End the connection once it is idle; a request that is on its way is answered."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.loop.call_later(LAST_S, self._end_if_idle)
+        else:
+            self.cycle.keep_alive = False
+
+    def _end_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head that has not ended."""
@@ -108,15 +187,28 @@ class ClientConnection(HttpToolsProtocol):
         self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         self.transport.close()
 
+    def refuse_as_full(self) -> None:
+        """There are too many connections, and this one does not ask for health."""
+        self.refuse("503 Service Unavailable", "too many connections", "retry-after: 1")
+
+    def _leave_reserve(self) -> None:
+        with suppress(ValueError):
+            self._beyond.remove(self)
+
     def _body_goes_on(self) -> bool:
         return self.cycle is not None and self.cycle.more_body
 
     def _expect_head(self) -> None:
-        self._head_limit = self.loop.call_later(HEAD_S, self._late_head)
+        limit_s = min(HEAD_S, RESERVED_S) if self._reserved else HEAD_S
+        self._head_limit = self.loop.call_later(limit_s, self._late_head)
 
     def _late_head(self) -> None:
         self._head_limit = None
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._reserved:
+            self.refuse_as_full()
+        else:
             self.refuse("408 Request Timeout", f"no request came within {HEAD_S:g} s")
 
     def _end_head_limit(self) -> None:

@@ -6,7 +6,8 @@
                    |           refused        lost: its rows wait again
                    +-----------------------------------+
 
-A row is bound to a server when that is idle, not before (unless the policy binds early). All of
+A row is bound to a server when that is idle, not before (unless the policy binds early). Where a
+batch fails, its rows are computed singly: one that the model refuses fails alone. All of
 this runs on one asyncio loop, so that no lock is needed: state changes between two awaits only.
 Every row is in exactly one place: waiting (`_rows`), at a server (`Slot.rows`), or answered.
 What is refused before it waits, and in which words, is in `admission`.
@@ -37,7 +38,7 @@ from placewright.requests.serving.admission import (
 )
 from placewright.requests.serving.engines import LocalServers, ServerEngine
 from placewright.requests.serving.errors import Refusal
-from placewright.requests.serving.families import Family, Variant
+from placewright.requests.serving.families import Family, Variant, wrong_outputs
 from placewright.requests.serving.fleet import Fleet, Slot
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Batch, Row, Served
@@ -125,6 +126,11 @@ class Dispatcher:
     def ready(self) -> bool:
         """Whether a server takes batches."""
         return not self._draining and any(slot.up for slot in self.fleet.slots)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._draining
 
     @property
     def under_way(self) -> int:
@@ -290,13 +296,29 @@ class Dispatcher:
     def _start(self, server: int, variant: int, numbers: Sequence[int]) -> None:
         assert self._servers is not None
         slot, rows = self.fleet.slots[server], [self._rows.pop(number) for number in numbers]
-        family, chosen = self.fleet.variants[variant]
-        expected_s = self.fleet.table.expected_s(server, variant, len(rows))
         now_s = time.monotonic()
         self._servers.start(self.service, server, variant, now_s)
-        self._servers.free_s[server] = now_s + expected_s
         # Before the order is given: a loss, which may come at once, takes the rows from here.
         slot.rows = rows
+        # One of them may be what servers die of: it shall not take the others with it once more.
+        slot.singly = any(row.attempts >= ATTEMPTS - 1 for row in rows)
+        since_s = min(now_s, slot.freed_s)
+        self._give(server, *self.fleet.variants[variant], since_s, expected_s=math.nan)
+
+    def _give(
+        self, server: int, family: int, chosen: Variant, since_s: float, *, expected_s: float
+    ) -> None:
+        """Let a server compute its rows, or the first where they are computed singly.
+
+        `expected_s`: of a variant that is no longer known.
+        """
+        assert self._servers is not None
+        slot, now_s = self.fleet.slots[server], time.monotonic()
+        rows = tuple(slot.rows[:1] if slot.singly else slot.rows)
+        if (family, chosen) in self.fleet.variants:
+            variant = self.fleet.variants.index((family, chosen))
+            expected_s = self.fleet.table.expected_s(server, variant, len(rows))
+        self._servers.free_s[server] = now_s + expected_s
         for row in rows:
             row.attempts += 1
         answer = slot.process.give(
@@ -305,7 +327,7 @@ class Dispatcher:
             self._stacked(family, rows),
             limit_s=SILENT_S + SILENT_TIMES * expected_s,
         )
-        batch = Batch(server, family, chosen, now_s, expected_s, min(now_s, slot.freed_s))
+        batch = Batch(server, family, chosen, rows, now_s, expected_s, since_s)
         answer.add_done_callback(lambda done: self._ended(batch, done))
 
     def _stacked(self, family: int, rows: Sequence[Row]) -> dict[str, Array]:
@@ -321,21 +343,22 @@ class Dispatcher:
             return
         assert self._servers is not None
         now_s, slot, computed = time.monotonic(), self.fleet.slots[batch.server], answer.result()
-        rows, slot.rows = slot.rows, []
-        if not rows:  # lost in the very turn in which the answer came
+        if not slot.rows:  # lost in the very turn in which the answer came
             return
         slot.failures, slot.busy_s = 0, slot.busy_s + now_s - batch.start_s
-        self._servers.busy[batch.server], self._servers.free_s[batch.server] = False, now_s
-        if computed.error:
-            for row in rows:
-                row.fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
+        outputs, count = self.fleet.families[batch.family].outputs, len(batch.rows)
+        wrong = "" if computed.error else wrong_outputs(outputs, computed.outputs, count)
+        if count > 1 and (computed.error or wrong):
+            slot.singly = True
         else:
-            slot.served += len(rows)
-            self._observe(batch, len(rows), now_s - batch.since_s)
-            for k, row in enumerate(rows):
-                # Its client may have gone.
-                if not row.done.done():
-                    row.done.set_result(_served(slot, batch, row, k, len(rows), now_s, computed))
+            # Those behind them whose clients have gone are computed for nobody.
+            slot.rows = [row for row in slot.rows[count:] if not row.done.done()]
+            self._answer(batch, computed, wrong, now_s)
+        if slot.rows:
+            chosen, expected_s = batch.variant, batch.expected_s
+            self._give(batch.server, batch.family, chosen, now_s, expected_s=expected_s)
+            return
+        self._servers.busy[batch.server], self._servers.free_s[batch.server] = False, now_s
         # Removed while it computed: this was its last batch.
         if not slot.active:
             slot.process.close()
@@ -345,6 +368,22 @@ class Dispatcher:
             self._decide()
         finally:
             slot.freed_s = math.inf
+
+    def _answer(self, batch: Batch, computed: Computed, wrong: str, now_s: float) -> None:
+        """Answer the rows of a batch, or refuse a single one that cannot be computed."""
+        slot, count = self.fleet.slots[batch.server], len(batch.rows)
+        if computed.error:
+            batch.rows[0].fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
+        elif wrong:
+            name = self.fleet.key(batch.family, batch.variant)
+            batch.rows[0].fail(Refusal(500, f"variant {name!r}: {wrong}", code="wrong-output"))
+        else:
+            slot.served += count
+            self._observe(batch, count, now_s - batch.since_s)
+            for k, row in enumerate(batch.rows):
+                # Its client may have gone.
+                if not row.done.done():
+                    row.done.set_result(_served(slot, batch, row, k, count, now_s, computed))
 
     def _observe(self, batch: Batch, count: int, took_s: float) -> None:
         position = (batch.family, batch.variant)

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
 from placewright.errors import InputError, MissingDependencyError
 from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data
 from placewright.requests.serving.errors import Refusal
-from placewright.requests.serving.tensors import NUMPY, TensorSpec
+from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
 
 SERVE = "serve"
 """The extra that has what this package needs."""
+
+_NO_MODEL = "this is no ONNX model that runs here"
 
 _ONNX = {
     "tensor(bool)": "BOOL",
@@ -66,12 +69,25 @@ class Family:
     """Variants with the same inputs and outputs.
 
     `name`: what clients call the model.
+    `batch`: rows of the only batch that its models take; ``None``: any number.
     """
 
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     variants: tuple[Variant, ...]
+    batch: int | None = None
+
+    def check_batches(self, most: int) -> None:
+        """Raise `InputError` where its models cannot take all batches of 1 to `most` rows."""
+        if self.batch is not None and not self.batch == most == 1:
+            raise InputError(
+                f"its models take batches of {self.batch} rows only, which is written in them",
+                where=f"family {self.name!r}",
+                by=f"batches have 1 to {most} rows",
+                hint="export them with an open first dimension"
+                + (", or serve with --max-batch 1" if self.batch == 1 else ""),
+            )
 
 
 def make_family(name: str, variants: Sequence[Variant]) -> Family:
@@ -83,7 +99,8 @@ def make_family(name: str, variants: Sequence[Variant]) -> Family:
     """
     if not variants:
         raise InputError("a family needs a variant", where=f"family {name!r}")
-    shapes = [tensors_of(variant, f"family {name!r}") for variant in variants]
+    found = [tensors_of(variant, f"family {name!r}") for variant in variants]
+    shapes = [each[:2] for each in found]
     for variant, shape in zip(variants, shapes, strict=True):
         where = f"family {name!r}: variant {variant.name!r}"
         if not 0 <= variant.accuracy <= 1:
@@ -98,7 +115,15 @@ def make_family(name: str, variants: Sequence[Variant]) -> Family:
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise InputError("two variants have the same name", where=f"family {name!r}")
-    return Family(name, *shapes[0], tuple(variants))
+    batches = {batch for *_, batch in found if batch is not None}
+    if len(batches) > 1:
+        raise InputError(
+            "variants take batches of different sizes only",
+            where=f"family {name!r}",
+            by=f"{sorted(batches)} rows",
+            hint="export them with an open first dimension",
+        )
+    return Family(name, *shapes[0], tuple(variants), min(batches, default=None))
 
 
 def find_family(families: Sequence[Family], name: str) -> int:
@@ -115,13 +140,65 @@ def find_family(families: Sequence[Family], name: str) -> int:
 
 def tensors_of(
     variant: Variant, where: str
-) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Inputs and outputs of an ONNX file; see `make_family` for errors."""
-    session = open_session(variant.model, f"{where}: variant {variant.name!r}")
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], int | None]:
+    """Inputs and outputs of an ONNX file, and the only batch that it takes, where it is one.
+
+    See `make_family` for errors.
+    """
+    there = f"{where}: variant {variant.name!r}"
+    _refuse_external_data(variant.model, there)
+    session = open_session(variant.model, there)
+    inputs = session.get_inputs()
+    batches = [each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], int)]
     return (
-        tuple(_spec(each, where) for each in session.get_inputs()),
+        tuple(_spec(each, where) for each in inputs),
         tuple(_spec(each, where) for each in session.get_outputs()),
+        batches[0] if batches else None,
     )
+
+
+def wrong_outputs(specs: Sequence[TensorSpec], outputs: Sequence[Array], rows: int) -> str:
+    """Why a variant's outputs are not one row for each of its input; or empty."""
+    for spec, output in zip(specs, outputs, strict=True):
+        wanted = (rows, *spec.shape[1:])
+        if output.shape != wanted or output.dtype != np.dtype(NUMPY[spec.datatype]):
+            return (
+                f"output {spec.name!r} of a batch of {rows} is {output.dtype} of shape "
+                f"{list(output.shape)}, not {spec.datatype} of shape {list(wanted)}"
+            )
+    return ""
+
+
+def _refuse_external_data(model: bytes, where: str) -> None:
+    """Refuse a model that names other files: it came as bytes, perhaps from a client.
+
+    ONNX Runtime would read them with our rights, and give their contents to clients.
+    """
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError, Message
+    except ImportError:
+        raise MissingDependencyError("onnx", extra=SERVE, purpose="serving requests") from None
+    try:
+        left: list[Any] = [onnx.ModelProto.FromString(model)]
+    except DecodeError as error:
+        raise InputError(_NO_MODEL, where=where, by=f"{error!s:.300}") from None
+    # Tensors may be anywhere: in attributes, graphs within graphs, functions, sparse tensors.
+    while left:
+        message = left.pop()
+        if isinstance(message, onnx.TensorProto):
+            if message.data_location == onnx.TensorProto.EXTERNAL or message.external_data:
+                raise InputError(
+                    f"the weight {message.name!r:.100} is in another file",
+                    where=where,
+                    by=f"{[f'{e.key}={e.value}' for e in message.external_data]}"[:200],
+                    hint="save the model with all weights in one file: "
+                    "onnx.save(onnx.load(PATH), NEW)",
+                )
+            continue
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                left += [value] if isinstance(value, Message) else value
 
 
 def open_session(model: bytes, where: str, threads: int = 1) -> Any:
@@ -138,13 +215,13 @@ def open_session(model: bytes, where: str, threads: int = 1) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Its other format, which bytes may have too, is not looked into for other files.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     options.log_severity_level = 4
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common base
-        raise InputError(
-            "this is no ONNX model that runs here", where=where, by=f"{error!s:.300}"
-        ) from None
+        raise InputError(_NO_MODEL, where=where, by=f"{error!s:.300}") from None
 
 
 def read_family(path: str | Path) -> Family:

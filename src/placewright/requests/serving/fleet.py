@@ -11,19 +11,23 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.events import event
-from placewright.requests.serving.families import Family, Variant, make_family
+from placewright.requests.serving.families import Family, Variant, make_family, wrong_outputs
 from placewright.requests.serving.latencies import LatencyTable
 from placewright.requests.serving.rows import Row
-from placewright.requests.serving.tensors import NUMPY
+from placewright.requests.serving.tensors import NUMPY, Array
 from placewright.requests.serving.workers import ServerProcess
+
+if TYPE_CHECKING:
+    from placewright.requests.serving.program import Computed
 
 RESTART_S = (0.0, 0.5, 2.0, 10.0)
 """Waited before a server is started again after its first, second, ... failure in a row."""
@@ -35,6 +39,10 @@ MEASURED_S = 2.0
 
 ORDER_S = 60.0
 
+TOGETHER, INFLUENCE = 4, 0.1
+"""Rows of which it is looked at whether they change each other's outputs, and by which share of
+the largest output at least: scales of quantised models, which a batch shares, stay below."""
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -43,7 +51,9 @@ class Slot:
     Attributes
     ----------
     rows
-        What it computes now.
+        What it computes now, and behind it what it computes next.
+    singly
+        It computes its rows one by one.
     active
         It takes batches, or will again after a restart.
     up
@@ -58,6 +68,7 @@ class Slot:
 
     process: ServerProcess
     rows: list[Row] = field(default_factory=list)
+    singly: bool = False
     active: bool = False
     up: bool = False
     freed_s: float = math.inf
@@ -101,6 +112,8 @@ class Fleet:
         on_change: Callable[[], None],
         on_state: Callable[[], None],
     ) -> None:
+        for family in families:
+            family.check_batches(most_batch)
         self.families = list(families)
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []
@@ -111,6 +124,7 @@ class Fleet:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
+        self._apart = set[Variant]()
         self._closed = False
 
     @property
@@ -131,8 +145,8 @@ class Fleet:
         Raises
         ------
         InputError
-            A server of this name is there, the speed is not in (0, 1], or the engine has no place
-            for it.
+            A server of this name is there, the speed is not in (0, 1], the engine has no place for
+            it, or a variant's outputs are not one row for each of its input.
         RunError
             It does not start.
         """
@@ -198,14 +212,16 @@ class Fleet:
         Raises
         ------
         InputError
-            Its name is taken, it is no ONNX file with the inputs and outputs of the family, or the
-            policy is fitted to the variants that are there.
+            Its name is taken, it is no ONNX file with the inputs and outputs of the family, its
+            outputs are not one row for each of its input, or the policy is fitted to the variants
+            that are there.
         """
         async with self._changing:
             old = self.families[family]
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
             changed = await loop.run_in_executor(None, make_family, old.name, variants)
+            changed.check_batches(self.table.most)
             self._check_variants([*self.variants, (family, variant)])
             key = self.key(family, variant)
             # Servers that are started meanwhile load it too. All else changes at the end: what is
@@ -213,10 +229,16 @@ class Fleet:
             self._models[key] = variant.model
             taken: dict[int, dict[int, list[float]]] = {}
             for server, slot in enumerate(self.slots):
-                with suppress(RunError):  # it is down: see below
+                try:
                     async with self._paused(slot):
                         await slot.process.load({key: variant.model})
                         taken[server] = await self._timed(slot.process, family, variant)
+                except RunError:  # it is down: see below
+                    continue
+                except InputError:
+                    del self._models[key]
+                    await self._unload(key)
+                    raise
             if not taken:
                 del self._models[key]
                 raise RunError("no server could load the variant", where=f"variant {key!r}")
@@ -257,16 +279,19 @@ class Fleet:
             self._check_variants([each for each in self.variants if each[1] is not gone])
             position = self.variants.index((family, gone))
             key = self.key(family, gone)
-            self.families[family] = Family(old.name, old.inputs, old.outputs, rest)
+            self.families[family] = replace(old, variants=rest)
             # Served no more before it is unloaded: a server that is paused later may still hold it.
             del self.variants[position], self._models[key]
             self.table.remove_variant(position)
             event("variant-removed", variant=key)
             self._on_change()
-            for slot in self.slots:
-                with suppress(RunError):  # one that is down starts without it
-                    async with self._paused(slot):
-                        await slot.process.order("unload", key, limit_s=ORDER_S)
+            await self._unload(key)
+
+    async def _unload(self, key: str) -> None:
+        for slot in self.slots:
+            with suppress(RunError):  # one that is down starts without it
+                async with self._paused(slot):
+                    await slot.process.order("unload", key, limit_s=ORDER_S)
 
     def check(self) -> None:
         """Find servers that are stopped or silent."""
@@ -358,23 +383,73 @@ class Fleet:
             taken = []
             for repeat in range(REPEATS + 1):
                 sent_s = time.monotonic()
-                computed = await process.order(
-                    "compute", self.key(family, chosen), inputs, limit_s=ORDER_S
-                )
-                if computed.error:
-                    raise RunError(
-                        "a variant cannot be computed",
-                        where=f"server {process.name!r}, variant {chosen.name!r}",
-                        by=computed.error[:300],
-                    )
+                computed = await self._computed(process, family, chosen, inputs)
                 if repeat:
                     taken.append(time.monotonic() - sent_s)
+                elif why := computed.error or self._wrong(family, computed, size):
+                    raise _unfit(process, chosen, f"a batch of {size}: {why:.300}")
             samples[size] = taken
             if time.monotonic() - began_s > MEASURED_S:
                 break
+        if self.table.most > 1 and chosen not in self._apart:
+            await self._check_apart(process, family, chosen)
+            self._apart.add(chosen)
         return samples
+
+    async def _check_apart(self, process: ServerProcess, family: int, chosen: Variant) -> None:
+        """Raise `InputError` where the outputs of a row depend on the others of its batch.
+
+        Clients would get other answers the more of them there are. What cannot compute random
+        numbers, or makes its own, is not judged.
+        """
+        rng, count = np.random.default_rng(0), min(TOGETHER, self.table.most)
+        specs, outputs = self.families[family].inputs, self.families[family].outputs
+        shapes = {s.name: ((count, *s.shape[1:]), np.dtype(NUMPY[s.datatype])) for s in specs}
+        inputs = {
+            name: (rng.standard_normal if kind.kind == "f" else partial(rng.integers, 0, 2))(
+                size=shape
+            ).astype(kind)
+            for name, (shape, kind) in shapes.items()
+        }
+        rows = [{name: a[k : k + 1] for name, a in inputs.items()} for k in (*range(count), 0)]
+        together = await self._computed(process, family, chosen, inputs)
+        *apart, again = [await self._computed(process, family, chosen, row) for row in rows]
+        if any(each.error for each in (together, *apart, again)):
+            return
+        if why := self._wrong(family, together, count):
+            raise _unfit(process, chosen, why)
+        for k, spec in enumerate(outputs):
+            one_by_one = np.concatenate([each.outputs[k] for each in apart])
+            if one_by_one.dtype.kind != "f" or not np.isfinite(one_by_one).all():
+                continue
+            largest = INFLUENCE * np.abs(one_by_one).max(initial=0.0)
+            if (np.abs(again.outputs[k] - one_by_one[:1]) > largest).any():
+                continue
+            if not (np.abs(together.outputs[k] - one_by_one) <= largest).all():
+                why = f"output {spec.name!r} of a row depends on the other rows of its batch"
+                raise _unfit(process, chosen, why)
+
+    async def _computed(
+        self, process: ServerProcess, family: int, chosen: Variant, inputs: dict[str, Array]
+    ) -> Computed:
+        key = self.key(family, chosen)
+        found: Computed = await process.order("compute", key, inputs, limit_s=ORDER_S)
+        return found
+
+    def _wrong(self, family: int, computed: Computed, rows: int) -> str:
+        return wrong_outputs(self.families[family].outputs, computed.outputs, rows)
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _unfit(process: ServerProcess, chosen: Variant, why: str) -> InputError:
+    return InputError(
+        "a variant cannot be served",
+        where=f"server {process.name!r}, variant {chosen.name!r}",
+        by=why,
+        hint="export it so that every row of a batch is computed by itself; if batches of 1 are "
+        "right, serve with --max-batch 1",
+    )

@@ -6,11 +6,15 @@ A line of the log is one request, in the fields of published logs (`serving/1`) 
      "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21, "end_s": 3.24, "accuracy": 0.98,
      "status": 200}                             seconds since the server started
     {"request": 18, ..., "server": null, "status": 503, "reason": "..."}
+
+A server appends to the file that is there. ``started_s`` tells its lines from those of others: the
+Unix time from which the line's seconds count.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -41,7 +45,8 @@ class Observer:
 
     `log`: file of every request, one JSON object a line; ``None``: none. Where the disk refuses it,
     requests are answered without a log from then on.
-    `totals`: requests by outcome: ``in-time``, ``late``, or the code of a refusal.
+    `totals`: requests by outcome: ``in-time``, ``late``, or the code of a refusal (``client-gone``
+    where nobody waited for the answer).
     """
 
     def __init__(self, dispatcher: Dispatcher, log: str | Path | None = None) -> None:
@@ -53,7 +58,7 @@ class Observer:
             ) from None
         self._prometheus = prometheus
         self.registry = prometheus.CollectorRegistry()
-        self.start_s = time.monotonic()
+        self.start_s, self._started_s = time.monotonic(), round(time.time(), 3)
         self.totals: Counter[str] = Counter()
         self._dispatcher = dispatcher
         self.path = log
@@ -215,6 +220,7 @@ class Observer:
         if self._log is None:
             return
         head: dict[str, Any] = {
+            "started_s": self._started_s,
             "request": number,
             "family": model,
             "arrival_s": arrival_s - self.start_s,
@@ -248,8 +254,16 @@ class Observer:
 
 
 def _opened(path: Path) -> TextIO:
+    """The log, behind what an earlier server has written; it may have ended within a line."""
     try:
-        return path.open("w", encoding="utf-8", buffering=1 << 16)
+        broken = False
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as before:
+                before.seek(-1, os.SEEK_END)
+                broken = before.read() != b"\n"
+        log = path.open("a", encoding="utf-8", buffering=1 << 16)
+        log.write("\n" if broken else "")
+        return log
     except OSError as error:
         raise InputError("cannot write the log", where=str(path), by=f"{error.strerror}") from None
 

@@ -20,10 +20,14 @@ parameter wins):
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import re
+import secrets
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,15 +35,27 @@ import numpy as np
 
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.tensors import (
+    PIECE_BYTES,
     Array,
     TensorSpec,
     check_shape,
     from_bytes,
     from_json,
+    no_constant,
 )
 
 LENGTH = "inference-header-content-length"
 MOST_DEADLINE_S = 3600.0
+
+MOST_REST_BYTES = 1 << 16
+"""Of a request's JSON without its tensors' data."""
+
+_DATA = re.compile(rb'"data"\s*:\s*(?=\[)')
+"""Before the data of a tensor. In JSON it matches at a key only: a quote within a string follows a
+backslash."""
+
+_CUT = f"{secrets.token_hex(8)} "
+"""Begins what stands for data in the rest of the JSON; no client knows it."""
 
 _DEADLINES = (("deadline_ms", 1e-3), ("timeout", 1e-6))
 _DEADLINE_HEADERS = (
@@ -82,7 +98,7 @@ class InferRequest:
         return len(self.inputs[0])
 
 
-def read_request(
+async def read_request(
     body: bytes,
     headers: Mapping[str, str],
     inputs: Sequence[TensorSpec],
@@ -91,10 +107,13 @@ def read_request(
     deadline_s: float,
     most_rows: int,
     most_bytes: int,
+    turn: asyncio.Lock | None = None,
 ) -> InferRequest:
     """Read the body of a POST to ``infer``.
 
     Raises `Refusal`: 400, 413 or 415, with what is wrong.
+
+    A large body is read in pieces, between which the loop goes on.
 
     Parameters
     ----------
@@ -104,22 +123,30 @@ def read_request(
         Of requests that give none.
     most_bytes
         That a compressed body may become.
+    turn
+        Held while a large body is read: many of them together take no longer between two turns of
+        the loop than one.
     """
-    body = _decompressed(body, headers.get("content-encoding", ""), most_bytes)
-    document, binary = _split(body, headers.get(LENGTH))
-    parameters = _object(document.get("parameters", {}), "parameters")
-    name = document.get("id", "")
-    if not isinstance(name, str):
-        raise Refusal(400, "id must be a string")
-    return InferRequest(
-        name,
-        _inputs(document.get("inputs"), binary, inputs, most_rows),
-        _needs(parameters, headers, deadline_s),
-        _wanted(document.get("outputs"), parameters, outputs),
-    )
+    encoding = headers.get("content-encoding", "")
+    if encoding not in ("", "identity"):
+        # In a thread: zlib works without Python's lock.
+        body = await asyncio.to_thread(_decompressed, body, encoding, most_bytes)
+    async with turn if turn is not None and len(body) > PIECE_BYTES else nullcontext():
+        text, binary = _split(body, headers.get(LENGTH))
+        document, data = _parsed(text, len(inputs))
+        parameters = _object(document.get("parameters", {}), "parameters")
+        name = document.get("id", "")
+        if not isinstance(name, str):
+            raise Refusal(400, "id must be a string")
+        return InferRequest(
+            name,
+            await _inputs(document.get("inputs"), data, binary, inputs, most_rows),
+            _needs(parameters, headers, deadline_s),
+            _wanted(document.get("outputs"), parameters, outputs),
+        )
 
 
-def write_answer(
+async def write_answer(
     head: dict[str, Any],
     request: InferRequest,
     specs: Sequence[TensorSpec],
@@ -132,7 +159,7 @@ def write_answer(
     Raises `Refusal`: 422: values that are asked for in JSON and that JSON has no word for.
     """
     found = {spec.name: (spec, value) for spec, value in zip(specs, values, strict=True)}
-    entries, binary = [], []
+    entries, binary = list[str](), []
     for name, raw in request.outputs:
         spec, value = found[name]
         entry: dict[str, Any] = {
@@ -152,17 +179,29 @@ def write_answer(
                     "binary_data",
                     code="not-finite",
                 )
-            entry["data"] = value.reshape(-1).tolist()
-        entries.append(entry)
-    text = json.dumps(head | {"outputs": entries}, separators=(",", ":")).encode()
+        written = _compact(entry)
+        entries.append(written if raw else f'{written[:-1]},"data":[{await _numbers(value)}]}}')
+    text = f'{_compact(head)[:-1]},"outputs":[{",".join(entries)}]}}'.encode()
     return (b"".join([text, *binary]), len(text)) if binary else (text, None)
+
+
+def _compact(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+async def _numbers(values: Array) -> str:
+    """Numbers in JSON, written in pieces, between which the loop goes on."""
+    flat, pieces = values.reshape(-1), list[str]()
+    for k in range(0, flat.size, PIECE_BYTES):
+        if k:
+            await asyncio.sleep(0)
+        pieces.append(json.dumps(flat[k : k + PIECE_BYTES].tolist(), separators=(",", ":"))[1:-1])
+    return ",".join(pieces)
 
 
 def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
     # 16 + MAX_WBITS reads gzip, MAX_WBITS zlib, which HTTP calls deflate.
     kinds = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-    if encoding in ("", "identity"):
-        return body
     if encoding not in kinds:
         raise Refusal(415, f"Content-Encoding {encoding!r:.50} is not gzip or deflate")
     try:
@@ -178,8 +217,8 @@ def _decompressed(body: bytes, encoding: str, most_bytes: int) -> bytes:
     return found
 
 
-def _split(body: bytes, length: str | None) -> tuple[dict[str, Any], memoryview]:
-    """The JSON object and the binary data behind it."""
+def _split(body: bytes, length: str | None) -> tuple[bytes, memoryview]:
+    """The JSON, and the binary data behind it."""
     size = len(body)
     if length is not None:
         if not (length.isascii() and length.isdigit() and len(length) < 12):
@@ -187,15 +226,46 @@ def _split(body: bytes, length: str | None) -> tuple[dict[str, Any], memoryview]
         size = int(length)
         if size > len(body):
             raise Refusal(400, f"the JSON has {size} bytes and the body {len(body)}")
+    return body[:size], memoryview(body)[size:]
+
+
+def _parsed(text: bytes, most_data: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The JSON object without its tensors' data, and these, each still as text.
+
+    Python parses a text as a whole and lets nobody else go on meanwhile: 16 MB of lists take
+    seconds. What is parsed here is short; `from_json` reads the data.
+    """
+    rest, data, place = list[bytes](), dict[str, bytes](), 0
+    for start, end in _data_places(text, most_data):
+        name = f"{_CUT}{len(data)}"
+        data[name] = text[start:end]
+        rest += [text[place:start], json.dumps(name).encode()]
+        place = end
+    rest.append(text[place:])
+    if sum(map(len, rest)) > MOST_REST_BYTES:
+        raise Refusal(
+            400, f"the JSON without the tensors' data is more than {MOST_REST_BYTES} bytes"
+        )
     try:
-        document = json.loads(body[:size], parse_constant=_no_constant)
+        document = json.loads(b"".join(rest), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {error!s:.200}") from None
-    return _object(document, "the body"), memoryview(body)[size:]
+    return _object(document, "the body"), data
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+def _data_places(text: bytes, most: int) -> Iterator[tuple[int, int]]:
+    """Where the lists of numbers are; data that hold anything else stay in the rest."""
+    place = 0
+    for _ in range(most + 1):
+        key = _DATA.search(text, place)
+        if key is None:
+            return
+        # Strings and objects are no numbers: a list of numbers ends before the next of them.
+        ends = [end for mark in b'"{}' if (end := text.find(mark, key.end())) >= 0]
+        place = min(ends, default=len(text))
+        end = text.rfind(b"]", key.end(), place) + 1
+        if end:
+            yield key.end(), end
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
@@ -204,8 +274,12 @@ def _object(value: object, what: str) -> dict[str, Any]:
     return value
 
 
-def _inputs(
-    entries: object, binary: memoryview, specs: Sequence[TensorSpec], most_rows: int
+async def _inputs(
+    entries: object,
+    texts: Mapping[str, bytes],
+    binary: memoryview,
+    specs: Sequence[TensorSpec],
+    most_rows: int,
 ) -> tuple[Array, ...]:
     known = {spec.name: spec for spec in specs}
     if not isinstance(entries, list):
@@ -222,7 +296,9 @@ def _inputs(
             "binary_data_size"
         )
         if size is None:
-            found[name] = from_json(spec, rows, entry.get("data"))
+            data = entry.get("data")
+            text = texts.get(data, b"") if isinstance(data, str) else b""
+            found[name] = await from_json(spec, rows, text)
             continue
         if type(size) is not int or size < 0 or "data" in entry:
             raise Refusal(400, f"input {name!r} has data, or a binary_data_size of {size!r:.50}")

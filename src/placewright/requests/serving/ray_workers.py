@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
 from placewright.requests.serving.program import VARIANT_SERVER
-from placewright.requests.serving.workers import STOPPED_S, ServerProcess
+from placewright.requests.serving.workers import STOPPED_S, OneByOne, ServerProcess
 from placewright.runtime import limits
 from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
 from placewright.runtime.host import Host
@@ -30,7 +30,7 @@ IDLE_S = 1.0
 UNHEARD_S = 5.0
 """An idle actor answers within it."""
 
-_ENDING = ThreadPoolExecutor(1, thread_name_prefix="placewright-ray")
+_ENDING = OneByOne("placewright-ray")
 """Ends actors: Ray may wait for its head."""
 
 

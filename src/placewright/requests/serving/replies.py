@@ -59,7 +59,7 @@ def _reason(error: PlacewrightError) -> str:
     return ": ".join(str(error).split("\n  next: ")[: 2 if error.hint else 1])
 
 
-def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -> Reply:
+async def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -> Reply:
     """The answer of rows that were all served; the last one counts for times.
 
     Raises `Refusal`: 422: an output is asked for in JSON, which cannot say its values.
@@ -89,7 +89,7 @@ def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -> Repl
         else served[0].outputs[k]
         for k in range(len(family.outputs))
     ]
-    body, length = write_answer(head, request, family.outputs, values)
+    body, length = await write_answer(head, request, family.outputs, values)
     if length is None:
         return Reply(body)
     header = (LENGTH.encode(), str(length).encode())

@@ -66,8 +66,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A batch at a server.
+    """What a server computes at once.
 
+    `rows`: the first of those that the server has.
     `start_s`, `expected_s`: when it started, on the monotonic clock; seconds that it is expected to
     take. `since_s`: when its server was free for it, which is earlier by the time of the decision
     where it follows another batch.
@@ -76,6 +77,7 @@ class Batch:
     server: int
     family: int
     variant: Variant
+    rows: tuple[Row, ...]
     start_s: float
     expected_s: float
     since_s: float

@@ -20,7 +20,6 @@ from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
-from placewright.requests.serving.administration import LOOPBACK
 from placewright.requests.serving.application import Application
 from placewright.requests.serving.bodies import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
@@ -33,7 +32,9 @@ from placewright.requests.serving.engines import (
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer
+from placewright.requests.serving.origins import LOOPBACK
 from placewright.requests.serving.priority import answer_first
+from placewright.requests.serving.workers import ended
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
@@ -41,7 +42,15 @@ if TYPE_CHECKING:
 TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
 
+TOKEN_CHARACTERS = 16
+"""Of the shortest token: what is shorter can be guessed."""
+
 FLUSH_S = 0.5
+
+LAST_CONNECTIONS_S = 0.05
+
+ENDING_S = 10.0
+"""Waited for processes at the end; one whose start hangs is left to the end of this process."""
 
 
 class StartsPolicies(Protocol):
@@ -79,13 +88,15 @@ class ServingOptions:
     host, port
         Where to listen; port 0 takes a free one. Anything but loopback needs a `token`.
     token
-        Bearer token that clients send; empty: none.
+        Bearer token that clients send; empty: none, and one that is made for ``/admin``.
+    hosts
+        Names in the ``Host`` of requests that are answered, besides loopback and `host`.
     most_waiting, most_batch
         Rows that may wait, and of the largest batch.
     drain_s
         Seconds in which requests are finished at the end.
     log
-        File of every request, one JSON object a line.
+        File of every request, one JSON object a line; appended to.
     limits
         What a client may ask.
     """
@@ -95,6 +106,7 @@ class ServingOptions:
     host: str = "127.0.0.1"
     port: int = 8000
     token: str = ""
+    hosts: tuple[str, ...] = ()
     most_waiting: int = 1000
     most_batch: int = 16
     drain_s: float = 10.0
@@ -109,6 +121,14 @@ class ServingOptions:
                 "clients of other machines need a token",
                 where=f"host {self.host!r}",
                 hint=f"set {TOKEN} to a long random text, or listen on 127.0.0.1",
+            )
+        sendable = self.token.isascii() and self.token.isprintable() and " " not in self.token
+        if self.token and not (len(self.token) >= TOKEN_CHARACTERS and sendable):
+            raise InputError(
+                "the token is too easy to guess, or cannot stand in a header",
+                where=TOKEN,
+                by=f"{len(self.token)} characters; at least {TOKEN_CHARACTERS}, ASCII, no spaces",
+                hint="set it to what `openssl rand -hex 16` prints",
             )
 
 
@@ -249,7 +269,13 @@ async def serving(
             engine=engine,
         )
         observer = Observer(dispatcher, options.log)
-        application = Application(dispatcher, observer, token=options.token, limits=options.limits)
+        application = Application(
+            dispatcher,
+            observer,
+            token=options.token,
+            hosts=[name.lower() for name in (options.host, *options.hosts)],
+            limits=options.limits,
+        )
         http, listener = _http(application), None
         try:
             async with _beside(dispatcher.watch(), _flush(observer)):
@@ -274,9 +300,14 @@ async def serving(
             gc.unfreeze()
             dispatcher.close()
             if listener is not None:
+                # Nobody else may connect; who has is answered before the port is closed, at which
+                # the system would reset the connection.
+                listening.listen(0)
+                await asyncio.sleep(LAST_CONNECTIONS_S)
                 http.should_exit = True
                 await listener
             observer.close()
+            await ended(ENDING_S)
 
 
 @asynccontextmanager
@@ -310,7 +341,9 @@ def _http(application: Application) -> Any:
     except ImportError:
         raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
 
-    from placewright.requests.serving.connections import ClientConnection
+    from placewright.requests.serving.connections import ClientConnection, allow_files
+
+    allow_files()
 
     class Server(uvicorn.Server):
         """Leaves signals to the caller."""

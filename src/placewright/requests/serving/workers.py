@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import select
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster, Device
@@ -39,8 +41,45 @@ SMALL_BYTES, SMALL_OVER_LINKS = 1 << 17, 1 << 15
 """Orders of that size go out at once, since a connection's buffer takes them; larger ones by a
 thread."""
 
-_STARTING = ThreadPoolExecutor(1, thread_name_prefix="placewright-start")
+
+class OneByOne(Executor):
+    """One thread that the end of Python does not wait for, as it does for those of a pool.
+
+    The start of a process may hang for minutes: where the process is stopped, or its fork server.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._works: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """See `Executor.submit`."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work(*arguments, **named))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._works.put(run)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._works.get()()
+
+
+_STARTING = OneByOne("placewright-start")
 """Starts processes one after another: that changes ``__main__`` for a moment."""
+
+_ENDING = OneByOne("placewright-end")
+"""Cleans up after processes that were killed; a start that hangs does not hold that up."""
 
 _SENDING = ThreadPoolExecutor(32, "placewright-send", answer_first)
 
@@ -240,7 +279,9 @@ class LocalProcess(ServerProcess):
         asyncio.get_running_loop().remove_reader(self._poll.fileno())
         self._poll.close()
         self._frames.close()
-        _STARTING.submit(group.close)  # takes up to half a second
+        # At once: a stopped process reads no order to end, and whoever sends to it would wait.
+        group.kill()
+        _ENDING.submit(group.close)  # takes up to half a second
 
     def _ready(self) -> None:
         """An answer is there, or the process has ended, or both."""
@@ -268,6 +309,12 @@ class LocalProcess(ServerProcess):
                 self.lose(f"its process raised {str(value).strip().splitlines()[-1]}")
             else:
                 self.answered(value)
+
+
+async def ended(limit_s: float) -> None:
+    """Wait until nothing is left to start or clean up, for so long at most."""
+    works = [each.submit(lambda: None) for each in (_STARTING, _ENDING)]
+    await asyncio.wait([asyncio.wrap_future(work) for work in works], timeout=limit_s)
 
 
 def _send(channel: Any, data: bytes) -> None:

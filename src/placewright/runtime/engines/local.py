@@ -260,6 +260,11 @@ class LocalGroup(PipedGroup):
         """Workers write where the caller reads."""
         self.check_written(self.order(name, [(str(file),) for file in files]))
 
+    def kill(self) -> None:
+        """End all processes with SIGKILL, without waiting; `close` is still to come."""
+        for worker in self._workers:
+            worker.kill()
+
     def close(self) -> None:
         """See `WorkerGroup.close`."""
         try:
@@ -272,8 +277,7 @@ class LocalGroup(PipedGroup):
                 worker.end(countdown.next_s)
                 countdown.look()
         except KeyboardInterrupt:  # once more: they are not waited for
-            for worker in self._workers:
-                worker.kill()
+            self.kill()
             raise
         finally:
             for connection in self.connections:
