@@ -67,7 +67,7 @@ def refuse_external_data(model: bytes, where: str) -> None:
     """Raise `InputError` if an ONNX model that arrived as bytes names files of this machine.
 
     ONNX Runtime would read them, from the current folder on. `where`: the model, for the message.
-    Bytes that are no ONNX model at all are left for the runtime to refuse.
+    Bytes that cannot be read are refused too: a runtime might read more of them than this check.
     Raises `MissingDependencyError`: the package ``onnx`` is not installed.
     """
     if importlib.util.find_spec("onnx") is None:
@@ -77,8 +77,8 @@ def refuse_external_data(model: bytes, where: str) -> None:
 
     try:
         parsed = onnx.ModelProto.FromString(model)
-    except DecodeError:
-        return
+    except DecodeError as error:
+        raise InputError("this is no ONNX model", where=where, by=str(error)[:200]) from None
     for tensor in external_tensors(parsed):
         places = [entry.value for entry in tensor.external_data if entry.key == "location"]
         raise InputError(

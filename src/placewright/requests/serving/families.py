@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from placewright.capturing.files.external_data import refuse_external_data
 from placewright.errors import InputError, MissingDependencyError
 from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data
@@ -18,8 +19,6 @@ from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
 
 SERVE = "serve"
 """The extra that has what this package needs."""
-
-_NO_MODEL = "this is no ONNX model that runs here"
 
 _ONNX = {
     "tensor(bool)": "BOOL",
@@ -146,7 +145,8 @@ def tensors_of(
     See `make_family` for errors.
     """
     there = f"{where}: variant {variant.name!r}"
-    _refuse_external_data(variant.model, there)
+    # ONNX Runtime would read files with our rights, and give their contents to clients.
+    refuse_external_data(variant.model, there)
     session = open_session(variant.model, there)
     inputs = session.get_inputs()
     batches = [each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], int)]
@@ -169,38 +169,6 @@ def wrong_outputs(specs: Sequence[TensorSpec], outputs: Sequence[Array], rows: i
     return ""
 
 
-def _refuse_external_data(model: bytes, where: str) -> None:
-    """Refuse a model that names other files: it came as bytes, perhaps from a client.
-
-    ONNX Runtime would read them with our rights, and give their contents to clients.
-    """
-    try:
-        import onnx
-        from google.protobuf.message import DecodeError, Message
-    except ImportError:
-        raise MissingDependencyError("onnx", extra=SERVE, purpose="serving requests") from None
-    try:
-        left: list[Any] = [onnx.ModelProto.FromString(model)]
-    except DecodeError as error:
-        raise InputError(_NO_MODEL, where=where, by=f"{error!s:.300}") from None
-    # Tensors may be anywhere: in attributes, graphs within graphs, functions, sparse tensors.
-    while left:
-        message = left.pop()
-        if isinstance(message, onnx.TensorProto):
-            if message.data_location == onnx.TensorProto.EXTERNAL or message.external_data:
-                raise InputError(
-                    f"the weight {message.name!r:.100} is in another file",
-                    where=where,
-                    by=f"{[f'{e.key}={e.value}' for e in message.external_data]}"[:200],
-                    hint="save the model with all weights in one file: "
-                    "onnx.save(onnx.load(PATH), NEW)",
-                )
-            continue
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                left += [value] if isinstance(value, Message) else value
-
-
 def open_session(model: bytes, where: str, threads: int = 1) -> Any:
     """An ONNX Runtime session on the CPU.
 
@@ -221,7 +189,9 @@ def open_session(model: bytes, where: str, threads: int = 1) -> Any:
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common base
-        raise InputError(_NO_MODEL, where=where, by=f"{error!s:.300}") from None
+        raise InputError(
+            "this is no ONNX model that runs here", where=where, by=f"{error!s:.300}"
+        ) from None
 
 
 def read_family(path: str | Path) -> Family:
