@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from tests.other_user import needs_root, nothing_executed, run_as_other_user
 from tests.processes import listening_addresses, output_of, reachable_address
 
 ROOT = Path(__file__).parents[3]
 
-STORE = "from torch.distributed import TCPStore"
-CONNECT = "from placewright.runtime.connections.authentication import connect"
+STORE = "from torch.distributed import PrefixStore, TCPStore"
+CONNECT = "from placewright.runtime.connections.authentication import Listener, connect"
 
 READS_STORE = """
 store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
@@ -65,6 +66,21 @@ calls = [socket.create_connection(address) for address in ADDRESSES[1:] for _ in
 print("calling", flush=True)
 sys.stdin.read()
 """
+
+
+FORGES_STORE = """
+store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
+store = PrefixStore("placewright/coordinator", store)
+listener = Listener(socket.create_server(("127.0.0.1", 0)), bytes(4096))
+for key in "file", "run":
+    store.set(key, "/proc/self/pagemap")
+store.set("port", str(listener.port))
+print("forged", flush=True)
+sys.stdin.read()
+print("let in", listener.accept(0.5) is not None)
+"""
+
+SERVES = "from placewright.runtime.engines.torchrun_agent import serve; serve()"
 
 
 @dataclass
@@ -147,3 +163,30 @@ def test_another_user_cannot_disturb_a_run_on_one_machine(run: Run) -> None:
     run.let_go()
     output_of(caller)
     assert nothing_executed(mark)
+
+
+@needs_root
+def test_another_user_cannot_pass_for_rank_0(tmp_path: Path) -> None:
+    """The file whose content he knows, the start of a process's page map, is not read as a secret.
+
+    A rank that believed him would execute the program that he names.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address, mark = ("127.0.0.1", store.port), tmp_path / "executed"
+    other = run_as_other_user(FORGES_STORE, mark, [address], f"{STORE}\n{CONNECT}")
+    assert other.stdout is not None
+    assert other.stdout.readline() == "forged\n"
+    rank = {"MASTER_ADDR": address[0], "MASTER_PORT": str(address[1]), "RANK": "1"}
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PLACEWRIGHT_SECRET")}
+    served = subprocess.run(
+        [sys.executable, "-c", SERVES],
+        env=kept | rank | sizes | {"TORCHELASTIC_USE_AGENT_STORE": "True"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert output_of(other) == "let in False\n"
+    assert "another process has changed torchrun's store" in served.stderr

@@ -31,13 +31,14 @@ def written(path: Path, text: str = GOOD, mode: int = 0o600) -> Path:
 
 def test_rank_0_writes_what_only_this_user_can_read(tmp_path: Path) -> None:
     """Another one every time, and never over a file that is there."""
-    path = write_secret(tmp_path)
+    known, path = write_secret(tmp_path), tmp_path / "secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(read_secret(path)) == 64
+    assert len(known) == 64
+    assert read_secret(path) == known
     with pytest.raises(FileExistsError):
         write_secret(tmp_path)
     (tmp_path / "other").mkdir()
-    assert read_secret(write_secret(tmp_path / "other")) != read_secret(path)
+    assert write_secret(tmp_path / "other") != known
 
 
 def test_the_environment_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

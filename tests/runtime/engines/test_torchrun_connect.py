@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from placewright.runtime.engines.torchrun_connect import (
     warn_of_open_rendezvous,
 )
 from placewright.runtime.host import Host
+from placewright.runtime.scratch import Scratch
 from tests.other_user import UID, needs_root
 
 GIVEN = "0123456789abcdef" * 2
@@ -58,9 +60,17 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def coordinator(store: Store, tmp_path: Path) -> Iterator[Listener]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of rank 0, in a temporary folder of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Scratch() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def coordinator(store: Store, folder: Path) -> Iterator[Listener]:
     """Rank 0 on one machine."""
-    listener, _ = listen_for_workers(tmp_path)
+    listener, _ = listen_for_workers(folder)
     yield listener
     listener.close()
 
@@ -74,34 +84,103 @@ def called(listener: Listener, port: int, known: bytes) -> Any:
         return accepted[0]
 
 
-def test_on_one_machine_the_store_holds_a_path_and_no_secret(
-    coordinator: Listener, store: Store, tmp_path: Path
+def test_on_one_machine_the_store_holds_neither_a_path_nor_a_secret(
+    coordinator: Listener, store: Store, folder: Path
 ) -> None:
     """The file is rank 0's own, and whoever can read it is let in."""
     port, known = find_coordinator()
-    assert (tmp_path / "secret").read_bytes() == known
-    assert not any(known in value for value in store.values())
+    assert (folder / "secret").read_bytes() == known
+    assert store == {"port": str(port).encode(), "run": folder.name[-8:].encode()}
     assert called(coordinator, port, known) == (1, Host.here())
 
 
-@needs_root
-def test_a_file_that_somebody_else_named_is_not_believed(
-    coordinator: Listener, store: Store
-) -> None:
-    """Nor a port that is none."""
-    theirs = Path(os.fsdecode(store["file"])).with_name("theirs")
-    theirs.write_text(GIVEN)
-    theirs.chmod(0o600)
-    os.chown(theirs, UID, UID)
-    mine = store["file"]
-    store["file"] = str(theirs).encode()
-    with pytest.raises(InputError, match="belongs to another user"):
+@pytest.mark.parametrize("run", [b"", b"../../..", b"12345678/", b"1234567\n", b"/proc/self"])
+def test_the_store_names_no_file(coordinator: Listener, store: Store, run: bytes) -> None:
+    """What is written there as a path is refused, or read by nobody."""
+    store["file"] = b"/proc/self/pagemap"
+    assert find_coordinator()[1] != bytes(64)
+    store["run"] = run
+    with pytest.raises(RunError, match="another process has changed torchrun's store"):
         find_coordinator()
-    store["file"] = mine
-    for port in (b"", b"70000", b"-1", b"1e3", b"\xb2"):
-        store["port"] = port
-        with pytest.raises(RunError, match="another process has changed"):
-            find_coordinator()
+
+
+@pytest.mark.parametrize("port", [b"", b"70000", b"-1", b"1e3", b"\xb2"])
+def test_a_port_that_is_none_is_refused(coordinator: Listener, store: Store, port: bytes) -> None:
+    """Before anything is connected."""
+    store["port"] = port
+    with pytest.raises(RunError, match="another process has changed"):
+        find_coordinator()
+
+
+def _linked_folder(folder: Path, aim: Path) -> None:
+    folder.rename(aim)
+    folder.symlink_to(aim)
+
+
+def _linked_file(folder: Path, aim: Path) -> None:
+    (folder / "secret").rename(aim)
+    (folder / "secret").symlink_to(aim)
+
+
+def _pagemap(folder: Path, aim: Path) -> None:
+    (folder / "secret").unlink()
+    (folder / "secret").symlink_to("/proc/self/pagemap")
+
+
+def _pipe(folder: Path, aim: Path) -> None:
+    (folder / "secret").unlink()
+    os.mkfifo(folder / "secret", 0o600)
+
+
+def _theirs(folder: Path, aim: Path) -> None:
+    os.chown(folder / "secret", UID, UID)
+
+
+def _their_folder(folder: Path, aim: Path) -> None:
+    os.chown(folder, UID, UID)
+
+
+_EXCHANGES: list[tuple[Callable[[Path, Path], None], str]] = [
+    (_linked_folder, "Not a directory|symbolic links"),
+    (_linked_file, "symbolic links"),
+    (_pagemap, "symbolic links"),
+    (_pipe, "must be in a file"),
+    (lambda folder, aim: (folder / "secret").chmod(0o640), "others may read or write"),
+    (lambda folder, aim: folder.chmod(0o770), "others may read or write"),
+    (lambda folder, aim: (folder / "secret").unlink(), "No such file"),
+    (lambda folder, aim: os.truncate(folder / "secret", 63), "64 hexadecimal digits"),
+    (lambda folder, aim: os.truncate(folder / "secret", 65), "64 hexadecimal digits"),
+    (lambda folder, aim: _filled(folder / "secret", bytes(64)), "64 hexadecimal digits"),
+]
+
+
+def _filled(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(("exchange", "why"), _EXCHANGES)
+def test_a_secret_that_rank_0_has_not_written_is_refused(
+    coordinator: Listener,
+    folder: Path,
+    tmp_path: Path,
+    exchange: Callable[[Path, Path], None],
+    why: str,
+) -> None:
+    """Links, pipes, open folders and files, and what is no secret."""
+    exchange(folder, tmp_path / "aim")
+    with pytest.raises(RunError, match=rf"torchrun's store \((.|\n)*({why})"):
+        find_coordinator()
+
+
+@needs_root
+@pytest.mark.parametrize("exchange", [_theirs, _their_folder])
+def test_a_secret_of_another_user_is_refused(
+    coordinator: Listener, folder: Path, tmp_path: Path, exchange: Callable[[Path, Path], None]
+) -> None:
+    """Whatever its mode: root could read it."""
+    exchange(folder, tmp_path)
+    with pytest.raises(RunError, match="belongs to another user"):
+        find_coordinator()
 
 
 def test_several_machines_need_a_given_secret(

@@ -4,26 +4,33 @@ Every user of the machine, and every machine that its interfaces lead to, can re
 torchrun's store and change what is in it. So the store holds what anyone may know:
 
     port    where rank 0 listens
-    file    on one machine, the path of the file with the secret (see `secret`)
+    run     on one machine, the eight digits that end the name of rank 0's folder
 
-A change of it can keep a run from starting, and that is all: the file must belong to this user,
-and a proof is good for the one port that it was made for (see `connections.authentication`).
+The secret: on one machine rank 0 makes one for the run and writes it into a file:
 
-The secret: on one machine rank 0 makes one for the run and writes it into a file of mode 600 in a
-folder of mode 700. Among several machines the user gives the same one to each, in the launcher's
-environment or in a file that only that user can read. It is never sent anywhere.
+    TMPDIR/placewright-run-RUN/     a folder (no link) of this user with mode 700
+                      secret        a file (no link) of this user with mode 600: 64 hex digits
+
+Among several machines the user gives the same one to each, in the launcher's environment or in a
+file that only that user can read. It is never sent anywhere.
+
+A change of the store can keep a run from starting, and that is all. It names no file: it chooses
+among folders of this name, which only this user's processes make, and in which others cannot write.
+A proof is good for the one port that it was made for (see `connections.authentication`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import Any
@@ -36,6 +43,7 @@ from placewright.errors import InputError, RunError
 from placewright.runtime.connections.authentication import LOOPBACK, Listener, connect
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.program import CONTROL
+from placewright.runtime.scratch import PREFIX
 
 SECRET_VARIABLE = "PLACEWRIGHT_SECRET"
 FILE_VARIABLE = "PLACEWRIGHT_SECRET_FILE"
@@ -47,7 +55,11 @@ LEAST_CHARACTERS = 32
 
 _MOST_BYTES = 4096
 
-PORT_KEY, FILE_KEY = "port", "file"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+PORT_KEY, RUN_KEY = "port", "run"
+
+SECRET_FILE = "secret"
 
 _LOOK_S = 0.2
 """Between two looks for the coordinator, which profiles and plans before it wants workers."""
@@ -123,11 +135,10 @@ def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
     secret = known_secret()
     meeting = store()
     if secret is None:
-        path = write_secret(folder)
-        secret = read_secret(path)
-        meeting.set(FILE_KEY, str(path))
+        secret = write_secret(folder)
+        meeting.set(RUN_KEY, folder.name.removeprefix(PREFIX))
     listener = Listener(_listening(), secret, CONTROL)
-    # Last: who finds the port finds the file with the secret as well.
+    # Last: who finds the port finds the folder with the secret as well.
     meeting.set(PORT_KEY, str(listener.port))
     return listener, secret
 
@@ -136,23 +147,28 @@ def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
 def find_coordinator() -> tuple[int, bytes]:
     """Rank 0's port and the secret; waits until rank 0 listens.
 
-    Raises `InputError` where there are other machines, and no secret is given; or the file of rank
-    0 is not its.
+    Raises `InputError` where there are other machines, and no secret is given; `RunError` where
+    another process has changed the store.
     """
     secret = known_secret()
     meeting = store()
     while not meeting.check([PORT_KEY]):
         time.sleep(_LOOK_S)
     if secret is None:
-        secret = read_secret(Path(os.fsdecode(meeting.get(FILE_KEY))))
+        secret = _secret_of_run(bytes(meeting.get(RUN_KEY)))
     port = bytes(meeting.get(PORT_KEY))
     if not port.isdigit() or int(port) > 0xFFFF:
-        raise RunError(
-            "another process has changed torchrun's store",
-            where="rank 0's port",
-            by=f"got {port[:20]!r}",
-        )
+        raise _changed("rank 0's port", f"got {port[:20]!r}")
     return int(port), secret
+
+
+def _changed(where: str, by: str) -> RunError:
+    return RunError(
+        "another process has changed torchrun's store",
+        where=where,
+        by=by,
+        hint="start torchrun again, and keep other users away from the port of its store",
+    )
 
 
 def known_secret() -> bytes | None:
@@ -234,17 +250,43 @@ def given_secret() -> bytes | None:
     return None
 
 
-def write_secret(folder: Path) -> Path:
-    """A new secret in a new file of the folder, which only this user can read."""
-    path = folder / "secret"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_hex(32))
-    return path
+def write_secret(folder: Path) -> bytes:
+    """Make a secret and write it into a new file of the folder, which only this user can read."""
+    secret = secrets.token_hex(32).encode()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(folder / SECRET_FILE, flags, 0o600), "wb") as file:
+        file.write(secret)
+    return secret
+
+
+def _secret_of_run(run: bytes) -> bytes:
+    """The secret in rank 0's folder; what the store says of it is believed of no other file.
+
+    Raises `RunError` where that is not a folder of rank 0's, or holds no such secret.
+    """
+    if not re.fullmatch(rb"[0-9a-f]{8}", run):
+        raise _changed("rank 0's folder", f"got {run[:40]!r}")
+    path = Path(tempfile.gettempdir(), PREFIX + run.decode())
+    try:
+        with ExitStack() as opened:
+            # No link is followed, and the file is looked for in the folder that was examined.
+            folder = os.open(path, _READ | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            _refuse_shared(os.fstat(folder), path)
+            file = os.open(SECRET_FILE, _READ, dir_fd=folder)
+            opened.callback(os.close, file)
+            _refuse_no_file(os.fstat(file), path / SECRET_FILE)
+            _refuse_shared(os.fstat(file), path / SECRET_FILE)
+            secret = os.read(file, _MOST_BYTES)
+    except (OSError, InputError) as error:
+        raise _changed(str(path), str(error).splitlines()[0]) from None
+    if not re.fullmatch(rb"[0-9a-f]{64}", secret):
+        raise _changed(str(path / SECRET_FILE), "it does not hold 64 hexadecimal digits")
+    return secret
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file that no other user can have written or can read.
+    """The secret in a file that the user names, which no other user can have written or can read.
 
     Raises `InputError` where it is not there, belongs to another user, or others may read or write
     it.
@@ -255,16 +297,20 @@ def read_secret(path: Path) -> bytes:
     except OSError as error:
         raise InputError("cannot read the secret", where=str(path), by=str(error)) from None
     try:
+        _refuse_no_file(os.fstat(handle), path)
         _refuse_shared(os.fstat(handle), path)
         return _long_enough(os.read(handle, _MOST_BYTES).strip(), str(path))
     finally:
         os.close(handle)
 
 
-def _refuse_shared(status: os.stat_result, path: Path) -> None:
-    """Raise where another user may have written the file or may read it."""
+def _refuse_no_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise InputError("the secret must be in a file", where=str(path))
+
+
+def _refuse_shared(status: os.stat_result, path: Path) -> None:
+    """Raise where another user may have written the file or folder, or may read it."""
     if status.st_uid != os.geteuid():
         raise InputError(
             "the file of the secret belongs to another user",
