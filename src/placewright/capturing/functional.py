@@ -10,6 +10,7 @@ for every buffer that the step updates.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,7 @@ from placewright.capturing.rewrites.random_state import (
 )
 from placewright.capturing.rewrites.shape_rules import shape_rules
 from placewright.errors import PlacewrightError, Terminated
+from placewright.interpreter import inductor_cache
 from placewright.numerics.collector import collector_paused
 
 REPEATED = "repeated"
@@ -52,6 +54,7 @@ REPEATED = "repeated"
 
 def functional_graph(step: Callable[..., Sequence[Tensor]], inputs: StepInputs) -> fx.GraphModule:
     """Trace ``step(*values)`` to a functional graph without dead code."""
+    os.environ.update(inductor_cache())
     values = [entry.value for entry in inputs.tensors]
     recorded, restores = _record(step, values, inputs)
     check_operations(recorded.graph)

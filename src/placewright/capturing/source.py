@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +25,7 @@ from placewright.errors import (
     demand_type,
     described,
 )
+from placewright.interpreter import import_from
 
 ZOO = "zoo:"
 
@@ -137,10 +137,8 @@ def _module(path: str) -> ModuleType:
     here = os.getcwd()
     if path.endswith(".py"):
         here, path = _folder_and_module(Path(path))
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
-        return import_module(path)
+        return import_from(here, path)
     except ModuleNotFoundError as error:
         raise InputError(
             f"no module named {error.name!r}",

@@ -230,6 +230,11 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     """Ignore further signals and unwind; SIGKILL remains for those who cannot wait."""
     for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
+    torch = sys.modules.get("torch")
+    if getattr(getattr(torch, "__spec__", None), "_initializing", False):
+        # Its C++ would call an exception "terminate", with a page of traceback. Nothing is up yet.
+        print(f"terminated: {signal.Signals(number).name}", file=sys.stderr, flush=True)
+        os._exit(128 + number)
     raise Terminated(128 + number)
 
 

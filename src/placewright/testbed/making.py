@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 
 from placewright.errors import RunError
+from placewright.interpreter import python_command, python_environment
 from placewright.testbed import namespaces
 from placewright.testbed.blueprint import Blueprint, Slot
 from placewright.testbed.groups import Trees
@@ -66,13 +66,14 @@ def _start_emulator(record: Record) -> None:
     """Start it detached, so that it may outlive this process, and wait until it runs."""
     # The new one writes its number when it runs; the number of a dead one must not be taken for it.
     LinkTable(record.folder / LINKS).emulator_pid = 0
-    program = [sys.executable, "-m", "placewright.testbed.emulator", str(record.folder)]
+    program = python_command("-m", "placewright.testbed.emulator", str(record.folder))
     with (record.folder / LOG).open("wb") as log:
         subprocess.run(
             ["setsid", "--fork", *program],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=python_environment(),
             check=True,
         )
     deadline = time.monotonic() + _TIMEOUT_S

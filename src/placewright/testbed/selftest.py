@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from operator import sub
@@ -18,6 +17,7 @@ from statistics import median
 from typing import Any, Final
 
 from placewright.errors import RunError
+from placewright.interpreter import python_command, python_environment
 from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.testbed import Testbed
 
@@ -118,9 +118,13 @@ def _cpu(bed: Testbed, device: str) -> Finding:
 
 
 def _start(role: str, handle: NodeHandle, *rest: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "placewright.testbed.probe", role, json.dumps(asdict(handle))]
+    program = ("-m", "placewright.testbed.probe")
     return subprocess.Popen(
-        [*program, *rest], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        python_command(*program, role, json.dumps(asdict(handle)), *rest),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=python_environment(),
     )
 
 

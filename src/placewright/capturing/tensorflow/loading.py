@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from placewright.capturing.tensorflow.step_graph import (
     refuse_dynamic,
 )
 from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
+from placewright.interpreter import import_from
 
 v1 = tf.compat.v1
 
@@ -153,9 +155,7 @@ def _from_factory(source: Mapping[str, Any]) -> StepGraph:
     module, _, name = str(source["factory"]).partition(":")
     where = f"model {source['factory']}"
     with _refusing(where, "importing its module failed", "import it in a Python shell"):
-        from importlib import import_module
-
-        found = getattr(import_module(module), name, None)
+        found = getattr(import_from(os.getcwd(), module), name, None)
     if found is None:
         raise InputError(f"no factory {name!r}", where=f"module {module}", hint="check its name")
     sizes = {} if source.get("batch") is None else {"batch": source["batch"]}

@@ -8,13 +8,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import weakref
 from typing import IO, Any
 
 from placewright import errors
 from placewright.errors import MissingDependencyError, PlacewrightError, WorkerError
+from placewright.interpreter import python_command, python_environment
 
 LAST_LINES = 5
 
@@ -43,13 +43,13 @@ class TensorFlowProcess:
             mode="w+", encoding="utf-8", errors="replace"
         )
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            python_command(*arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=python_environment(),
             start_new_session=True,  # Ctrl-C is for the process that gives orders
         )
         self._end = weakref.finalize(self, _end, self._process, self._log)

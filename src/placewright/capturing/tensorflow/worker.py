@@ -145,8 +145,6 @@ def main() -> None:
     # Behind this, file descriptor 1 is stderr: what C++ prints cannot get between the answers.
     answers_out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's factory is beside them
     serve(sys.stdin, answers_out)
 
 

@@ -8,6 +8,7 @@ once for every number of samples that some worker takes.
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
+from placewright.interpreter import inductor_cache
 
 MODEL = "model."
 """Prefix of the model's parameters in a traced step; those of the loss begin with ``loss.``"""
@@ -129,6 +131,7 @@ def trace_step(source: ModelSource, batch: int) -> TracedStep:
     Raises `UnsupportedError`: `torch.export` cannot trace the model, or it has control flow of its
     own.
     """
+    os.environ.update(inductor_cache())
     source = with_batch(source, batch)
     args, kwargs = _arguments(source)
     step = _Step(source)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import select
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from placewright.errors import RunError
+from placewright.interpreter import python_command, python_environment
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.serving.priority import answer_first
 
@@ -110,10 +110,12 @@ def send(schedule: Schedule) -> Replies:
     """
     buffer = io.BytesIO()
     _write(schedule, buffer)
-    command = [sys.executable, "-m", "placewright.requests.serving.client"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
-        command, input=buffer.getvalue(), capture_output=True, env=environment, check=False
+        python_command("-m", "placewright.requests.serving.client"),
+        input=buffer.getvalue(),
+        capture_output=True,
+        env=python_environment(),
+        check=False,
     )
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().splitlines()

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from placewright.errors import WorkerError
+from placewright.interpreter import safe_variables
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.proc import children_of, is_stopped
@@ -222,6 +223,7 @@ def main_hidden() -> Iterator[None]:
 
 
 _HIDING = threading.Lock()
+_ADDING = threading.RLock()
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
@@ -240,7 +242,8 @@ def start_in_fork_server(process: BaseProcess) -> None:
     silent for too long and was killed for it; the next process gets another one.
     """
     _ensure_fork_server()
-    with warnings.catch_warnings(), _watched():
+    # Started anew in between, where one was killed, it gets the same environment.
+    with warnings.catch_warnings(), _watched(), _environment():
         warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
         process.start()
 
@@ -249,28 +252,36 @@ def _ensure_fork_server() -> None:
     keep_multiprocessing_here()
     with warnings.catch_warnings():  # that the tracker was killed and is replaced
         warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
-        resource_tracker.ensure_running()
-        with _no_interrupts(), _huge_pages():
-            forkserver.ensure_running()
+        with _environment():
+            resource_tracker.ensure_running()
+            with _no_interrupts():
+                forkserver.ensure_running()
 
 
 @contextmanager
-def _huge_pages() -> Iterator[None]:
-    """Let glibc in processes started meanwhile ask for huge pages, where the kernel offers them.
+def _environment() -> Iterator[None]:
+    """Give processes started meanwhile, by `multiprocessing`, the environment of workers.
 
-    A worker whose device has little room hands memory back in every step and gets it again: filling
-    it takes a fifth of the time with pages of 2 MiB. glibc reads this once, at the start.
+    They import nothing from the current folder, and glibc asks for huge pages where the kernel
+    offers them: a worker whose device has little room hands memory back in every step and gets it
+    again, and filling it takes a fifth of the time with pages of 2 MiB. Both are read once, at the
+    start.
     """
-    before = os.environ.get(_TUNABLES)
-    if _HUGE_PAGES not in (before or ""):
-        os.environ[_TUNABLES] = f"{before}:{_HUGE_PAGES}=1" if before else f"{_HUGE_PAGES}=1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_TUNABLES]
-        else:
-            os.environ[_TUNABLES] = before
+    tunables = os.environ.get(_TUNABLES, "")
+    if _HUGE_PAGES not in tunables:
+        tunables = f"{tunables}:{_HUGE_PAGES}=1".lstrip(":")
+    added = safe_variables() | {_TUNABLES: tunables}
+    with _ADDING:
+        before = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def _pid() -> int | None:
@@ -327,8 +338,11 @@ def _watch(pid: int | None, over: threading.Event) -> None:
 
 
 @atexit.register
-def _end_both() -> None:
-    """Both end when we do, unless they are stopped; the fork server may be so a moment later."""
+def end_fork_server() -> None:
+    """End it, and the resource tracker if that is stopped: both would end a moment after us.
+
+    One that still loads torch would take seconds for that.
+    """
     if os.getpid() != _LOADED_BY:  # a forked copy: they are its parent's
         return
     tracker = resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]

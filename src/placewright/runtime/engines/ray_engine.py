@@ -85,7 +85,10 @@ class Ray:
 
     def _connect(self) -> None:
         """To the cluster that ``RAY_ADDRESS`` names or that runs here, else to one of our own."""
-        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        # Else Ray puts the current folder before the standard library in every actor. The flag does
+        # nothing else where no runtime environment is given. `RayGroup` hands the folder on.
+        job = self._ray.job_config.JobConfig(_client_job=True)
+        quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": job}
         try:
             self._ray.init(address="auto", **quiet)
         except ConnectionError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,7 +31,13 @@ _SHARE = 0.001
 
 
 class RayWorker:
-    """One worker as a Ray actor: the same program, whose orders are calls."""
+    """One worker as a Ray actor: the same program, whose orders are calls.
+
+    `path`: folders in which modules are looked for that are found nowhere else.
+    """
+
+    def __init__(self, path: Sequence[str] = ()) -> None:
+        sys.path += [folder for folder in path if folder not in sys.path]
 
     def host(self) -> Host:
         """The machine that Ray has chosen."""
@@ -69,7 +77,8 @@ class RayGroup(WorkerGroup):
         offered = self._ray.cluster_resources()
         kind = self._ray.remote(RayWorker)
         needs = actor_options(self._cluster, offered)
-        self.actors = [kind.options(**need).remote() for need in needs]
+        path = [os.path.abspath(folder) for folder in sys.path]
+        self.actors = [kind.options(**need).remote(path) for need in needs]
         self.hosts = tuple(self._placed([a.host.remote() for a in self.actors], needs, offered))
         specs = worker_specs(self._cluster, self.hosts, emulate=self._emulate, program=self.program)
         call = self.actors[0].meeting_point.remote()

@@ -16,6 +16,8 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from placewright.interpreter import python_command, python_environment
+
 STARTED = "%Y-%m-%d_%H-%M-%S"
 """How Ray writes a start into a session's name: local time, in order as texts."""
 
@@ -35,8 +37,9 @@ class Keeper:
     def begin(self) -> None:
         """Start the process; what this process starts of Ray from now on ends with it."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(os.getpid()), f"{datetime.now():{STARTED}}"],
+            python_command("-m", __name__, str(os.getpid()), f"{datetime.now():{STARTED}}"),
             stdin=subprocess.PIPE,
+            env=python_environment(),
             start_new_session=True,  # Ctrl-C in a terminal is not for it
         )
 

@@ -19,6 +19,7 @@ sockets instead of pipes. Between coordinator and agent:
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -26,13 +27,15 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel, wait
-from placewright.runtime.engines.process import WorkerProcess
+from placewright.runtime.engines.process import WorkerProcess, end_fork_server
 from placewright.runtime.engines.torchrun_connect import call_coordinator, find_coordinator
 from placewright.runtime.host import Host
 from placewright.runtime.program import codec_of
+from placewright.runtime.scratch import remove_all
 from placewright.runtime.specs import WorkerSpec
 
 
@@ -45,7 +48,9 @@ def end_with_torchrun() -> None:
     """Get a SIGTERM when torchrun itself, our parent, is gone: one that was killed sends none.
 
     A SIGKILL follows where that does not help: a wait for torchrun's store answers no signal.
+    What torchrun leaves in the temporary folder is removed when this process ends.
     """
+    atexit.register(remove_log_folders)
     parent = os.getppid()
 
     def look() -> None:
@@ -79,8 +84,36 @@ def served_torchrun(engine: object) -> bool:
 def serve() -> None:
     """Be this rank's agent until the coordinator is gone."""
     end_with_torchrun()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 gets it and ends us
-    run_agent(*find_coordinator())
+    # Python's own way out takes seconds once torch is loaded. A worker ends with its lifeline.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    port, secret = find_coordinator()
+    # From here on rank 0 gets Ctrl-C, decides what it ends, and ends us. Before, it does not know
+    # us: torchrun, which ends the run with Ctrl-C, would wait for us for 30 s.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run_agent(port, secret)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End this process at once, by the exit code of the signal."""
+    end_fork_server()
+    remove_all()
+    remove_log_folders()
+    os._exit(128 + number)
+
+
+def remove_log_folders() -> None:
+    """Remove the folders that torchrun has made for logs of this process, where they are empty.
+
+    torchrun never does. They are ``torchelastic_RANDOM/RUN_RANDOM/attempt_0/LOCAL_RANK`` in the
+    temporary folder; the last of its processes removes the outer ones.
+    """
+    own = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent
+    folders = [own, *own.parents][:4]
+    if len(folders) == 4 and folders[3].name.startswith("torchelastic_"):
+        with suppress(OSError):
+            for folder in folders:
+                folder.rmdir()
 
 
 def run_agent(port: int, secret: bytes) -> None:

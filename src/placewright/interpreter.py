@@ -1,0 +1,85 @@
+"""Start Python processes that take nothing from folders which others may write to.
+
+``python -c`` and ``python -m`` look in the current folder before they look in the standard library:
+a command that is executed in a folder of everybody's would import their ``signal.py``, with the
+rights of its user. Every Python that this package starts is started with `python_command` and
+`python_environment`, or by `multiprocessing` with `safe_variables` in its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Does what ``python -P`` does, for a process and those that it starts."""
+
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def safe_variables() -> dict[str, str]:
+    """Environment variables of a process that takes nothing from folders of everybody's."""
+    return {SAFE_PATH: "1"} | inductor_cache()
+
+
+def inductor_cache() -> dict[str, str]:
+    """Where PyTorch's compiler keeps its files, if nothing says so: in this user's cache.
+
+    PyTorch makes and reads ``torchinductor_USER`` in the temporary folder, a name that others know,
+    as soon as a model is traced or an optimizer takes a step.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.path.join(caches, "placewright", "torchinductor")
+    if INDUCTOR_CACHE in os.environ or not os.path.isabs(folder):
+        return {}
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:  # no home: PyTorch's own place remains
+        return {}
+    return {INDUCTOR_CACHE: folder}
+
+
+def python_command(*arguments: str) -> list[str]:
+    """Command that starts Python with these arguments; goes with `python_environment`."""
+    return [sys.executable, "-P", *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """Environment in which a new Python finds what this one does, but for the current folder."""
+    own = str(Path(__file__).parents[1])
+    found = [path for path in sys.path if path and not _is_current(path)]
+    if own not in found:
+        found.append(own)  # a checkout that was started from its own folder
+    return os.environ | safe_variables() | {"PYTHONPATH": os.pathsep.join(found)}
+
+
+def _is_current(path: str) -> bool:
+    try:
+        return os.path.samefile(path, os.curdir)
+    except OSError:
+        return False
+
+
+def import_from(folder: str, name: str) -> ModuleType:
+    """Import a user's module that is looked for in `folder` first.
+
+    Other modules of the folder are found behind the standard library and installed packages: it may
+    hold files that others have written, and only `name` was asked for.
+    """
+    top = name.partition(".")[0]
+    if folder not in sys.path:
+        sys.path.append(folder)
+    spec = None if top in sys.modules else PathFinder.find_spec(top, [folder])
+    if spec is not None and spec.loader is not None:
+        module = sys.modules[top] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(top, None)
+            raise
+    return import_module(name)

@@ -1,0 +1,158 @@
+"""Nothing that is started in a folder of everybody's imports what others have put there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import placewright
+from placewright.interpreter import (
+    INDUCTOR_CACHE,
+    import_from,
+    inductor_cache,
+    python_command,
+    python_environment,
+)
+from tests.other_user import needs_root
+
+PACKAGES = {"cloudpickle", "numba", "numpy", "onnx", "pydantic", "ray", "rich", "scipy", "torch"}
+SHADOWED = {name for name in PACKAGES | sys.stdlib_module_names if find_spec(name)} - {"__main__"}
+"""Those that are here: what is found nowhere else may be a neighbour of the model."""
+
+MODEL = """
+import torch
+from part import WIDTH
+
+def make():
+    model = torch.nn.Sequential(*[torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)])
+    return model, torch.ones(2, WIDTH)
+"""
+
+DUO = """
+devices:
+  - {name: a, kind: cpu, cores: 1, memory: 1GiB, node: a}
+  - {name: b, kind: cpu, cores: 1, memory: 1GiB, node: b}
+links:
+  - {from: a, to: b, bandwidth: 1Gbps, latency: 200us}
+"""
+
+RUN = ["operators", "run", "mine:make", "--on", "duo.yaml", "--steps", "2", "--time-limit", "1"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's model, among modules of others that leave a mark where they are imported."""
+    found = tmp_path / "everybody"
+    found.mkdir()
+    for name in SHADOWED:
+        mark = str(tmp_path / f"executed-{name}")
+        (found / f"{name}.py").write_text(f"open({mark!r}, 'w').close()\n")
+    (found / "mine.py").write_text(MODEL)
+    (found / "part.py").write_text("WIDTH = 8\n")
+    (found / "duo.yaml").write_text(DUO)
+    return found
+
+
+def executed(folder: Path) -> list[str]:
+    """Which of the others' modules have been imported."""
+    return sorted(mark.name for mark in folder.parent.glob("executed-*"))
+
+
+def beside_python(name: str) -> str:
+    """A command that is installed where this Python is."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@needs_root
+@pytest.mark.parametrize("engine", ["local", "testbed", "torchrun", "ray"])
+def test_a_run_imports_nothing_but_the_model_that_was_named(engine: str, folder: Path) -> None:
+    """Fork server, resource tracker, workers, emulator, torchrun's ranks, Ray and its keeper."""
+    if engine == "ray":
+        pytest.importorskip("ray")
+    launcher = []
+    if engine == "torchrun":
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        launcher = [beside_python("torchrun"), "--master-port", port, "--nproc-per-node", "2"]
+        launcher += ["--no-python"]
+    done = subprocess.run(
+        [*launcher, beside_python("placewright"), *RUN, "--check", "--engine", engine],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert executed(folder) == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_child_finds_this_package_and_not_the_current_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the current folder is on this process's own path."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", ["", str(folder), *sys.path])
+    script = "import random, sys, placewright; print(sys.flags.safe_path, placewright.__file__)"
+    done = subprocess.run(
+        python_command("-c", script),
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"True {placewright.__file__}\n"
+    assert executed(folder) == []
+
+
+def test_no_other_file_starts_python() -> None:
+    """One place says how."""
+    package = Path(placewright.__file__).parent
+    using = {str(f.relative_to(package)) for f in package.rglob("*.py") if STARTS in f.read_text()}
+    assert using == {"interpreter.py"}
+
+
+STARTS = "sys.executable"
+
+
+def test_a_named_module_is_found_in_its_folder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an installed module has its name; its neighbours only where none has theirs."""
+    installed, folder = tmp_path / "installed", tmp_path / "folder"
+    for each in (installed, folder):
+        each.mkdir()
+        for name in ("shared_name", "other_name"):
+            (each / f"{name}.py").write_text(f"import other_name\nWHERE = {each.name!r}\n")
+    (folder / "neighbour_name.py").write_text("WHERE = 'folder'\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(installed)])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    assert import_from(str(folder), "shared_name").WHERE == "folder"
+    assert sys.modules["other_name"].WHERE == "installed"
+    assert import_from(str(folder), "neighbour_name").WHERE == "folder"
+    (folder / "broken_name.py").write_text("raise ValueError('broken')\n")
+    with pytest.raises(ValueError, match="broken"):
+        import_from(str(folder), "broken_name")
+    assert "broken_name" not in sys.modules
+
+
+def test_compiled_code_is_kept_where_no_other_user_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in the temporary folder; a place that the user has chosen stays."""
+    monkeypatch.delenv(INDUCTOR_CACHE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (chosen,) = inductor_cache().values()
+    assert Path(chosen).is_relative_to(tmp_path)
+    assert os.stat(chosen).st_mode & 0o077 == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert inductor_cache() == {}
+    monkeypatch.setenv(INDUCTOR_CACHE, "/mine")
+    assert inductor_cache() == {}
