@@ -73,6 +73,14 @@ def alternating(workload: TensorFlowWorkload) -> OperatorPlan:
     return OperatorPlan(np.unique(groups, return_inverse=True)[1] % 2)
 
 
+def test_nested_functions_are_refused_before_they_are_inlined(
+    folder: Path, process: TensorFlowProcess
+) -> None:
+    """Thirty of them are a billion nodes."""
+    with pytest.raises(UnsupportedError, match="too large when its functions are inlined"):
+        capture_tensorflow(str(folder / "nested.pb"), process=process)
+
+
 def test_a_graph_def_becomes_a_graph(folder: Path, process: TensorFlowProcess) -> None:
     """Operators, colocation, kinds and bytes of a file written by TensorFlow."""
     graph = capture_tensorflow(str(folder / "branches.pb"), process=process).graph

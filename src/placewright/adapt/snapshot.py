@@ -26,9 +26,11 @@ from safetensors.torch import load_file
 
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
+from placewright.io.boundary import open_file, read_text
 from placewright.io.stored import to_disk
 
 SCHEMA_VERSION = 1
+_DAMAGED = (InputError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 NOTE = "snapshot.json"
 
 KEPT = 2
@@ -163,7 +165,7 @@ class SnapshotFolder:
 
     def _read(self, folder: Path) -> Snapshot | None:
         try:
-            note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+            note = json.loads(read_text(folder / NOTE))
             if any(_digest(folder / name) != sum_ for name, sum_ in _plain_names(note)):
                 return None
             state: dict[str, torch.Tensor] = {}
@@ -176,7 +178,7 @@ class SnapshotFolder:
                 placement=dict(note["placement"]),
                 notes=dict(note.get("notes", {})),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError):
+        except (OSError, *_DAMAGED):
             return None
         if note["graph"] != self.graph_name:
             raise InputError(
@@ -233,5 +235,5 @@ def _plain_names(note: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
 
 
 def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
+    with open_file(file) as stream:  # a snapshot's folder may come from elsewhere
         return hashlib.file_digest(stream, "blake2b").hexdigest()

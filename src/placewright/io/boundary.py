@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -46,7 +47,7 @@ class RefusedError(ValueError):
         super().__init__(str(error))
 
 
-def open_file(path: str | Path) -> IO[bytes]:
+def open_file(path: str | Path) -> BufferedReader:
     """Open a file that a user hands in, for its bytes; every reader of such files comes here.
 
     Raises `OSError`: it is missing, or no regular file. A pipe would block for ever, a device may
@@ -229,8 +230,31 @@ def field_path(loc: Location) -> str:
     return "".join(parts).lstrip(".") or "file"
 
 
+MOST_REPEATED = 100_000
+"""Nodes of a YAML file that aliases repeat; aliases of aliases grow without limit."""
+
+
 class _OnceLoader(yaml.SafeLoader):
-    """`SafeLoader` that rejects duplicate keys."""
+    """`SafeLoader` that rejects duplicate keys, and aliases that repeat too much."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = self._repeated = 0
+        self._sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        before, alias = self._nodes, self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        size = self._sizes.get(id(node), 1) if alias else 1
+        self._nodes += size
+        self._repeated += size if alias else 0
+        self._sizes.setdefault(id(node), self._nodes - before)
+        mark = None if node is None else node.start_mark
+        if self._repeated > MOST_REPEATED:
+            raise yaml.composer.ComposerError(
+                None, None, f"its aliases repeat more than {MOST_REPEATED} nodes", mark
+            )
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()

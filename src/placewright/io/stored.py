@@ -154,18 +154,26 @@ def stored_text(path: str | Path) -> str:
 def _unpacked_bytes(file: IO[bytes], where: str) -> bytearray:
     """What a packed file holds, a piece at a time: a signal ends it, and so does its size."""
     packed, found = os.fstat(file.fileno()).st_size, bytearray()
-    most = max(LEAST_UNPACKED, MOST_UNPACKED * packed)
     with gzip.GzipFile(fileobj=file) as unpacking:
         while piece := unpacking.read(1 << 20):
             found += piece
-            if len(found) > most:
-                raise InputError(
-                    "the file becomes too large when it is unpacked",
-                    where=where,
-                    by=f"{packed} bytes become more than {most}",
-                    hint="unpack it with gunzip and give that file, if you trust it",
-                )
+            check_unpacked(where, packed, len(found))
     return found
+
+
+def check_unpacked(where: str, packed: int, unpacked: int) -> None:
+    """Raise if a packed file becomes larger than data do.
+
+    Raises `InputError`: it has `packed` bytes and becomes `unpacked` ones, or more.
+    """
+    most = max(LEAST_UNPACKED, MOST_UNPACKED * packed)
+    if unpacked > most:
+        raise InputError(
+            "the file becomes too large when it is unpacked",
+            where=where,
+            by=f"{packed} bytes become more than {most}",
+            hint="if you trust it, unpack it (gunzip) and give that file",
+        )
 
 
 def _unpacked(path: str | Path) -> Path:

@@ -34,6 +34,7 @@ def files() -> tuple[Any, Any]:
     unknown = _branches(4)
     unknown.node.add(name="odd", op="NoSuchOperator").input.append("sum")
     _write(folder / "unknown.pb", unknown)
+    _write(folder / "nested.pb", _nested(30))
     (folder / "damaged.pb").write_bytes((folder / "branches.pb").read_bytes()[:-7])
 
     class Doubling(tf.Module):
@@ -131,6 +132,27 @@ def attention(batch: int = 2) -> tuple[Any, ...]:
 
 def _write(path: Path, graph_def: Any) -> None:
     path.write_bytes(graph_def.SerializeToString())
+
+
+def _nested(levels: int) -> Any:
+    """Functions that each call the one before twice."""
+    graph = v1.GraphDef()
+    given = graph.node.add(name="x", op="Placeholder")
+    given.attr["dtype"].type = tf.float32.as_datatype_enum
+    given.attr["shape"].shape.dim.add(size=2)
+    for k in range(levels):
+        function = graph.library.function.add()
+        function.signature.name = f"f{k}"
+        function.signature.input_arg.add(name="x", type=tf.float32.as_datatype_enum)
+        function.signature.output_arg.add(name="y", type=tf.float32.as_datatype_enum)
+        output = "y" if k else "activations"
+        for name, read in (("a", "x"), ("b", f"a:{output}:0")):
+            node = function.node_def.add(name=name, op=f"f{k - 1}" if k else "Relu", input=[read])
+            if not k:
+                node.attr["T"].type = tf.float32.as_datatype_enum
+        function.ret["y"] = f"b:{output}:0"
+    graph.node.add(name="y", op=f"f{levels - 1}", input=["x"])
+    return graph
 
 
 def _branches(batch: int | None) -> Any:

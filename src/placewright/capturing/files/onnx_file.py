@@ -9,7 +9,9 @@ from typing import Any
 
 from placewright.capturing.files.external_data import check_external_data
 from placewright.capturing.files.model_file import distinct_names
+from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+from placewright.io.boundary import read_bytes
 
 CONTROL = "an operator with a graph of its own"
 
@@ -60,32 +62,30 @@ def parsed_onnx(path: Path) -> Any:
     """The ``onnx.ModelProto`` as it is in the file, without its external data.
 
     Raises `InputError`: the file is missing, cannot be read, or is no model.
+    Raises `UnsupportedError`: its functions would make it too large.
     """
     import onnx
     from google.protobuf.message import DecodeError
 
-    if not path.is_file():
+    if not path.exists():
         raise InputError("no such file", where=str(path), hint="give the path of a .onnx file")
+    data = read_bytes(path)
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
-        raise _damaged(path, str(error)) from error
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}",
-            where=str(path),
-            hint="give a file that you may read",
-        ) from error
+        raise _damaged(path, data, str(error)) from error
     if not model.graph.node:
-        raise _damaged(path, "it has no node")
+        raise _damaged(path, data, "it has no node")
+    if model.functions:
+        refuse_expansion_of_onnx(model, str(path))
     return model
 
 
-def _damaged(path: Path, why: str) -> InputError:
+def _damaged(path: Path, data: bytes, why: str) -> InputError:
     return InputError(
         "is not an ONNX model, or a damaged one",
         where=str(path),
-        by=f"{path.stat().st_size} bytes: {why}",
+        by=f"{len(data)} bytes: {why}",
         hint="export or download it again; git-lfs may have left a pointer file",
     )
 

@@ -23,6 +23,7 @@ from placewright.capturing.files.model_file import (
 from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
+from placewright.io.boundary import open_file, unreadable
 
 SCHEME = "openvino:"
 """Begins models that OpenVINO executes, whatever their format."""
@@ -73,12 +74,12 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
 def _read(path: Path) -> Any:
     import openvino as ov
 
-    if not path.is_file():
+    if not path.exists():
         raise InputError("no such file", where=str(path), hint="give the path of ir.xml")
     if path.suffix == ".onnx":
         _check_onnx(path)
     weights = path.with_suffix(".bin")
-    if path.suffix == ".xml" and b"<net" not in path.read_bytes()[:4096]:
+    if path.suffix == ".xml" and b"<net" not in _beginning(path):
         raise InputError(
             "is not a model that OpenVINO reads",
             where=str(path),
@@ -107,6 +108,15 @@ def _read(path: Path) -> Any:
             by=reason(error),
             hint="convert or download it again",
         ) from error
+
+
+def _beginning(path: Path) -> bytes:
+    """The first 4 KiB; OpenVINO opens the file after us, so it is to be a regular one."""
+    try:
+        with open_file(path) as file:
+            return file.read(4096)
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _check_onnx(path: Path) -> None:

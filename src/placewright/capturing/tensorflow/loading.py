@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from placewright.capturing.nested_functions import refuse_expansion
 from placewright.capturing.tensorflow.effects import check_nodes, check_saved_model
 from placewright.capturing.tensorflow.step_graph import (
     CALLS,
@@ -28,6 +29,7 @@ from placewright.capturing.tensorflow.step_graph import (
 )
 from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
 from placewright.interpreter import import_from
+from placewright.io.boundary import read_bytes
 
 v1 = tf.compat.v1
 
@@ -62,9 +64,7 @@ def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:
 
 
 def _from_graph_def(path: Path, source: Mapping[str, Any]) -> StepGraph:
-    if not path.is_file():
-        raise InputError("no such file", where=str(path), hint="give the path of a GraphDef")
-    graph_def = parsed_graph_def(path.read_bytes(), str(path))
+    graph_def = parsed_graph_def(read_bytes(path), str(path))
     wanted = source.get("fetches") or ()
     known = {node.name for node in graph_def.node}
     for name in map(node_of, wanted):
@@ -136,8 +136,6 @@ def _from_saved_model(path: Path, source: Mapping[str, Any]) -> StepGraph:
 
 
 def _from_keras_file(path: Path, source: Mapping[str, Any]) -> StepGraph:
-    if not path.is_file():
-        raise InputError("no such file", where=str(path), hint="give the path of a Keras model")
     hint = "save it again; a Lambda layer holds code, which is never executed from a file"
     with _refusing(str(path), "cannot be loaded as a Keras model", hint):
         model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
@@ -305,9 +303,10 @@ def _make_constant(node: Any, value: Any) -> None:
 
 def _inlined(graph_def: Any, wanted: list[str]) -> Any:
     """The graph with the bodies of its functions in the place of calls; loops stay whole."""
-    functions = {function.signature.name for function in graph_def.library.function}
+    functions = {f.signature.name: f.node_def for f in graph_def.library.function}
     if not any(node.op in CALLS or node.op in functions for node in graph_def.node):
         return graph_def
+    refuse_expansion(graph_def.node, functions, _called, "the graph and its functions")
     from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
     from tensorflow.python.grappler import tf_optimizer
 
@@ -324,6 +323,13 @@ def _inlined(graph_def: Any, wanted: list[str]) -> Any:
     rewriting.optimizers.append("function")
     rewriting.function_optimization = rewriting.AGGRESSIVE
     return tf_optimizer.OptimizeGraph(config, meta)
+
+
+def _called(node: Any) -> list[str]:
+    """Names of functions that a node calls: its operator, or what its attributes name."""
+    inner = [value.func for value in node.attr.values() if value.HasField("func")]
+    inner += [func for value in node.attr.values() for func in value.list.func]
+    return [node.op, *(func.name for func in inner)]
 
 
 def _finished(step: StepGraph, source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:

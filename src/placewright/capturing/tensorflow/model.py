@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from placewright.capturing.tensorflow.process import TensorFlowProcess
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import Graph
+from placewright.io.boundary import check_regular, unreadable
+from placewright.io.stored import check_unpacked
 from placewright.numerics.arrays import BoolArray
 
 SUFFIXES = (".pb", ".keras", ".h5")
@@ -170,6 +174,31 @@ def capture_tensorflow(
     return TensorFlowModel(source, graph, process, kernels, tuple(found["feeds"]), outputs)
 
 
+def _check_files(path: Path) -> None:
+    """Raise unless all files of a model are regular ones, of a size that can be read.
+
+    TensorFlow opens them by their names, and would wait for the writer of a pipe for ever.
+    """
+    if not path.exists():
+        raise InputError("no such file", where=str(path), hint="give the path of a model")
+    files = [path]
+    if path.is_dir():
+        files = [Path(top) / name for top, _, names in os.walk(path) for name in names]
+    try:
+        for file in files:
+            check_regular(file.stat(), file)
+        if path.suffix == ".keras" and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as packed:
+                unpacked = sum(entry.file_size for entry in packed.infolist())
+            check_unpacked(str(path), path.stat().st_size, unpacked)
+    except OSError as error:
+        raise unreadable(error.filename or path, error) from None
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise InputError(
+            "is no Keras file, or a damaged one", where=str(path), by=str(error)
+        ) from None
+
+
 def _order(source: str, batch: int | None, training: bool) -> dict[str, Any]:
     """The order for the process; options that the source cannot have are refused."""
     order: dict[str, Any] = {"batch": batch, "training": training}
@@ -189,5 +218,6 @@ def _order(source: str, batch: int | None, training: bool) -> dict[str, Any]:
             where=source,
             hint="a GraphDef has its whole step already; leave --training out",
         )
+    _check_files(Path(path))
     options = {key: value.split(",") if key == "fetches" else value} if query else {}
     return order | {"path": path} | options

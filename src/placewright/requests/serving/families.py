@@ -12,7 +12,7 @@ from pydantic import Field
 
 from placewright.capturing.files.external_data import refuse_external_data
 from placewright.errors import InputError, MissingDependencyError
-from placewright.io.boundary import FileModel, validate
+from placewright.io.boundary import FileModel, placed, read_bytes, validate
 from placewright.io.stored import read_data
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
@@ -216,9 +216,9 @@ def read_family(path: str | Path) -> Family:
 
 def _bytes(path: Path, where: str) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}", where=where, by=f"{error.strerror}") from None
+        return read_bytes(path)
+    except InputError as error:
+        raise placed(error, where) from None
 
 
 def _spec(tensor: Any, where: str) -> TensorSpec:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, MissingDependencyError
+from placewright.io.boundary import open_file
 from placewright.io.stored import write_file
 
 FORMAT = "placewright-policy"
@@ -135,15 +136,16 @@ def _short(text: str) -> str:
 
 def _bytes(path: str | Path) -> bytes:
     try:
-        size = Path(path).stat().st_size
-        if size > LARGEST_BYTES:
+        with open_file(path) as file:
+            data = file.read(LARGEST_BYTES + 1)
+        if len(data) > LARGEST_BYTES:
             raise InputError(
                 "is too large for a checkpoint of a learned planner",
                 where=str(path),
-                by=f"{size} bytes, at most {LARGEST_BYTES}",
+                by=f"{Path(path).stat().st_size} bytes, at most {LARGEST_BYTES}",
                 hint="name the file that `placewright operators train` wrote",
             )
-        return Path(path).read_bytes()
+        return data
     except OSError as error:
         raise InputError(
             "the checkpoint cannot be read",
