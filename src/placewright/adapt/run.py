@@ -148,6 +148,11 @@ class FaultTolerantRun(ABC):
         self.close()
 
     @property
+    def closed(self) -> bool:
+        """Whether the run has ended."""
+        return self.log.lock.released
+
+    @property
     def done(self) -> int:
         """Steps so far."""
         return self.log.counted
@@ -206,7 +211,7 @@ class FaultTolerantRun(ABC):
         While there are workers they stand where the run does and owe no answer: whatever breaks
         this off in the middle ends them, and the next call starts others.
         """
-        if self.log.lock.released:
+        if self.closed:
             raise RunError(
                 "the run is closed",
                 where=str(self.folder),

@@ -46,12 +46,15 @@ class CallForm:
         Layout of every output by name, in the order of `structure`.
     structure
         What the model returns, with empty tensors.
+    changed
+        Buffers that it changes, by their names in the model.
     """
 
     program: CallProgram
     inputs: Mapping[str, tuple[str, TensorSpec]]
     outputs: Mapping[str, TensorSpec]
     structure: Any
+    changed: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -87,6 +90,7 @@ class CallForm:
             {i.key: (i.name, i.spec) for i in program.inputs if i.role == "input"},
             {output.name: specs[output.value] for output in program.outputs},
             structure,
+            tuple(i.key for i in program.inputs if i.role == "buffer" and i.mutated),
         )
 
     def batch(self, arguments: Any) -> Batch:

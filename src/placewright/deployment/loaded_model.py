@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.deployment.workload import MemoryComparison
+from placewright.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from placewright.deployment.calls import Calls
@@ -39,6 +40,8 @@ class LoadedModel:
         self._calls: Calls | None = None
         self._loaded: tuple[Session, int] | None = None
         self._trained: Scratch | None = None
+        # Calls that have changed a buffer since it was set: its state is the workers' alone.
+        self._advanced: dict[str, int] = {}
         self._one_call = threading.Lock()
 
     @property
@@ -62,7 +65,10 @@ class LoadedModel:
             form = calls.form(arguments := calls.arguments(args, keywords))
             with self.session() as session:
                 calls.select(session, form)
-                return form.returned(session.call(form.batch(arguments))[1])
+                made = session.call(form.batch(arguments))[1]
+                for name in form.changed:
+                    self._advanced[name] = self._advanced.get(name, 0) + 1
+                return form.returned(made)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -70,6 +76,7 @@ class LoadedModel:
         from placewright.operators.measuring import load_plan
 
         self.follow_weights()
+        self._refuse_lost()
         result = self._result
         with self._workers.session(self.workload.graph, self.workload.values) as session:
             # A run or a stream has loaded something else since, or the workers are others.
@@ -91,10 +98,42 @@ class LoadedModel:
         Those in files are looked at before workers start: others may have been saved meanwhile.
         """
         self._workers.refuse_while_streaming()  # whose samples have the weights from before
+        self._refuse_while_training()
         changed = self.workload.refreshed(files=self._workers.up is None)
         if changed is not self.workload:
-            self.workload = changed
+            self.workload, self._advanced = changed, {}
             self._workers.dismiss()
+
+    def _refuse_while_training(self) -> None:
+        """Raise if a trainer has the weights that a call would have to compute with.
+
+        Raises `InputError`: it has, and is not closed.
+        """
+        run = self._workers.trained_by
+        if run is not None:
+            raise InputError(
+                "a trainer of the placed model is open, and has its weights",
+                where=self.workload.graph.name,
+                by=f"after step {run.done}",
+                hint="compute with trainer.evaluate(x); or end the trainer's `with` block first",
+            )
+
+    def _refuse_lost(self) -> None:
+        """Raise if the workers that had what calls have changed in buffers are gone.
+
+        Raises `RunError`: they are; the next workers would begin from the model's own buffers.
+        """
+        up = self._workers.up
+        if not self._advanced or self._loaded == (up, up.loads if up else 0):
+            return
+        names = ", ".join(sorted(self._advanced))
+        raise RunError(
+            "what calls have written into buffers is lost with the workers that had it",
+            where=f"model {self.workload.graph.name}: {names}",
+            by=f"{max(self._advanced.values())} calls",
+            hint="set the buffers of the model (buffer.zero_(), model.load_state_dict(...)), from "
+            "which the next call goes on; or place the model again",
+        )
 
     def keep_trained(self, run: AdaptiveRun) -> None:
         """Let workers write what they learned into files, from which later ones start."""
@@ -117,8 +156,14 @@ class LoadedModel:
         """Parameters and persistent buffers as they are now, by name in the model."""
         from placewright.deployment.export import current_weights
 
+        run = self._workers.trained_by
+        if run is not None:
+            return current_weights(self.workload, run.state())
         if self._workers.up is None:
-            self.workload = self.workload.refreshed(files=True)
+            refreshed = self.workload.refreshed(files=True)
+            if refreshed is not self.workload:
+                self.workload, self._advanced = refreshed, {}
+        self._refuse_lost()
         program, changed = self.workload.graph.program, {}
         session = self._loaded[0] if self._loaded is not None else None
         live = session is not None and self._loaded == (self._workers.up, session.loads)

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.timeline import Timeline
+    from placewright.deployment.adaptive import PlacedTrainer
     from placewright.deployment.calls import Calls
     from placewright.deployment.planning import TriedPlan
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.operators.adaptive.policy import Policy
-    from placewright.operators.adaptive.trainer import TrainingLoop
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
@@ -364,8 +364,11 @@ class PlacedModel:
         patience_s: float = 10.0,
         seed: int | None = None,
         schedulers: Any = (),
-    ) -> TrainingLoop:
+    ) -> PlacedTrainer:
         """Train batch after batch on the workers, from an ordinary PyTorch loop.
+
+        Until it is closed the trainer owns the weights: `state_dict`, `save_pretrained` and
+        `to_module` give those that it has trained so far, and calls are refused.
 
         Parameters
         ----------
@@ -385,12 +388,11 @@ class PlacedModel:
         Raises
         ------
         InputError
-            The model was not placed with ``training=True``; or the folder holds another model's
-            snapshots, or another run is using it.
+            The model was not placed with ``training=True``; another trainer of it is open; or the
+            folder holds another model's snapshots, or another run is using it.
         """
-        from placewright.deployment.adaptive import adaptive_run
+        from placewright.deployment.adaptive import PlacedTrainer, adaptive_run
         from placewright.operators.adaptive.policy import Policy
-        from placewright.operators.adaptive.trainer import TrainingLoop
         from placewright.runtime.scratch import Scratch
 
         if not self.workload.graph.program.training:
@@ -421,13 +423,15 @@ class PlacedModel:
         )
         self.timeline = run.timeline
         several = tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,)
-        trainer = TrainingLoop(
+        trainer = PlacedTrainer(
             self.workload.source.model,
             run,
             self.workload.source,
             schedulers=several,
             structure=self.workload.structure,
         )
+        trainer.placed = self
+        self.workers.training = weakref.ref(run)
         if self.workload.weights:
             trainer.keep = self._model.keep_trained
         if passing is not None:

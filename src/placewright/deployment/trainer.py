@@ -6,12 +6,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.adaptive import note_events, note_start
-from placewright.deployment.export import current_weights, own_tensor
+from placewright.deployment.adaptive import PlacedTrainer, note_events, note_start
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
 from placewright.errors import InputError, UnknownNameError
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.planning.contract import silent
 from placewright.planning.monitor import monitor_of
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from placewright.runtime.engines.engine import Engine
 
 
-class Trainer(TrainingLoop):
+class Trainer(PlacedTrainer):
     """Places a training step and executes it batch after batch, in the user's own loop.
 
     In five lines::
@@ -118,7 +116,7 @@ class Trainer(TrainingLoop):
         return Comparison.of(load.graph, load.source, seed=run.seed, devices=devices)
 
     def step(self, inputs: Any, targets: Any = None) -> float:
-        """See `TrainingLoop.step`; events of the run (a lost worker, a migration) are noted."""
+        """See `PlacedTrainer.step`; events of the run (a lost worker, a migration) are noted."""
         if self._comparison is not None:  # before schedulers change the optimizer
             self._comparison.eager.feed(inputs, targets)
             if self.settings.optimizer is not None:
@@ -131,7 +129,7 @@ class Trainer(TrainingLoop):
         return loss
 
     def finish(self) -> torch.nn.Module:
-        """See `TrainingLoop.finish`.
+        """See `PlacedTrainer.finish`.
 
         Raises
         ------
@@ -145,19 +143,6 @@ class Trainer(TrainingLoop):
         if self.timeline.check is not None:
             self.timeline.check.demand()
         return model
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What the model's ``state_dict`` would return had it been trained here until now.
-
-        Copies, fetched from the workers between two steps; `finish` writes them into the model.
-
-        Raises
-        ------
-        RunError
-            The trainer is closed.
-        """
-        weights = current_weights(self.placed.workload, self.run.state() if self.run.done else {})
-        return {name: own_tensor(weight) for name, weight in weights.items()}
 
     def close(self) -> None:
         """End the run and its workers; snapshots stay."""

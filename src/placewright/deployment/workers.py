@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.graph.graph import Graph
     from placewright.io.tensor_files import AnyTensor
+    from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.runtime.session import Session
 
 GPUS = ("together", "apart")
@@ -59,6 +60,7 @@ class Workers:
         if not isinstance(engine, str) and not hasattr(engine, "group"):
             raise UnknownNameError("engine", str(engine), ENGINES, where="engine")
         self.cluster, self._emulate = cluster, emulate
+        self.training: Callable[[], AdaptiveRun | None] = lambda: None
         self._local = engine == "local"
         self._held = _Held(
             open_engine(engine, cluster, emulate=emulate, together=together)
@@ -136,6 +138,12 @@ class Workers:
         """
         if self._held.session is not None:
             self._held.session.refuse_while_streaming()
+
+    @property
+    def trained_by(self) -> AdaptiveRun | None:
+        """The open run that has trained the model's weights further, if there is one."""
+        run = self.training()
+        return None if run is None or run.closed or not run.done else run
 
     @property
     def up(self) -> Session | None:

@@ -137,12 +137,5 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
 
         return write_file(Path(path), save(self.state_dict()))
 
-    def finish(self) -> torch.nn.Module:
-        """Write trained parameters and buffers into the model, and a last snapshot; the model.
-
-        Raises `RunError`: the last snapshot cannot be written, though the model has what was
-        learned.
-        """
+    def _write_back(self) -> None:
         self.model.load_state_dict(self.state_dict(), strict=False)
-        self.run.finish()
-        return self.model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -146,25 +146,11 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         found = model_outputs(self.program, self.run.outputs())
         return refilled(self._structure, iter(found))
 
-    def finish(self) -> torch.nn.Module:
-        """Write trained parameters and buffers into the model, and a last snapshot; the model.
-
-        The optimizer object, if one was given, gets its state.
-
-        Raises
-        ------
-        RunError
-            The last snapshot cannot be written, though the model has what was learned; or the
-            trainer is closed, and the model is as it was.
-        """
+    def _write_back(self) -> None:
         if self.keep is not None:
             self.keep(self.run)
-        else:
-            self._write_back(self.run.state())
-        self.run.finish()
-        return self.model
-
-    def _write_back(self, state: Mapping[str, torch.Tensor]) -> None:
+            return
+        state = self.run.state()
         members = dict((*self.model.named_parameters(), *self.model.named_buffers()))
         with torch.no_grad():
             for item in self.program.inputs:
