@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from placewright.capturing.files.external_data import refuse_external_data
 from placewright.capturing.files.onnx_file import read_onnx
 from placewright.capturing.files.openvino_graph import capture_openvino
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
@@ -44,6 +45,8 @@ def test_nested_functions_are_refused_where_they_grow_without_limit(
     for read in (read_onnx, lambda path: capture_openvino(f"openvino:{path}")):
         with pytest.raises(UnsupportedError, match="too large when its functions are inlined"):
             read(path)
+    with pytest.raises(UnsupportedError, match="too large when its functions are inlined"):
+        refuse_external_data(path.read_bytes(), "upload")
 
 
 def test_functions_that_call_themselves_are_refused(tmp_path: Path) -> None:

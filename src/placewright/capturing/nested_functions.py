@@ -80,6 +80,8 @@ def refuse_expansion_of_onnx(model: Any, where: str) -> None:
 
     Branches and loops count as calls of what is in them.
     """
+    if not model.functions:
+        return
     refuse_expansion(
         model.graph.node,
         {(f.domain, f.name, getattr(f, "overload", "")): f.node for f in model.functions},

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError
 
 _IN_MEMORY = "_ORT_MEM_ADDR_"
@@ -68,6 +69,7 @@ def refuse_external_data(model: bytes, where: str) -> None:
 
     ONNX Runtime would read them, from the current folder on. `where`: the model, for the message.
     Bytes that cannot be read are refused too: a runtime might read more of them than this check.
+    Raises `UnsupportedError`: its functions would make it too large.
     Raises `MissingDependencyError`: the package ``onnx`` is not installed.
     """
     if importlib.util.find_spec("onnx") is None:
@@ -79,6 +81,7 @@ def refuse_external_data(model: bytes, where: str) -> None:
         parsed = onnx.ModelProto.FromString(model)
     except DecodeError as error:
         raise InputError("this is no ONNX model", where=where, by=str(error)[:200]) from None
+    refuse_expansion_of_onnx(parsed, where)
     for tensor in external_tensors(parsed):
         places = [entry.value for entry in tensor.external_data if entry.key == "location"]
         raise InputError(

@@ -76,8 +76,7 @@ def parsed_onnx(path: Path) -> Any:
         raise _damaged(path, data, str(error)) from error
     if not model.graph.node:
         raise _damaged(path, data, "it has no node")
-    if model.functions:
-        refuse_expansion_of_onnx(model, str(path))
+    refuse_expansion_of_onnx(model, str(path))
     return model
 
 
