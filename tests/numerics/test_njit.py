@@ -1,13 +1,23 @@
-"""Number of specialisations that numba compiles, and stale caches."""
+"""Number of specialisations that numba compiles, stale caches, and Ctrl-C meanwhile."""
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import llvmlite.binding
+import numba
 import pytest
+from llvmlite.binding import ffi
+from numba.core.compiler_lock import global_compiler_lock
 
 from placewright.numerics import njit
 from placewright.numerics.njit import njit_internal, njit_no_refcount
@@ -70,3 +80,82 @@ def test_an_edit_of_what_a_compiled_file_imports_empties_its_cache(
     assert digest(source) == before
     (tmp_path / "c.py").write_text("ONE = 2\n")
     assert digest(source) != before
+
+
+@contextmanager
+def pressed_at_release(times: int = 1) -> Iterator[None]:
+    """Press Ctrl-C so often while llvmlite releases its lock for the first time."""
+    left = [signal.SIGINT] * times
+
+    def release() -> None:
+        while left:
+            signal.raise_signal(left.pop())
+
+    callbacks = list, release
+    ffi.lib._lock.register(*callbacks)
+    try:
+        yield
+    finally:
+        ffi.lib._lock.unregister(*callbacks)
+
+
+def free_for_others() -> bool:
+    """Whether another thread can take the locks of llvmlite and of Numba."""
+    found: list[bool] = []
+
+    def take() -> None:
+        for lock in (ffi.lib._lock._lock, global_compiler_lock._lock):
+            found.append(lock.acquire(timeout=1.0))
+            if found[-1]:
+                lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return all(found)
+
+
+def test_ctrl_c_while_compiling_leaves_no_lock_taken() -> None:
+    """It is raised once the function is compiled, and the function is whole."""
+    double = numba.njit(lambda x: 2 * x)
+    with pressed_at_release(), pytest.raises(KeyboardInterrupt):
+        double(21)
+    assert free_for_others()
+    assert double(21) == 42
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_two_ctrl_c_while_compiling_interrupt_twice() -> None:
+    """The second one comes a moment later: whoever goes on after the first one ends by it."""
+    with pytest.raises(KeyboardInterrupt), pressed_at_release(2):
+        numba.njit(lambda x: 3 * x)(7)
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(60)
+    assert free_for_others()
+
+
+def test_ctrl_c_while_code_is_freed_is_not_lost() -> None:
+    """Not raised in a garbage collection, which would print and forget it, but right after it."""
+    cycle: list[Any] = [llvmlite.binding.parse_assembly("")]
+    cycle.append(cycle)
+    del cycle
+    with pressed_at_release():
+        gc.collect()
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(60)
+    assert free_for_others()
+
+
+def test_a_handler_of_the_caller_is_called_after_compiling() -> None:
+    """Whatever is in force for a signal, also one that replaces it meanwhile, is not replaced."""
+    seen: list[bool] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: seen.append(free_for_others()))
+    try:
+        own = signal.getsignal(signal.SIGTERM)
+        with cast("Any", global_compiler_lock):
+            signal.raise_signal(signal.SIGTERM)
+            assert not seen
+        assert seen == [True]
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)

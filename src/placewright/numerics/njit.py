@@ -5,20 +5,28 @@ each other should be `njit_no_refcount` or `njit_inline`: otherwise counting ref
 array at every call takes most of the time.
 Numba's cache looks at a function's own file only. Here it looks at what that file imports, too: a
 function that calls another, or reads a constant of another file, holds a copy of it.
+Importing this also makes signals wait while code is compiled or freed (`_SignalsWait`).
 """
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from llvmlite.binding import ffi  # type: ignore[import-untyped]
 from numba import njit
 from numba.core import types
+from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,3 +123,115 @@ def njit_inline(function: F) -> F:
 
 index: Any = np.uint32
 """The same number as an unsigned index, which needs no test for wrapping around."""
+
+
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals whose handlers may raise."""
+
+LATER_S = 0.02
+"""After freed code, and between two signals."""
+
+
+class _SignalsWait:
+    """Holds signals back in the main thread, where Python executes handlers, while LLVM works.
+
+    The locks of Numba and llvmlite are released by Python code: an exception of a handler within
+    it, a `KeyboardInterrupt` for one, leaves a lock taken, and the next thread that compiles or
+    frees code waits for ever. Whatever handler is in force is called afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._before: dict[signal.Signals, Any] = {}
+        self._arrived: list[int] = []
+
+    def begin(self) -> None:
+        """Hold signals back until as many calls of `end`."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        depth = self._depth
+        try:
+            # First: a garbage collection within the next lines may free code.
+            self._depth = depth + 1
+            for number in () if depth else HELD:
+                if callable(handler := signal.getsignal(number)):
+                    self._before[number] = handler
+                    signal.signal(number, self._remember)
+        except BaseException:  # a signal came before it was held back
+            self._restore()
+            self._depth = depth
+            raise
+
+    def end(self, *, raises: bool) -> None:
+        """Let signals take effect; `raises`: the first one here, and not a moment later."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if self._depth > 1:
+            self._depth -= 1
+            return
+        try:
+            self._restore()
+        finally:  # also where one raises whose handler is back before the others are
+            self._restore()
+            self._depth = 0
+        arrived, self._arrived = self._arrived, []
+        if again := arrived[1:] if raises else arrived:
+            threading.Thread(target=_send_again, args=(again,), daemon=True).start()
+        if raises and arrived and callable(handler := signal.getsignal(arrived[0])):
+            handler(arrived[0], None)
+
+    def _remember(self, number: int, _: FrameType | None) -> None:
+        self._arrived.append(number)
+
+    def _restore(self) -> None:
+        """Put handlers back, SIGINT's last; those that were replaced meanwhile stay."""
+        while self._before:
+            number, handler = self._before.popitem()
+            if signal.getsignal(number) == self._remember:
+                signal.signal(number, handler)
+
+
+def _send_again(numbers: Sequence[int]) -> None:
+    """Send signals to the main thread, unless nobody handles them any more."""
+    for number in numbers:
+        time.sleep(LATER_S)
+        if callable(signal.getsignal(number)):
+            signal.pthread_kill(cast(int, threading.main_thread().ident), number)
+
+
+_signals_wait = _SignalsWait()
+
+
+def _make_signals_wait(lock: Any, *, raises: bool) -> None:
+    """Let no handler be called while a lock of this class is held by the main thread."""
+    enter, leave = lock.__enter__, lock.__exit__
+
+    def entered(self: Any) -> Any:
+        _signals_wait.begin()
+        try:
+            return enter(self)
+        except BaseException:
+            _signals_wait.end(raises=False)
+            raise
+
+    def left(self: Any, *exception: object) -> Any:
+        try:
+            return leave(self, *exception)
+        finally:
+            _signals_wait.end(raises=raises)
+
+    lock.__enter__, lock.__exit__ = entered, left
+
+
+def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None:
+    """Hold signals back in full garbage collections, which free code, take long and lose errors."""
+    if info["generation"] == 2:
+        if phase == "start":
+            _signals_wait.begin()
+        else:
+            _signals_wait.end(raises=False)
+
+
+_make_signals_wait(type(global_compiler_lock), raises=True)
+_make_signals_wait(type(ffi.lib._lock), raises=False)
+gc.callbacks.append(_make_signals_wait_for_collections)
