@@ -21,7 +21,8 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
 
     A process group needs a connection between every two of its members.
 
-    Raises `RunError`: no node is there any more: the testbed has been taken down.
+    Raises `RunError`: no node is there any more: the testbed has been taken down; or its link
+    emulator has ended.
     """
     if handles and not any(handle.there for handle in handles):
         raise RunError(
@@ -31,6 +32,8 @@ def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:
             "from its last snapshot",
         )
     handles = [handle for handle in handles if handle.there]
+    for handle in handles[:1]:
+        handle.demand_links()
     names = [handle.device for handle in handles]
     linked = {frozenset(pair) for pair in _connected(handles)}
     position = range(len(names))

@@ -11,6 +11,7 @@ from placewright.errors import RunError
 from placewright.testbed import groups
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.namespaces import join
+from placewright.testbed.teardown import is_emulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,21 @@ class NodeHandle:
         """The process that carries what is sent between devices; 0 where none runs."""
         path = Path(self.links)
         return LinkTable(path).emulator_pid if self.links and path.exists() else 0
+
+    def demand_links(self) -> None:
+        """Raise if nothing is carried between devices any more.
+
+        Raises `RunError`: the link emulator has ended while the testbed is up.
+        """
+        pid = self.emulator_pid
+        if pid and self.there and not is_emulator(pid, Path(self.links).parent):
+            raise RunError(
+                "the testbed's link emulator has ended: nothing arrives between devices",
+                where=f"process {pid}",
+                by="it was killed, or crashed; see `dmesg` for the kernel's reasons",
+                hint="run again, which starts another one; with --snapshots FOLDER a run that "
+                "adapts goes on from its last snapshot",
+            )
 
     @property
     def killed_for_memory(self) -> int:

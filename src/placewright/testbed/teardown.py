@@ -49,11 +49,11 @@ def end_emulator(record: Record) -> None:
     slowly, is found by its arguments.
     """
     processes = (int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit())
-    found = [p for p in processes if p != os.getpid() and _is_emulator(p, record.folder)]
+    found = [p for p in processes if p != os.getpid() and is_emulator(p, record.folder)]
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    while any(_is_emulator(pid, record.folder) for pid in found):
+    while any(is_emulator(pid, record.folder) for pid in found):
         time.sleep(0.002)
 
 
@@ -63,10 +63,10 @@ def emulator_pid(record: Record) -> int:
     if not path.exists():
         return 0
     pid = LinkTable(path).emulator_pid
-    return pid if pid and _is_emulator(pid, record.folder) else 0
+    return pid if pid and is_emulator(pid, record.folder) else 0
 
 
-def _is_emulator(pid: int, folder: Path) -> bool:
+def is_emulator(pid: int, folder: Path) -> bool:
     """Whether that process is the emulator, not a later one of the same number (or a zombie)."""
     with suppress(OSError):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

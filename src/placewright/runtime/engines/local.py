@@ -13,10 +13,10 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import RunError
+from placewright.errors import RunError, WorkerError
 from placewright.runtime import limits
 from placewright.runtime.connections.authentication import LOOPBACK
 from placewright.runtime.connections.channel import Channel
@@ -188,13 +188,30 @@ class LocalGroup(PipedGroup):
         self._raised.discard(rank)
         self._workers[rank] = self._started(self.specs[rank])
 
+    def answers(self, limit_s: float, task: str) -> list[Any]:
+        """See `PipedGroup.answers`.
+
+        Raises `RunError`: the testbed's link emulator has ended, which workers die of.
+        """
+        try:
+            return super().answers(limit_s, task)
+        except WorkerError:
+            self._demand_links()
+            raise
+
+    def _demand_links(self) -> None:
+        handle = self.specs[0].handle
+        if handle is not None:
+            handle.demand_links()
+
     def stopped_too_long(self, ranks: Sequence[int], passed_s: float) -> list[int]:
         """See `PipedGroup.stopped_too_long`.
 
-        Raises `RunError`: the testbed's link emulator has been stopped for too long: nothing
-        arrives any more.
+        Raises `RunError`: the testbed's link emulator has ended, or has been stopped for too long:
+        nothing arrives any more.
         """
         handle = self.specs[0].handle
+        self._demand_links()
         stopped = handle is not None and is_stopped(handle.emulator_pid)
         self._links_stopped_s = self._links_stopped_s + passed_s if stopped else 0.0
         if handle is not None and self._links_stopped_s > limits.patience(limits.STOPPED_S):
