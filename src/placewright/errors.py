@@ -8,6 +8,7 @@
     ├── MissingDependencyError   an optional package is not installed              exit 1
     └── RunError                 executing a plan failed                           exit 1
         ├── WorkerError          one worker process died or raised                 exit 1
+        │   └── WorkerLostError  it was killed or stopped: another may be started  exit 1
         └── CheckError           a run differs from plain eager PyTorch            exit 1
 
 A message has up to four parts: what is wrong, where, by how much, and what to do next.
@@ -113,6 +114,10 @@ class RunError(PlacewrightError):
 
 class WorkerError(RunError):
     """One worker process died or raised."""
+
+
+class WorkerLostError(WorkerError):
+    """A worker process was killed, stopped or has crashed; others can be started in its place."""
 
 
 class CheckError(RunError):

@@ -118,3 +118,16 @@ def test_a_long_stay_resets_the_rejoin_delay() -> None:
     backoff.returned(90)
     backoff.lost(91 + FORGIVEN * 10)
     assert backoff.until == 91 + FORGIVEN * 10 + 5
+
+
+def test_where_none_is_left_those_that_answer_are_taken_back_a_few_times() -> None:
+    """Again after a step, and never where that has helped to none."""
+    members = members_among({"a", "c"})
+    for _ in range(TRIES):
+        members.lost = set("abcd")
+        assert members.revive(3) == {"a", "c"}
+        assert members.alive() == ("a", "c")
+    members.lost = set("abcd")
+    assert members.revive(3) == set()
+    members.completed()
+    assert members.revive(4) == {"a", "c"}

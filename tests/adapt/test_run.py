@@ -1,4 +1,4 @@
-"""Timeouts of steps."""
+"""Timeouts of steps, and measurements that lose workers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from placewright.adapt.run import StepTimeout
+from placewright.adapt.run import MEASURED_AGAIN, StepTimeout, measured_despite_losses
 from placewright.adapt.timeline import Timeline
+from placewright.errors import WorkerError, WorkerLostError
 from placewright.runtime.limits import SILENCE_STEPS
 
 PREDICTED_S = 3.5
@@ -51,3 +52,24 @@ def test_a_prediction_that_was_too_low_is_scaled() -> None:
     timeline.plans = 2
     limit_s = patience.step_limit_s(timeline, predicted())
     assert limit_s == pytest.approx(SILENCE_STEPS * 7 * PREDICTED_S)
+
+
+def test_a_measurement_that_loses_a_worker_is_done_again() -> None:
+    """Twice; an error that a worker has raised would come again, and is raised at once."""
+    lost, notes = WorkerLostError("the worker process died", where="device 'a'", by="signal 9"), []
+    outcomes: list[WorkerError | int] = [lost, lost, 7]
+
+    def measure() -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, WorkerError):
+            raise outcome
+        return outcome
+
+    assert measured_despite_losses(measure, notes.append) == 7
+    assert notes == ["device 'a': the worker process died, signal 9: another one is started"] * 2
+    outcomes += [lost] * (MEASURED_AGAIN + 1)
+    with pytest.raises(WorkerLostError):
+        measured_despite_losses(measure, notes.append)
+    outcomes[:] = [WorkerError("it raised"), 7]
+    with pytest.raises(WorkerError, match="it raised"):
+        measured_despite_losses(measure, notes.append)

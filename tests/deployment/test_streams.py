@@ -91,6 +91,20 @@ def test_a_killed_worker_loses_and_doubles_no_batch(placed: PlacedModel) -> None
     assert all(torch.equal(y, model(x)) for x, y in zip(batches, found, strict=True))
 
 
+def test_workers_that_are_all_killed_are_started_again(placed: PlacedModel) -> None:
+    """Their machines are up: no batch is lost, as often as that happens between two batches."""
+    batches = [torch.randn(4, 8) for _ in range(12)]
+    found = []
+    for outputs in placed.stream(batches):
+        found.append(outputs)
+        if len(found) in (3, 6) and (session := placed.workers.up) is not None:
+            for process in session.group.processes:  # type: ignore[attr-defined]
+                os.kill(process.pid, signal.SIGKILL)
+    model = placed.workload.source.model
+    for batch, outputs in zip(batches, found, strict=True):
+        assert torch.equal(outputs, model(batch))
+
+
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_copies_deliver_every_batch_once_and_in_order(lost: int | None) -> None:
     """Devices of three speeds have the whole model each; one that is killed loses no batch."""

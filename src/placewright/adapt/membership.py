@@ -66,8 +66,9 @@ class Membership:
         Nodes that take no part.
     newcomers
         Nodes that have come back and have not yet been started with.
-    tries
-        Faults in a row since workers last completed an order.
+    tries, revivals
+        Faults in a row since workers last completed an order, and times since then that all nodes
+        were lost.
     """
 
     names: Sequence[str]
@@ -76,6 +77,7 @@ class Membership:
     lost: set[str] = field(default_factory=set)
     newcomers: set[str] = field(default_factory=set)
     tries: int = 0
+    revivals: int = 0
     _backoffs: dict[str, RejoinBackoff] = field(default_factory=dict)
 
     def alive(self) -> tuple[str, ...]:
@@ -125,6 +127,21 @@ class Membership:
         for name in set(due) - back:
             self._backoff(name).unanswered(step)
         return back
+
+    def revive(self, step: int) -> set[str]:
+        """Where no node is left: take back at once those that answer now.
+
+        A worker that is lost says nothing of its machine, which may start another one. None are
+        taken back where that has helped to no step, `TRIES` times in a row.
+        """
+        self.revivals += 1
+        back = set(self.reachable(self.names) if self.revivals <= TRIES else ())
+        self.rejoin(back, step)
+        return back
+
+    def completed(self) -> None:
+        """Note that workers have completed an order."""
+        self.tries = self.revivals = 0
 
     def rejoin(self, names: Collection[str], step: int) -> None:
         """Let nodes take part from the next start on."""

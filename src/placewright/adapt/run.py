@@ -25,7 +25,13 @@ from placewright.adapt.replay_log import (
 )
 from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.timeline import Kind, Timeline
-from placewright.errors import InfeasibleError, PlacewrightError, RunError, WorkerError
+from placewright.errors import (
+    InfeasibleError,
+    PlacewrightError,
+    RunError,
+    WorkerError,
+    WorkerLostError,
+)
 from placewright.runtime.limits import SILENCE_STEPS, patience
 
 LAST = 20
@@ -66,8 +72,31 @@ class StepTimeout:
 
 T = TypeVar("T")
 
+MEASURED_AGAIN = 2
+"""Times that a measurement is begun again which has lost a worker."""
+
 MOST_CHARACTERS = 300
 """Of an error in an event."""
+
+
+def measured_despite_losses(work: Callable[[], T], note: Callable[[str], object]) -> T:
+    """What `work` measures before anything is trained, done again where a worker is lost meanwhile.
+
+    Raises `WorkerLostError`: for the third time.
+
+    Parameters
+    ----------
+    work
+        Starts workers where there are none.
+    note
+        Takes what was lost, in words.
+    """
+    for _ in range(MEASURED_AGAIN):
+        try:
+            return work()
+        except WorkerLostError as error:
+            note(f"{error.where}: {error.what}, {error.by}: another one is started")
+    return work()
 
 
 class DistributedJob(TrainingJob, Protocol):
@@ -238,7 +267,7 @@ class FaultTolerantRun(ABC):
                     self._rejoin()
                 if self._running() is not None:
                     found = then()
-                    self.membership.tries = 0
+                    self.membership.completed()
                     return found
             except PlacewrightError as error:
                 # With newcomers any error may be theirs: a device that has come back may have other
@@ -258,6 +287,8 @@ class FaultTolerantRun(ABC):
             losses += f"; planned again with less memory on {', '.join(sorted(spared))}"
         why = f"{error.where}: {error.what}" + (f", {error.by}" if error.by else "")
         self.timeline.note(self.done, Kind.FAULT, f"{losses} ({why[:MOST_CHARACTERS]})")
+        if not self.alive() and (back := self.membership.revive(self.done)):
+            self.timeline.note(self.done, Kind.JOIN, f"{', '.join(sorted(back))}: all were lost")
         if not self.alive():
             raise InfeasibleError(
                 "no device is left",

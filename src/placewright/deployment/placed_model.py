@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +187,7 @@ class PlacedModel:
 
     @property
     def status(self) -> Status:
-        """Whether the plan is proved optimal, or was found before an interrupt."""
+        """Whether the plan is proved optimal."""
         return self.result.status
 
     @property
@@ -280,7 +281,8 @@ class PlacedModel:
         monitor = self._monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
-            self.measurement = measured_steps(
+            measured = partial(
+                measured_steps,
                 self.workload,
                 workers,
                 self.result,
@@ -291,9 +293,13 @@ class PlacedModel:
                 seed=seed,
                 check=self.workload.source if check else None,
             )
-            if adapt:
+            if not adapt:
+                self.measurement = measured()
+            else:
+                from placewright.adapt.run import measured_despite_losses
                 from placewright.deployment.adaptive import run_adaptively
 
+                self.measurement = measured_despite_losses(measured, monitor.note)
                 self.timeline = run_adaptively(
                     self.workload,
                     self.interference,

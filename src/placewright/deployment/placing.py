@@ -125,6 +125,8 @@ def place(
         No plan fits; says by how much the best one misses.
     UnsupportedError
         The model cannot be captured, or the engine cannot be had here.
+    KeyboardInterrupt
+        Ctrl-C; says what was found until then. The workers are ended.
 
     Examples
     --------
@@ -191,9 +193,11 @@ def deploy(
 ) -> PlacedModel:
     """Calibrate a profiled model on its workers, plan it, and try the closest plans.
 
-    See `place` for the parameters. The workers are closed where it fails.
+    See `place` for the parameters. A worker that is lost meanwhile is replaced. The workers are
+    closed where it fails.
     """
     with collector_paused():
+        from placewright.adapt.run import measured_despite_losses
         from placewright.deployment.measured import on_workers
         from placewright.deployment.planning import (
             Choice,
@@ -216,12 +220,18 @@ def deploy(
         streamed = workload.problem.objective is Objective.THROUGHPUT
         if calibrate and not local:
             later = streamed and not workload.graph.program.training
-            known = measured_interference(workload, workers, monitor, streamed=later)
-            known = known.with_options(workload.problem)
+            known = measured_despite_losses(
+                lambda: measured_interference(workload, workers, monitor, streamed=later),
+                monitor.note,
+            ).with_options(workload.problem)
         copies = streamed and can_be_copied(workload)
         if calibrate and streamed and not local:
-            known = interference_of_streams(
-                workload, workers, known, monitor, seed=seed, copies=copies
+            alone = known
+            known = measured_despite_losses(
+                lambda: interference_of_streams(
+                    workload, workers, alone, monitor, seed=seed, copies=copies
+                ),
+                monitor.note,
             )
         if plan is not None:
             results: tuple[Result, ...] = (judged(known, plan),)
@@ -238,7 +248,9 @@ def deploy(
         choice = Choice(results[0], known)
         executable = not streamed or not workload.graph.program.training
         if trials and not local and executable and len(results) > 1:
-            choice = tried(workload, known, results, workers, monitor, seed=seed)
+            choice = measured_despite_losses(
+                lambda: tried(workload, known, results, workers, monitor, seed=seed), monitor.note
+            )
         others = tuple(other for other in results if other.plan is not choice.result.plan)
         return PlacedModel(
             workload,

@@ -74,9 +74,13 @@ class PlacedStream:
     waiting: deque[_Waiting] = field(default_factory=deque)
     refused: Exception | None = None
     closed: bool = False
+    _first: tuple[OperatorProblem, OperatorPlan] = field(init=False)
+    _delivered: int = 0
+    _revived_at: int = -1
 
     def __post_init__(self) -> None:
         self.names = self.workload.cluster.device_names
+        self._first = self.problem, self.plan
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """What the model returns for each batch.
@@ -155,6 +159,7 @@ class PlacedStream:
             self.workers.check_open()
             for delivered in stream.take():
                 self.waiting.popleft()
+                self._delivered += 1
                 try:
                     yield form.returned(delivered.outputs)
                 except GeneratorExit:
@@ -194,21 +199,29 @@ class PlacedStream:
         return problem, plan
 
     def _go_on_without(self, lost: set[str], error: WorkerError) -> None:
-        """Plan for the devices that are left.
+        """Plan for the devices that are left; where none is, start workers again on all.
 
-        Raises `WorkerError`: `error` itself: no worker is gone, none is left, a plan for the rest
-        does not fit, or the model keeps state from sample to sample.
+        Raises `WorkerError`: `error` itself: no worker is gone, none is left and no batch has been
+        delivered since that was so before, a plan for the rest does not fit, or the model keeps
+        state from sample to sample.
         """
         left = tuple(name for name in self.names if name not in lost)
         # A model that keeps state has seen the samples in flight: to give them again would change
         # it twice.
-        if not lost or not left or _program(self.workload).keeps_state:
+        if not lost or _program(self.workload).keeps_state:
             raise error
+        if not left:
+            if self._delivered <= self._revived_at:
+                raise error
+            self._revived_at = self._delivered
+            (self.problem, self.plan), self.names = self._first, self.workload.cluster.device_names
+            self.monitor.note(f"lost {', '.join(sorted(lost))}, the last: started again on all")
+            return
         try:
             problem = problem_of(self.problem, left).replace(pipeline=PLAIN)
             plan, planner = self._copies_left(left), "the copies that are left"
             if plan is None:
-                found = solve(problem, time_limit_s=PLANNING_S, seed=self.seed)
+                found = solve(problem, time_limit_s=PLANNING_S, seed=self.seed).demand_finished()
                 plan, planner = found.plan, found.planner
             elif copied_devices(plan):
                 problem = problem.replace(pipeline=DEALT)

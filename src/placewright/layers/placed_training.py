@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import RunError, demand_type
 from placewright.layers.plan import LayerPlan
+from placewright.planning.monitor import LOG
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.adaptive.trainer import LayerTrainer
     from placewright.layers.execution.session import LayerSession
+    from placewright.layers.problem import LayerProblem
     from placewright.layers.run import LayerRun
     from placewright.runtime.engines.engine import Engine
 
@@ -74,6 +76,7 @@ def place_training(
     UnsupportedError
         The model cannot be traced, or the plan cannot be executed; names the layer.
     """
+    from placewright.adapt.run import measured_despite_losses
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.adaptive.job import LayerJob
@@ -109,8 +112,12 @@ def place_training(
             made = LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
             return workers.enter_context(made)
 
-        session, tried = start(), ""
-        problem = measured_problem(session, exact=exact)
+        def measured() -> tuple[LayerSession, LayerProblem]:
+            workers.close()
+            session = start()
+            return session, measured_problem(session, exact=exact)
+
+        (session, problem), tried = measured_despite_losses(measured, LOG.info), ""
         demand = partial(demand_executable, traced, workers=problem.w, exact=exact)
         if plan is None:
             limits = {"time_limit_s": time_limit_s, "seed": seed}

@@ -14,6 +14,7 @@ from placewright.cluster.roofline import analytic_seconds, kind_factors
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
+from placewright.planning.monitor import LOG
 from placewright.profiling import message_cost
 from placewright.profiling.message_cost import KEY, MessageCost, warn_of_messages
 from placewright.profiling.profile_warnings import cores_to_measure, warn_of_background_load
@@ -151,8 +152,11 @@ class Profiler:
 
     def _messages(self, measure: bool) -> MessageCost | None:
         if measure and KEY not in self.table.entries:
+            from placewright.adapt.run import measured_despite_losses
+
             try:
-                self.table.keep(KEY, message_cost.measured_messages().as_entries())
+                found = measured_despite_losses(message_cost.measured_messages, LOG.info)
+                self.table.keep(KEY, found.as_entries())
             except WorkerError as error:
                 warn_of_messages(self.graph.name, error)
         return MessageCost.of(self.table.entries.get(KEY, {}))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, WorkerError
+from placewright.errors import InputError, WorkerError, WorkerLostError
 from placewright.runtime.engines.local import Local, LocalGroup
 from placewright.samples.problem import SampleProblem
 from placewright.testbed import Testbed
@@ -30,7 +30,7 @@ SMALLEST_FILE_BYTES = 1_000
 """An image with its label takes about half of it."""
 
 
-class NodeLeft(WorkerError):  # noqa: N818  (it is the node that has left)
+class NodeLeft(WorkerLostError):  # noqa: N818  (it is the node that has left)
     """A node's process was killed or stopped, or its node lost power: those of `ranks`."""
 
     ranks: tuple[int, ...] = ()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import InputError
 from placewright.planning.contract import Planner, Progress, silent
+from placewright.planning.monitor import LOG
 from placewright.samples.problem import Overlap, SampleProblem
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ def place_samples(
     ...     result = placed.plan()
     ...     runs = placed.run(result.plan)
     """
+    from placewright.adapt.run import measured_despite_losses
     from placewright.samples.files import read_problem
     from placewright.samples.measuring import measure
     from placewright.samples.nodes import nodes_up
@@ -76,7 +79,8 @@ def place_samples(
         up = None
         if engine == "testbed":
             up = stack.enter_context(nodes_up(problem))
-            problem = measure(problem, recipe, up.workers).of(problem, recipe.batch)
+            work = partial(measure, problem, recipe, up.workers)
+            problem = measured_despite_losses(work, LOG.info).of(problem, recipe.batch)
         return PlacedSamples(problem, recipe, images, speed, up, stack.pop_all())
 
 

@@ -213,9 +213,22 @@ def test_a_run_is_continued_from_its_folder(tmp_path: Path) -> None:
         equal_to_eager(again, source, training_job, 7)
 
 
+def test_workers_lost_one_after_another_are_started_again(tmp_path: Path) -> None:
+    """Their machines are up: when none is left all are taken back, and nothing is lost."""
+    source, training_job = job()
+    with AdaptiveRun(training_job, tmp_path, snapshot_every=2, rejoin_every=1000) as run:
+        for _ in range(4):
+            run.step()
+            kill(run, 0)
+        run.step()
+        assert run.alive() == ("a", "b", "c")
+        equal_to_eager(run, source, training_job, 5)
+
+
 def test_no_device_left_says_so(tmp_path: Path) -> None:
-    """When the last device is gone the error names the cluster and the last snapshot."""
+    """Where none answers when the last one is gone, the error has the cluster and the snapshot."""
     _, training_job = job()
+    training_job = replace(training_job, reachable=lambda names: names if len(names) < 3 else ())
     with AdaptiveRun(training_job, tmp_path) as run:
         for _ in range(3):
             run.step()

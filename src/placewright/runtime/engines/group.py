@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from placewright.errors import WorkerError
+from placewright.errors import WorkerError, WorkerLostError
 from placewright.runtime import limits
 from placewright.runtime.file_transfer import PIECE_BYTES
 from placewright.runtime.host import Host
@@ -165,9 +165,9 @@ class WorkerGroup(ABC):
             f"{limits.VARIABLE}=4 waits four times as long",
         )
 
-    def stopped_error(self, rank: int, seconds: float, task: str) -> WorkerError:
+    def stopped_error(self, rank: int, seconds: float, task: str) -> WorkerLostError:
         """The error of a worker that is stopped."""
-        return WorkerError(
+        return WorkerLostError(
             f"the worker process is stopped (SIGSTOP) while {task}",
             where=self.worker_name(rank),
             by=f"for {seconds:.1f} s",
@@ -175,9 +175,9 @@ class WorkerGroup(ABC):
             "on without it",
         )
 
-    def died_error(self, rank: int, how: str) -> WorkerError:
+    def died_error(self, rank: int, how: str) -> WorkerLostError:
         """The error of a worker whose process is gone."""
-        return WorkerError(
+        return WorkerLostError(
             "the worker process died",
             where=self.worker_name(rank),
             by=how,
