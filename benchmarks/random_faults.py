@@ -1,30 +1,36 @@
 """Check that every command ends by itself when random signals hit its processes.
 
-    python benchmarks/random_faults.py [--schedules 100] [--seed 0] [--only NAME] [--limit 60]
+    python benchmarks/random_faults.py [--schedules 200] [--seed 0] [--only NAME] [--patience 1]
 
-Each schedule starts one command (``operators run`` on local workers, a testbed, torchrun or Ray,
-with and without ``--adapt``; ``samples run``), waits for a random moment of one phase and sends one
-signal to one of its processes:
+Each schedule starts one command of `VARIANTS` (``operators run`` on local workers, a testbed,
+torchrun or Ray, with and without ``--adapt``, training and inference; a stream; ``layers run``;
+``samples run``; ``requests serve``; a Python script that calls ``place``), waits for a random
+moment of one phase and sends one signal, or two, to one of its processes:
 
     begin     before the first worker: imports, capture, profile, planning
     start     within a second after the target's process has come up: joining, loading, first steps
     steady    any later moment
     ending    around the moment at which an undisturbed run ends
 
-    KILL, TERM, INT (Ctrl-C: to the whole process group, as a terminal does), INT twice, STOP
+    KILL, TERM, INT (Ctrl-C: to the whole process group, as a terminal does), STOP; INT2: Ctrl-C
+    twice; KILL2: two processes of that kind, one after another
 
+A server is asked to end (TERM) where the signal has left it running.
 A launcher (or torchrun's agent) that is stopped is continued, or killed, after some seconds:
 nothing else could end it. Every other process stays stopped.
 
-A schedule is fine where, within the limit after the signal (or after it was continued),
+A schedule is fine where, within 60 s after the signal (or after it was continued),
 - the command has ended,
-- it exited with 0 and its numbers are right, or with another code, and there is no traceback on
-  stderr: the parameters of ``operators run --adapt`` are compared with eager PyTorch, ``--check``
-  compares those of the others; losses of ``samples run`` with those of an undisturbed run,
-- nothing is left: processes, network namespaces, control groups, devices, folders. Only what a
-  launcher that was killed outright had in the temporary folder may wait for the next start.
+- it exited with 0 and its numbers are right, or with another code and words, and there is neither a
+  traceback nor an unexpected error on stderr: the parameters of ``operators run --adapt`` are
+  compared with eager PyTorch, ``--check`` compares those of the others; losses of ``samples run``
+  with those of an undisturbed run,
+- nothing is left 10 s later: processes, network namespaces, control groups, devices, folders. Only
+  what a launcher that was killed outright had in the temporary folder may wait for the next start.
 
-Root is needed for testbeds; without it they are left out.
+On a busy machine ``--patience 4`` multiplies these limits, and those of the commands, by four. The
+exit code is 1 where a schedule is not fine. Root is needed for testbeds; without it they are left
+out.
 """
 
 from __future__ import annotations
@@ -39,6 +45,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,17 +60,19 @@ STEPS = 100
 """A run that nothing disturbs has to end well within the limit."""
 
 PHASES = ("begin", "start", "steady", "ending")
-SIGNALS = ("KILL", "KILL", "STOP", "STOP", "INT", "INT2", "TERM")
+SIGNALS = ("KILL", "KILL", "KILL2", "STOP", "STOP", "INT", "INT2", "TERM")
+CTRL_C = ("INT", "INT2")
 RESUMED_AFTER_S = 8.0
 TRACEBACK = "Traceback (most recent call last)"
+UNEXPECTED = "this should not happen"
 CHAINED = "During handling of the above exception, another exception occurred:"
 PYTHON_S = 1.0
 """Before the first line of the command Python itself prints a traceback at Ctrl-C."""
 
 COMMANDS = ("launcher", "agent", "lead")
 
-SETTLE_S = 8.0
-"""Processes may end so much later than the command."""
+LIMIT_S, SETTLE_S = 60.0, 10.0
+"""A command has to end after its fault, and its processes after it."""
 
 OTHERS_FOLDERS = ("torchelastic_", "ray", "torchinductor_", "nccl-")
 """Of torchrun, Ray and PyTorch: what their own killed processes leave is not ours to remove."""
@@ -79,6 +88,37 @@ def small() -> Any:
         layers += [torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.3)]
     return torch.nn.Sequential(*layers), torch.randn(16, 64)
 
+
+def plain() -> Any:
+    """Linear layers whose batch can be split, and whose samples can be streamed: a factory."""
+    import torch
+
+    torch.manual_seed(0)
+    layers = [each for _ in range(4) for each in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers), torch.randn(16, 64)
+
+
+SCRIPT = """
+import json
+import sys
+
+if __name__ == "__main__":
+    try:
+        import placewright
+        import random_faults
+        from placewright.operators.run import as_json
+
+        model, x = random_faults.small()
+        with placewright.place(
+            model, x, "{cluster}", training=True, planner="round-robin"
+        ) as placed:
+            measured = placed.run({steps}, adapt=True, check=True, snapshots="{snapshots}")
+        print(json.dumps(as_json(measured, placed.result)))
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+    except placewright.PlacewrightError as error:
+        sys.exit(f"error: {{error}}")
+"""
 
 CLUSTER = """
 name: {name}
@@ -101,20 +141,45 @@ class Variant:
     targets: tuple[str, ...]
     engine: str = "local"
     adapt: bool = False
-    samples: bool = False
+    what: str = "training"
+    """``training``, ``inference``, ``stream``, ``layers``, ``samples``, ``serve``, ``script``"""
+
+    @property
+    def samples(self) -> bool:
+        """Whether it trains by samples."""
+        return self.what == "samples"
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether it leaves parameters to compare with eager ones."""
+        return self.adapt and self.what in ("training", "script")
 
     def command(self, folder: Path) -> list[str]:
         """What is started; files are in `folder`."""
         python = [sys.executable, "-m"]
+        on = str(folder / "cluster.yaml")
+        if self.what == "script":
+            script = SCRIPT.format(cluster=on, steps=STEPS, snapshots=folder / "snapshots")
+            (folder / "script.py").write_text(script)
+            return [sys.executable, str(folder / "script.py")]
+        if self.what == "serve":
+            servers = ["--server", "a:1", "--server", "b:0.5"]
+            return [*python, "placewright", "requests", "serve", "--port", "0", *servers]
+        if self.what == "layers":
+            verb = ["layers", "run", "random_faults:plain", "--on", on, "--train", str(STEPS)]
+            verb += ["--check", "-f", "json", "--time-limit", "2", "--engine", self.engine]
+            return [*python, "placewright", *verb]
         if self.samples:
             verb = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
             verb += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
             verb += ["--adapt"] if self.adapt else ["--baseline", "none"]
             verb += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
             return [*python, "placewright", *verb]
-        verb = ["operators", "run", "random_faults:small", "--training", "-f", "json", "--check"]
-        verb += ["--on", str(folder / "cluster.yaml"), "--steps", str(STEPS)]
-        verb += ["--planner", "round-robin", "--engine", self.engine]
+        model = "random_faults:small" if self.what == "training" else "random_faults:plain"
+        verb = ["operators", "run", model, "-f", "json", "--check", "--on", on]
+        verb += ["--steps", str(STEPS), "--planner", "round-robin", "--engine", self.engine]
+        verb += ["--training"] if self.what == "training" else []
+        verb += ["--objective", "throughput"] if self.what == "stream" else []
         verb += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
         if self.engine == "torchrun":
             launch = ["torch.distributed.run", "--nproc-per-node", "3"]
@@ -142,12 +207,20 @@ VARIANTS = (
     Variant("torchrun-adapt", _RUN, "torchrun", adapt=True),
     Variant("ray", _RAY, "ray"),
     Variant("ray-adapt", _RAY, "ray", adapt=True),
-    Variant("samples", _OWN, samples=True),
-    Variant("samples-adapt", _OWN, adapt=True, samples=True),
-    Variant("samples-testbed", (*_OWN, "emulator"), "testbed", samples=True),
-    Variant("samples-testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True, samples=True),
+    Variant("samples", _OWN, what="samples"),
+    Variant("samples-adapt", _OWN, adapt=True, what="samples"),
+    Variant("samples-testbed", (*_OWN, "emulator"), "testbed", what="samples"),
+    Variant("samples-testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True, what="samples"),
+    Variant("inference", _OWN, what="inference"),
+    Variant("inference-testbed", (*_OWN, "emulator"), "testbed", what="inference"),
+    Variant("stream", _OWN, what="stream"),
+    Variant("stream-testbed", (*_OWN, "emulator"), "testbed", what="stream"),
+    Variant("layers", _OWN, what="layers", adapt=True),
+    Variant("layers-testbed", (*_OWN, "emulator"), "testbed", what="layers", adapt=True),
+    Variant("serve", _OWN, what="serve"),
+    Variant("script", _OWN, what="script", adapt=True),
 )
-WEIGHTS = (4, 5, 3, 4, 3, 4, 1, 1, 2, 3, 1, 1)
+WEIGHTS = (3, 4, 2, 3, 3, 3, 2, 2, 2, 2, 1, 1, 2, 1, 2, 1, 2, 1, 2, 2)
 
 
 @dataclass(frozen=True)
@@ -292,6 +365,7 @@ def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Po
         "TMPDIR": str(folder / "tmp"),
         "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
+        "PLACEWRIGHT_PATIENCE": f"{PATIENCE:g}",
     }
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         process = subprocess.Popen(
@@ -336,8 +410,9 @@ def _nodes(mark: str) -> str:
     return yaml.safe_dump(data | {"name": mark})
 
 
-def run_schedule(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outcome:
+def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
     """Start, wait, shoot, wait, look."""
+    limit_s = PATIENCE * LIMIT_S
     outcome, chance = Outcome(), random.Random(shot.when)
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
@@ -345,6 +420,9 @@ def run_schedule(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outco
             at = time.monotonic()
             shoot(shot, mark, process, usual_s, outcome, chance)
             shot_at = time.monotonic()
+            if shot.variant.what == "serve":
+                _sleep(process, RESUMED_AFTER_S)
+                end_server(mark, process)
             try:
                 process.wait(limit_s if outcome.hit else max(limit_s, 3 * usual_s))
             except subprocess.TimeoutExpired:
@@ -365,6 +443,8 @@ def run_schedule(shot: Shot, mark: str, usual_s: float, limit_s: float) -> Outco
 
 
 KEEP: Path | None = None
+PATIENCE = 1.0
+"""Factor of all limits."""
 
 
 def shoot(
@@ -393,21 +473,33 @@ def shoot(
     with suppress(ProcessLookupError):
         send(shot, pid, process)
         outcome.hit = f"{pid}"
+    if shot.signal == "KILL2":
+        _sleep(process, PATIENCE * shot.when)
+        if (other := find(shot.target, mark, process.pid, chance)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(other, signal.SIGKILL)
 
 
 def send(shot: Shot, pid: int, process: subprocess.Popen[str]) -> None:
     """The signal; a stopped launcher is continued or killed later."""
-    if shot.signal in ("INT", "INT2"):
+    if shot.signal in CTRL_C:
         os.killpg(process.pid, signal.SIGINT)
         if shot.signal == "INT2":
             time.sleep(0.1 + 0.9 * shot.when)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
         return
-    os.kill(pid, getattr(signal, f"SIG{shot.signal}"))
+    os.kill(pid, getattr(signal, f"SIG{shot.signal.removesuffix('2')}"))
     if shot.signal == "STOP" and shot.target in COMMANDS:
         time.sleep(RESUMED_AFTER_S)
         os.kill(pid, signal.SIGCONT if shot.resumed else signal.SIGKILL)
+
+
+def end_server(mark: str, process: subprocess.Popen[str]) -> None:
+    """Ask a server to end that does not end by itself."""
+    _until(process, lambda: find("worker", mark, process.pid, random.Random(0)) is not None)
+    with suppress(ProcessLookupError):
+        process.terminate()
 
 
 def _sleep(process: subprocess.Popen[str], seconds: float) -> None:
@@ -434,7 +526,7 @@ def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
 
 def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
     """Whether anything is left, some seconds later."""
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + PATIENCE * SETTLE_S
     while (members(mark) or things(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     all_words = members(mark)
@@ -444,12 +536,8 @@ def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> Non
     if left := things(mark):
         outcome.faults.append(f"left: {', '.join(sorted(left))}")
     left_folders = folders(folder / "tmp")
-    killed = shot.signal in ("KILL", "STOP") and shot.target in (
-        "launcher",
-        "lead",
-        "agent",
-        "keeper",
-    )
+    outright = ("KILL", "KILL2", "STOP", *(["TERM"] if shot.variant.what == "script" else []))
+    killed = shot.signal in outright and shot.target in (*COMMANDS, "keeper")
     if left_folders and killed:
         _next_start(folder / "tmp")
         left_folders = folders(folder / "tmp")
@@ -470,6 +558,8 @@ def judge(shot: Shot, folder: Path, outcome: Outcome) -> list[str]:
     ours = err
     if TRACEBACK in _without_torchrun(ours):
         faults.append("traceback")
+    if UNEXPECTED in err:
+        faults.append(UNEXPECTED)
     if outcome.code == 0:
         with suppress(ImportError):
             faults += numbers(shot, folder)
@@ -499,17 +589,21 @@ def _without_torchrun(err: str) -> str:
 def numbers(shot: Shot, folder: Path) -> list[str]:
     """What is wrong with the results of a command that says that all is well."""
     text = (folder / "out").read_text()
+    if shot.variant.what == "serve":
+        return []
     if not text.strip():
         return ["exit code 0 and no result"]
     data = json.loads(text)
     if shot.variant.samples:
         return _samples_numbers(shot, data)
+    if shot.variant.what == "layers":  # its own check has compared the losses
+        return [] if data["training"] is not None else ["nothing was trained"]
     faults = []
-    if data["max_abs_error"] != 0.0:
-        faults.append(f"--check: {data['max_abs_error']:g}")
-    if shot.variant.adapt:
+    if data.get("max_abs_error") != 0.0:
+        faults.append(f"--check: {data.get('max_abs_error')}")
+    if shot.variant.snapshots:
         done, error = _of_snapshot(folder / "snapshots")
-        if done != STEPS and shot.signal not in ("INT", "INT2"):
+        if done != STEPS and shot.signal not in CTRL_C:
             faults.append(f"the last snapshot is of step {done}")
         if error != 0.0:
             faults.append(f"parameters after {done} steps are off by {error:g}")
@@ -520,10 +614,10 @@ def _samples_numbers(shot: Shot, data: Any) -> list[str]:
     runs = data.get("runs")
     if runs is None:
         epochs = data["epochs"]
-        enough = len(epochs) == 4 or shot.signal in ("INT", "INT2")
+        enough = len(epochs) == 4 or shot.signal in CTRL_C
         finite = all(e["loss"] is not None for e in epochs)
         return [] if enough and finite else [f"epochs: {json.dumps(epochs)[:200]}"]
-    if len(runs) < 2 and shot.signal not in ("INT", "INT2"):
+    if len(runs) < 2 and shot.signal not in CTRL_C:
         return [f"{len(runs)} runs"]
     expected = _reference(shot.variant.name)
     found = {r["name"]: [e["loss"] for e in r["epochs"]] for r in runs}
@@ -603,12 +697,14 @@ def usual_seconds(variant: Variant, number: str) -> float:
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
         with started(variant, folder, mark) as process:
-            code = process.wait(300)
+            if variant.what == "serve":
+                end_server(mark, process)
+            code = process.wait(PATIENCE * 300)
             took_s = time.monotonic() - begun
             outcome = Outcome(code=code)
             find_leftovers(shot, mark, folder, outcome)
             faults = outcome.faults + judge(shot, folder, outcome)
-            if code != 0 or faults:
+            if code not in (0, 143 if variant.what == "serve" else 0) or faults:
                 raise SystemExit(
                     f"{variant.name} undisturbed: exit code {code}, {faults}\n"
                     + (folder / "err").read_text()
@@ -623,18 +719,24 @@ def usual_seconds(variant: Variant, number: str) -> float:
 
 def main() -> None:
     """Print one row per schedule and a summary."""
-    global KEEP
+    global KEEP, PATIENCE
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--schedules", type=int, default=100)
+    parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", choices=[v.name for v in VARIANTS])
     parser.add_argument("--target", help="this process only")
     parser.add_argument("--signal", choices=sorted(set(SIGNALS)))
     parser.add_argument("--phase", choices=PHASES)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds to end in")
+    parser.add_argument("--patience", type=float, default=1.0, help="factor of all limits")
+    parser.add_argument(
+        "--usual", type=float, help="seconds of an undisturbed run, which is then not made"
+    )
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no schedule after these")
     parser.add_argument("--keep", type=Path, help="what bad schedules printed is kept there")
     args = parser.parse_args()
-    KEEP = args.keep
+    KEEP, PATIENCE = args.keep, args.patience
+    until = time.monotonic() + 60 * args.minutes
+    counts: Counter[tuple[str, str]] = Counter()
     variants = [v for v in VARIANTS if not args.only or v.name in args.only]
     variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -643,15 +745,19 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     fine = missed = 0
     for number in range(args.seed, args.seed + args.schedules):
+        if time.monotonic() > until:
+            break
         shot = Shot.drawn(variants, number)
         changes = {k: getattr(args, k) for k in ("target", "signal", "phase") if getattr(args, k)}
         from dataclasses import replace
 
         shot = replace(shot, **changes)
         if shot.variant.name not in usual:
-            usual[shot.variant.name] = usual_seconds(shot.variant, f"{os.getpid()}-u")
+            own = args.usual or usual_seconds(shot.variant, f"{os.getpid()}-u")
+            usual[shot.variant.name] = own
         mark = f"faults-{os.getpid()}-{number}"
-        outcome = run_schedule(shot, mark, usual[shot.variant.name], args.limit)
+        outcome = run_schedule(shot, mark, usual[shot.variant.name])
+        counts[shot.signal, _kind(outcome)] += 1
         fine += not outcome.faults
         missed += not outcome.hit
         print(
@@ -662,11 +768,25 @@ def main() -> None:
             flush=True,
         )
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in usual.items())
-    print(
-        f"\n{fine} of {args.schedules} fine ({missed} ended before their signal). "
-        f"Undisturbed: {took}"
-    )
-    raise SystemExit(0 if fine == args.schedules else 1)
+    done = counts.total()
+    print(f"\n{fine} of {done} fine ({missed} ended before their signal). Undisturbed: {took}\n")
+    print(f"| signal | all | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")
+    for name in sorted({each for each, _ in counts}):
+        row = [counts[name, kind] for kind in KINDS]
+        print(f"| {name} | {sum(row)} | {' | '.join(map(str, row))} |")
+    raise SystemExit(0 if fine == done else 1)
+
+
+KINDS = ("right numbers", "interrupted or terminated", "clear error", "killed", "not fine")
+
+
+def _kind(outcome: Outcome) -> str:
+    """Which of `KINDS` an outcome is."""
+    if outcome.faults or outcome.code is None:
+        return KINDS[4]
+    if outcome.code < 0:
+        return KINDS[3]
+    return KINDS[{0: 0, 130: 1, 129: 1, 143: 1}.get(outcome.code, 2)]
 
 
 def _then(shot: Shot) -> str:
