@@ -141,8 +141,8 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
     assert singles == pytest.approx([6.0])  # what it takes alone, on the page too
 
 
-def test_after_ctrl_c_the_best_predicted_plan_runs_without_trials() -> None:
-    """Whether it came while planning or while the workers were being started."""
+def test_ctrl_c_ends_the_trials_and_whoever_holds_them() -> None:
+    """While the workers are started, or a plan is executed: nothing is run by another plan."""
 
     class Pressed(FakeWorkers):
         def session(self, graph: Any, state: Any) -> Any:
@@ -150,11 +150,10 @@ def test_after_ctrl_c_the_best_predicted_plan_runs_without_trials() -> None:
 
     known = with_interference(1.4)
     results = results_of(known, "auto")
-    workers: Any = Pressed()
-    assert tried(LOAD, known, results, workers, Listener()).result is results[0]
-    second = replace(results[1], status=Status.INTERRUPTED)
-    workers = FakeWorkers()
-    assert tried(LOAD, known, (results[0], second), workers, Listener()).result is results[0]
+    for stopped in (Pressed(), FakeWorkers(error=KeyboardInterrupt())):
+        workers: Any = stopped
+        with pytest.raises(KeyboardInterrupt):
+            tried(LOAD, known, results, workers, Listener())
 
 
 def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
@@ -233,26 +232,21 @@ def test_without_a_time_limit_effort_follows_size_and_what_is_left_to_gain(
         assert limits == [0.7]
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_ctrl_c_in_the_longer_search_keeps_the_plan_of_the_first(
-    early: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.OPTIMAL])
+def test_ctrl_c_while_planning_ends_what_the_plan_is_for(
+    status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before that search has a plan, or with a worse one: the better plan, and interrupted."""
+    """Also in the longer search, and where the plan is optimal: it says what was found."""
     first = solve(SPLIT, "auto", time_limit_s=0.2)
-    worse = replace(first, value=9.0, status=Status.INTERRUPTED)
-    answers: list[Any] = [replace(first, bound=1.0, status=Status.FEASIBLE), worse]
-
-    def searched(problem: Any, planner: Any, **options: Any) -> Result:
-        if early and len(answers) == 1:
-            raise KeyboardInterrupt
-        answer: Result = answers.pop(0)
-        return answer
-
-    monkeypatch.setattr(planning, "solve", searched)
+    pressed = replace(first, status=status, interrupted=True)
+    open_ = replace(first, bound=1.0, status=Status.FEASIBLE)
     monkeypatch.setattr(planning, "size_limit_s", lambda problem: 20.0)
     known = InterferenceProfile.alike(SPLIT)
-    found = planned(known, "auto", time_limit_s=None, seed=0, monitor=Listener())[0]
-    assert (found.value, found.status) == (first.value, Status.INTERRUPTED)
+    for answers in ([pressed], [open_, pressed]):
+        monkeypatch.setattr(planning, "solve", lambda *_, left=answers, **__: left.pop(0))
+        with pytest.raises(KeyboardInterrupt, match=f"best plan so far is that of {first.planner}"):
+            planned(known, "auto", time_limit_s=None, seed=0, monitor=Listener())
+        assert not answers
 
 
 @pytest.mark.parametrize(("n", "seconds"), [(10, 1.0), (2000, 8.0), (100_000, 60.0)])

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.step_times import StepTimes, likely_gain
 from placewright.errors import WorkerError
 
@@ -308,9 +307,13 @@ class TrialOutcome(Generic[Plan]):
         """The one to take."""
         return self.plans[self.best]
 
+    @property
+    def measured(self) -> str:
+        """Seconds per step of each in words."""
+        return ", ".join(f"{s:.4g} s" if s < math.inf else "not yet" for s in self.step_s)
+
     def __str__(self) -> str:
-        measured = ", ".join(f"{seconds:.3f} s" for seconds in self.step_s)
-        return f"{measured}: number {self.best + 1} is taken"
+        return f"{self.measured}: number {self.best + 1} is taken"
 
 
 def hold_trials(
@@ -322,7 +325,9 @@ def hold_trials(
 ) -> TrialOutcome[Plan]:
     """Execute plans in turns before a run, until it is known which one to take.
 
-    After Ctrl-C, and where a worker dies, what was measured until then counts.
+    Where a worker dies, what was measured until then counts.
+
+    Raises `KeyboardInterrupt`: Ctrl-C, also in the middle of a step; says what was measured.
 
     Parameters
     ----------
@@ -341,8 +346,11 @@ def hold_trials(
     try:
         if len(plans) > 1:
             _take_turns(trials, plans, load, step, progress)
-    except KeyboardInterrupt:
-        ended = "interrupted"
+    except KeyboardInterrupt as pressed:
+        so_far = TrialOutcome(tuple(plans), trials.step_s, trials.best)
+        raise KeyboardInterrupt(
+            f"while {len(plans)} plans were tried, best predicted first: {so_far.measured}"
+        ) from pressed
     except WorkerError as error:
         ended, trials.fatal = str(error), trials.current
     return TrialOutcome(tuple(plans), trials.step_s, trials.best, ended)
@@ -361,13 +369,10 @@ def _take_turns(
         progress(f"plan {following + 1} of {len(plans)}, round {trials.round}")
         if following != loaded:
             start = time.perf_counter()
-            with interrupts_wait():
-                load(plans[following])
+            load(plans[following])
             trials.moved(time.perf_counter() - start)
             loaded = following
         over = False
         while not over:
-            with interrupts_wait():  # a Ctrl-C does not break a step off
-                seconds = step()
-            over = trials.took(seconds)
+            over = trials.took(step())
         following = trials.next()

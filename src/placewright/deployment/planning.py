@@ -84,7 +84,7 @@ def measured_interference(
             meter.step("calibrating: devices side by side")
             single = best_single(found.problem)
             with suppress(InfeasibleError):  # planning says why
-                first = solve(found.problem, time_limit_s=FIRST_PLAN_S).plan
+                first = solve(found.problem, time_limit_s=FIRST_PLAN_S).demand_finished().plan
                 alone = None if single is None else single.plan
                 known = interference(found.problem, session, first, alone)
     if found.measured:
@@ -155,6 +155,8 @@ def planned(
 
     Without a time limit the effort follows the size of the problem, and what is left to gain.
 
+    Raises `KeyboardInterrupt`: Ctrl-C; whoever plans here goes on to execute the plan.
+
     `copies`: with `auto` and throughput, look at copies of the whole model too.
     """
     problem, auto = known.together, auto_of(opened(planner))
@@ -172,15 +174,13 @@ def planned(
                 seed=seed,
                 progress=meter,
                 measure=measure,
-            )
+            ).demand_finished()
 
         result = solved(LEAST_S if staged else limit_s)
         longer_s = min(limit_s, STEPS * (result.value - result.lower_bound))
         unfinished = result.status is Status.FEASIBLE and result.gap > Auto().tolerance
         if staged and unfinished and longer_s > 2 * LEAST_S:
-            result = _better(result, lambda: solved(longer_s))
-    if result.status is Status.INTERRUPTED:
-        monitor.note("interrupted: the best plan so far is run; Ctrl-C again ends that too")
+            result = min(solved(longer_s), result, key=lambda each: each.value)
     result = _of_its_kind(known, result)
     single = None if auto is None else best_single(known.alone)
     if single is None:
@@ -192,23 +192,11 @@ def planned(
     return _for_its_objective(known, found, seed, copies)
 
 
-def _better(result: Result, search: Callable[[], Result]) -> Result:
-    """The better of a result and what another search finds, which Ctrl-C may interrupt."""
-    try:
-        found = search()
-    except KeyboardInterrupt:  # before it had a plan
-        return replace(result, status=Status.INTERRUPTED)
-    best = min(found, result, key=lambda each: each.value)
-    stopped = found.status is Status.INTERRUPTED
-    return replace(best, status=found.status) if stopped else best
-
-
 def _for_its_objective(
     known: InterferenceProfile, results: tuple[Result, ...], seed: int, copies: bool
 ) -> tuple[Result, ...]:
     """Results of `auto`: those of a stream with the shortest predicted period first."""
-    stopped = any(result.status is Status.INTERRUPTED for result in results)
-    if known.together.objective is not Objective.THROUGHPUT or stopped:
+    if known.together.objective is not Objective.THROUGHPUT:
         return results
     from placewright.deployment.stream_plans import by_period
 
@@ -266,25 +254,20 @@ def tried(
 ) -> Choice:
     """The fastest of several plans when they are executed: steps, or streams for throughput.
 
-    After Ctrl-C the fastest so far; nothing is tried where planning was interrupted. The plan of
-    `ROBUST` is one of those whose steps are tried. A stream that is taken is judged by what its
-    devices took in it.
+    The plan of `ROBUST` is one of those whose steps are tried. A stream that is taken is judged by
+    what its devices took in it.
+
+    Raises `KeyboardInterrupt`: Ctrl-C; says which was the fastest so far.
 
     Parameters
     ----------
     results
         Best predicted first.
     """
-    if any(result.status is Status.INTERRUPTED for result in results):
-        return Choice(results[0], known)
     trials = _Trials(workload, workers, monitor, seed)
-    try:
-        if known.together.objective is Objective.THROUGHPUT:
-            return trials.streams(known, results)
-        return Choice(trials.steps(known, results), known)
-    except KeyboardInterrupt:
-        monitor.note("interrupted before any plan was tried: the best predicted one is run")
-        return Choice(results[0], known)
+    if known.together.objective is Objective.THROUGHPUT:
+        return trials.streams(known, results)
+    return Choice(trials.steps(known, results), known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,7 +285,10 @@ class _Trials:
         from placewright.operators.adaptive.trials import closest, try_plans
 
         with suppress(PlacewrightError):
-            results = (*results, _of_its_kind(known, solve(known.together, ROBUST)))
+            results = (
+                *results,
+                _of_its_kind(known, solve(known.together, ROBUST).demand_finished()),
+            )
         plans = closest(known, [result.plan for result in results])
         if len(plans) == 1:
             return results[0]
@@ -320,23 +306,17 @@ class _Trials:
         split = len(np.unique(choice.result.plan.placement)) > 1
         if ended or not split or copied_devices(choice.result.plan):
             return choice
-        with suppress(KeyboardInterrupt):
-            again, *_ = planned(
-                choice.known,
-                AUTO,
-                time_limit_s=STREAM_PLAN_S,
-                seed=self.seed,
-                monitor=self.monitor,
-            )
-            periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
-            if again.status is Status.INTERRUPTED or periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
-                return choice
-            before = choice.tried
-            choice, _ = self._fastest_stream(choice.known, (choice.result, again))
-            return replace(
-                choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
-            )
-        return choice
+        again, *_ = planned(
+            choice.known, AUTO, time_limit_s=STREAM_PLAN_S, seed=self.seed, monitor=self.monitor
+        )
+        periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
+        if periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
+            return choice
+        before = choice.tried
+        choice, _ = self._fastest_stream(choice.known, (choice.result, again))
+        return replace(
+            choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
+        )
 
     def _fastest_stream(
         self, known: InterferenceProfile, results: Sequence[Result]
@@ -402,6 +382,4 @@ def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:
     if known.of(result.plan) is result.problem:
         return result
     # What was proved of it was proved with the costs of the other kind.
-    found = solve(known.alone, FixedPlan(result.plan, name=result.planner))
-    stopped = result.status is Status.INTERRUPTED
-    return replace(found, status=result.status) if stopped else found
+    return solve(known.alone, FixedPlan(result.plan, name=result.planner))

@@ -132,7 +132,7 @@ def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:
     made = [(COPIES, whole, p) for p in whole_copies(whole) if judge(whole, p).feasible]
     if len(made) < whole.m - 1:
         with suppress(PlacewrightError):
-            made.append((PARTS, parts, solve(parts, PARTS, seed=seed).plan))
+            made.append((PARTS, parts, solve(parts, PARTS, seed=seed).demand_finished().plan))
     return [_stream(*each) for each in made]
 
 
@@ -147,7 +147,7 @@ def _plans(
         seconds_per_byte=OVERLAPPED * problem.seconds_per_byte,
     )
     with suppress(PlacewrightError):
-        found = solve(cheaper, time_limit_s=PLANNING_S, seed=seed)
+        found = solve(cheaper, time_limit_s=PLANNING_S, seed=seed).demand_finished()
         made.insert(0, (found.planner, found.plan))
     for name in ROBUST:
         with suppress(PlacewrightError):

@@ -85,7 +85,7 @@ def executables(
     given: set[LayerPlan] = set()
     for name in (planner, "data", "single"):
         try:
-            result = solve(problem, name, **settings)
+            result = solve(problem, name, **settings).demand_finished()
         except PlacewrightError:
             if name == planner:
                 raise
@@ -130,7 +130,7 @@ def _instead(
 def fastest(session: LayerSession, results: Iterable[Result]) -> tuple[Result, str]:
     """The fastest of a few results, executed in turns on the workers; what that said.
 
-    After Ctrl-C, and where a worker dies, what was measured until then counts.
+    Where a worker dies, what was measured until then counts; Ctrl-C is raised.
 
     `results`: the one predicted to be the best first.
     """

@@ -47,6 +47,8 @@ class Result:
         The planner whose plan was chosen.
     compile_s
         Seconds of `runtime_s` in which kernels were compiled: on the first run only.
+    interrupted
+        Whether Ctrl-C ended the search, also where the plan is proved optimal.
     """
 
     problem: Any
@@ -64,6 +66,19 @@ class Result:
     note: str = ""
     compile_s: float = 0.0
     direction: Direction = Direction.MINIMISE
+    interrupted: bool = False
+
+    def demand_finished(self) -> Result:
+        """The result itself, for callers whose work begins with the plan: Ctrl-C ends that too.
+
+        Raises `KeyboardInterrupt`: the search was interrupted; says what it had found.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt(
+                f"while {self.problem.name} was planned: the best plan so far is that of "
+                f"{self.planner}, {self.value:.4g}; nothing was executed by it"
+            )
+        return self
 
     @property
     def proposal(self) -> Proposal[Any]:

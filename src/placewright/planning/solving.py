@@ -141,4 +141,5 @@ def _run(
         direction=wing.direction,
         note=portfolio.why() if auto is not None else "",
         compile_s=clock.seconds,
+        interrupted=interrupted,
     )

@@ -105,21 +105,20 @@ def test_a_machine_that_is_busy_for_a_turn_decides_nothing() -> None:
     assert found.step_s == pytest.approx((6.0, 6.6))
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "best"),
-    [
-        (KeyboardInterrupt(), "interrupted", {1: 0, 15: 1, 10: 0}),
-        (WorkerError("it died"), "it died", {1: 1, 15: 1, 10: 0}),
-    ],
-)
-def test_what_was_measured_until_then_counts(
-    error: BaseException, message: str, best: dict[int, int]
-) -> None:
-    """After a Ctrl-C, and where a worker died, whose plan is not taken."""
-    for step, taken in best.items():
-        found = held(Acted((6.0, 3.0, 6.0, 1.0), _raising(error, step)), 0, 1, 2)
+def test_what_was_measured_until_a_worker_died_counts() -> None:
+    """Its plan is not taken."""
+    for step, taken in {1: 1, 15: 1, 10: 0}.items():
+        acted = Acted((6.0, 3.0, 6.0, 1.0), _raising(WorkerError("it died"), step))
+        found = held(acted, 0, 1, 2)
         assert (step, found.best) == (step, taken)
-        assert message in found.ended
+        assert "it died" in found.ended
+
+
+def test_ctrl_c_ends_more_than_the_trials() -> None:
+    """It is raised, and says what was measured."""
+    acted = Acted((6.0, 3.0, 6.0, 1.0), _raising(KeyboardInterrupt(), 15))
+    with pytest.raises(KeyboardInterrupt, match=r"plans were tried.* s, .*not yet"):
+        held(acted, 0, 1, 2)
 
 
 def _raising(error: BaseException, step: int) -> Callable[[int], None]:

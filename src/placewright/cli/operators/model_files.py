@@ -74,7 +74,7 @@ def _plan(console: Console, loaded: Loaded, options: RunOptions) -> Result:
             seed=options.seed,
             progress=meter,
             measure=measure,
-        )
+        ).demand_finished()
 
 
 def export(

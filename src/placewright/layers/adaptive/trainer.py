@@ -112,16 +112,27 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
     def repeat(self, steps: int, *, check: bool = False) -> Trained:
         """Train so many steps on the batch that was planned with.
 
+        A Ctrl-C ends them after the one it comes in: those that are done are returned.
+
         `check`: compare the losses with one process.
         """
         job = self.run.job
         source = job.model.source
-        losses = tuple(self.step(source.inputs, source.targets) for _ in range(steps))
+        begun, done = self.steps_done, list[float]()
+        try:
+            for _ in range(steps):
+                done.append(self.step(source.inputs, source.targets))
+        except KeyboardInterrupt:
+            if self.run.session is None or self.steps_done == begun:
+                raise
+            if len(done) < self.steps_done - begun:
+                done.append(self.run.loss)
+        losses = tuple(done)
         error = None
         if check:
             batches = [(source.inputs, source.targets)] * self.steps_done
             alone, _ = trained_alone(source, batches, job.optimizer, job.lr)
-            pairs = zip(losses, alone[-steps:], strict=True)
+            pairs = zip(losses, alone[-len(losses) :], strict=True)
             error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
             error = error if all(map(math.isfinite, losses)) else math.inf
         return Trained(losses, self.timeline, shares(self.run.problem, self.plan), error)

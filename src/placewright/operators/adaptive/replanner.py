@@ -36,7 +36,7 @@ class Replanner:
         """
         result = solve(problem, self.planner, time_limit_s=SCRATCH_S, seed=self.seed)
         self._state = None
-        plan: OperatorPlan = result.plan
+        plan: OperatorPlan = result.demand_finished().plan
         return plan
 
     def offer(self, problem: OperatorProblem, current: OperatorPlan) -> Offer:

@@ -52,7 +52,7 @@ def try_plans(
 ) -> TrialOutcome[OperatorPlan]:
     """Execute the closest of these plans in turns before a run, and say which one to take.
 
-    After Ctrl-C, and where a worker dies, what was measured until then counts; the plan that it
+    Where a worker dies, what was measured until then counts; the plan that it
     died of is not taken.
 
     Parameters

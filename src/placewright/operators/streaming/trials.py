@@ -118,7 +118,7 @@ def try_streams(
 ) -> TriedStreams:
     """Execute streams of several plans in turns, and say which one to take.
 
-    After Ctrl-C, and where a worker dies, what was measured until then counts.
+    Where a worker dies, what was measured until then counts; Ctrl-C is raised.
 
     Parameters
     ----------

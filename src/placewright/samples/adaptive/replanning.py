@@ -201,7 +201,8 @@ class Adaptive:
                 epochs=self.recipe.epochs - epoch
             )
             seed = self.recipe.seed
-            plan = solve(now, self.planner, time_limit_s=self.planning_s, seed=seed).plan
+            found = solve(now, self.planner, time_limit_s=self.planning_s, seed=seed)
+            plan = found.demand_finished().plan
         except PlacewrightError as error:
             if epoch == 0:  # nothing would be lost
                 raise

@@ -144,7 +144,7 @@ def run(
             limit_s = TIME_LIMIT_S if time_limit is None else time_limit
             result = placed.plan(
                 planner or AUTO, plan=plan, time_limit_s=limit_s, seed=seed, progress=meter
-            )
+            ).demand_finished()
         runs: list[SampleRun] = []
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:
