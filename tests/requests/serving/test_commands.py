@@ -56,6 +56,7 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
         assert process.stderr is not None
         text = "".join(iter(process.stdout.readline, "}\n")) + "}"
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        assert len(json.loads(text)["admin_token"]) >= 32
         url = json.loads(text)["url"] + "/v2/models/double/infer"
         request = urllib.request.Request(url, json.dumps({"inputs": [tensor]}).encode())
         with urllib.request.urlopen(request) as answer:

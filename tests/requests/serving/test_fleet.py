@@ -193,3 +193,33 @@ def test_requests_wait_for_a_server_that_is_started_again() -> None:
     )
     fleet = dispatcher.fleet
     assert asyncio.run(run_changes()) == (1, ["no-server", "no-server"])
+
+
+def test_a_row_that_servers_die_of_takes_no_other_with_it() -> None:
+    """The third server computes it alone; rows of its batches are answered, with few attempts."""
+
+    class Fragile(Answering):
+        def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
+            if name == "compute" and (arguments[1]["x"] == 99).any():
+                asyncio.get_running_loop().call_soon(self.lose, "it crashed")
+                return self.expect(limit_s)
+            return super().give(name, *arguments, limit_s=limit_s)
+
+    class Own(Engine):
+        def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
+            return Fragile(name, on_loss, lambda order: None)
+
+    async def run_rows() -> list[str]:
+        plan = RequestPlan("edf", (("batching", True),))
+        dispatcher = Dispatcher([family(matmuls=(0, 0))], lambda s: start(plan, s), engine=Own())
+        await dispatcher.fleet.add_server("a")
+        inputs = np.zeros((8, 4), np.float32)
+        inputs[3] = 99
+        rows = dispatcher.submit(0, [inputs], Needs(60.0), time.monotonic())
+        await asyncio.wait([row.done for row in rows], timeout=30)
+        return [
+            error.code if isinstance(error := row.done.exception(), Refusal) else "answered"
+            for row in rows
+        ]
+
+    assert asyncio.run(run_rows()) == ["answered"] * 3 + ["server-lost"] + ["answered"] * 4

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -470,6 +471,27 @@ def test_time_for_the_answer_is_reserved(reply_s: float, reserved_s: float) -> N
     dispatcher._enqueue(Row(0, 0, (X,), Needs(1.0), 5.0, 6.0, never))
     queue = dispatcher.queue
     assert queue.deadline_s[queue.by_deadline] == pytest.approx([6.0 - reserved_s])
+
+
+def test_strangers_read_and_change_nothing(running: Running) -> None:
+    """Another host's name, another page, no token, and a model that names a file of the server."""
+    infer_path, model = "/v2/models/double/infer", "/admin/models/double/variants/v?accuracy=0.5"
+    before = running.observer.totals.total()
+    assert call(running, "GET", "/status.json", host="evil.example")[0] == 403
+    assert call(running, "POST", infer_path, body(), host="evil.example")[0] == 403
+    assert call(running, "POST", infer_path, body(), origin="http://evil.example")[0] == 403
+    assert call(running, "POST", infer_path, body(), sec_fetch_site="cross-site")[0] == 403
+    assert call(running, "POST", infer_path, body(), content_type="text/plain")[0] == 415
+    assert call(running, "DELETE", "/admin/servers/a", authorization="")[0] == 401
+    loaded = onnx.ModelProto.FromString(scaled(2.0))
+    tensor = loaded.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/hostname")
+    status, _, answer = call(running, "PUT", model, loaded.SerializeToString())
+    assert (status, "is in another file" in answer["error"]) == (400, True)
+    assert running.observer.totals.total() == before
+    assert [slot.active for slot in running.dispatcher.fleet.slots][:2] == [True, True]
 
 
 def test_bodies_have_a_common_budget() -> None:

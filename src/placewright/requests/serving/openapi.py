@@ -12,6 +12,7 @@ from typing import Any
 _ERROR = {"$ref": "#/components/schemas/error"}
 _STRING = {"type": "string"}
 _OBJECT = {"type": "object"}
+_REFUSALS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503)
 
 
 def openapi(models: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _infer() -> dict[str, Any]:
     return {
         "summary": "Inference",
         "requestBody": {"required": True, "content": {"application/json": {"schema": wanted}}},
-        "responses": _responses(answer, 400, 404, 405, 408, 413, 415, 422, 429, 503),
+        "responses": _responses(answer, *_REFUSALS),
     }
 
 
