@@ -46,11 +46,12 @@ class PlacewrightError(Exception):
     @property
     def brief(self) -> str:
         """Without what to do next: to stand in another message."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return head + (f" ({self.by})" if self.by else "")
+        what, where, by = map(_shortened, (self.what, self.where, self.by))
+        head = f"{where}: {what}" if where else what
+        return head + (f" ({by})" if by else "")
 
     def __str__(self) -> str:
-        return f"{self.brief}\n  next: {self.hint or self.otherwise}"
+        return f"{self.brief}\n  next: {_shortened(self.hint or self.otherwise)}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.by, self.hint))
@@ -79,7 +80,7 @@ class UnknownNameError(InputError):
         self, kind: str, name: str, known: Iterable[str], *, where: str = "", by: str = ""
     ) -> None:
         names = [str(k) for k in known]
-        near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+        near = get_close_matches(str(name)[:LONGEST], names, n=1, cutoff=0.5)
         listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         hint = f"did you mean {near[0]!r}?" if near else f"known: {listed or 'none'}"
         super().__init__(f"unknown {kind} {name!r}", where=where, by=by, hint=hint)
@@ -131,6 +132,15 @@ class Terminated(SystemExit):
 
     def __str__(self) -> str:
         return Signals(int(str(self.code)) - 128).name
+
+
+LONGEST = 1000
+"""Characters that a message shows of each of its parts: names come from files, at any length."""
+
+
+def _shortened(part: str) -> str:
+    half = LONGEST // 2
+    return part if len(part) <= LONGEST else f"{part[:half]} ... {part[-half:]}"
 
 
 def demand_type(value: object, kind: type | tuple[type, ...], name: str) -> None:

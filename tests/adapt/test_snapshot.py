@@ -155,3 +155,17 @@ def test_the_newest_is_the_one_of_the_last_step(tmp_path: Path) -> None:
     write(folder, 99_999_999)
     write(folder, 100_000_000)
     assert [p.name for p in folder.whole()] == ["step-99999999", "step-100000000"]
+
+
+@pytest.mark.parametrize("missing", ["graph", "files", "placement"])
+def test_a_note_that_lacks_something_does_not_count(missing: str, tmp_path: Path) -> None:
+    """The snapshot before it is read."""
+    folder = net_in(tmp_path)
+    write(folder, 1)
+    note = write(folder, 2) / NOTE
+    note.write_text(
+        json.dumps({k: v for k, v in json.loads(note.read_text()).items() if k != missing})
+    )
+    found = net_in(tmp_path).latest()
+    assert found is not None
+    assert found.step == 1

@@ -162,3 +162,23 @@ def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
         write_tensors(tmp_path / f"{name}.safetensors", {"x": torch.ones(1)})
     with pytest.raises(InputError, match="'x' is in two files"):
         stored_tensors(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"w": ' * 5000,
+        b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}',
+        b'{"w": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]}}',
+        b'{"w": {"dtype": "F32", "shape": [9000000000, 9000000000], "data_offsets": [0, 4]}}',
+    ],
+)
+def test_headers_that_say_what_cannot_be_are_refused(header: bytes, tmp_path: Path) -> None:
+    """Deep, negative, infinite and overflowing ones, and names that no file has."""
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    for name in (path, tmp_path / ("x" * 300), tmp_path / "a\0b.safetensors"):
+        with pytest.raises(InputError):
+            stored_tensors(name)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placewright.errors import InputError
 from placewright.testbed import Testbed, record
 from placewright.testbed.record import Process, Record, read_record, records, this_boot
 from placewright.testbed.teardown import sweep
@@ -97,3 +98,11 @@ def test_records_from_before_a_reboot_are_removed(
     assert not remnant.exists()
     assert old not in records()
     assert this_boot() == duo.record.boot
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"id": 1}', "[" * 100_000, "\xff"])
+def test_a_damaged_record_is_named(text: str, tmp_path: Path) -> None:
+    """With its file and what to do."""
+    (tmp_path / record.RECORD).write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"testbed.json: is no record of a testbed"):
+        read_record(tmp_path)

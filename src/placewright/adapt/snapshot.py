@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
-from placewright.io.boundary import open_file, read_text
+from placewright.io.boundary import open_file, parse_json, read_text
 from placewright.io.stored import to_disk
 
 SCHEMA_VERSION = 1
@@ -165,7 +165,8 @@ class SnapshotFolder:
 
     def _read(self, folder: Path) -> Snapshot | None:
         try:
-            note = json.loads(read_text(folder / NOTE))
+            note = parse_json(read_text(folder / NOTE), where=str(folder / NOTE))
+            graph = note["graph"]
             if any(_digest(folder / name) != sum_ for name, sum_ in _plain_names(note)):
                 return None
             state: dict[str, torch.Tensor] = {}
@@ -180,9 +181,9 @@ class SnapshotFolder:
             )
         except (OSError, *_DAMAGED):
             return None
-        if note["graph"] != self.graph_name:
+        if graph != self.graph_name:
             raise InputError(
-                f"the snapshot is of {note['graph']!r} and the model is {self.graph_name!r}",
+                f"the snapshot is of {graph!r} and the model is {self.graph_name!r}",
                 where=str(folder),
                 hint="give every run a snapshot folder of its own",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -210,7 +211,7 @@ def _in_micro_batches(model: ModelSource, options: SourceOptions) -> ModelSource
 def is_file(source: str) -> bool:
     """Whether `source` means a graph or a problem in a file."""
     path = Path(source)
-    return path.name.endswith((".json", ".json.gz")) or path.is_file()
+    return path.name.endswith((".json", ".json.gz")) or os.path.isfile(path)
 
 
 def _from_file(path: Path, options: SourceOptions, console: Console) -> Loaded:

@@ -11,13 +11,14 @@ import yaml
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.devices import Device, Link
 from placewright.cluster.schema import SCHEMA_VERSION
+from placewright.io.boundary import named_path
 from placewright.io.stored import write_file
 from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, write
 
 
 def load_cluster(spec: str) -> Cluster:
     """The cluster that `spec` names on the command line: a file, or a preset."""
-    path = Path(spec)
+    path = named_path(spec)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return Cluster.from_file(path)
     return Cluster.preset(spec)

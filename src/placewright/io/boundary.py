@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
+import re
 import stat
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -92,7 +94,7 @@ def read_bytes(path: str | Path, largest: int = LARGEST_BYTES) -> bytes:
     """
     if not str(path):
         hint = "write its path, after the colon where a format comes first"
-        raise InputError("the name of a file is empty", hint=hint)
+        raise InputError("the name of a file is empty", where="file", hint=hint)
     try:
         with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -107,6 +109,24 @@ def read_bytes(path: str | Path, largest: int = LARGEST_BYTES) -> bytes:
             hint="check that it is the file you meant",
         )
     return data
+
+
+def named_path(path: str | Path) -> Path:
+    """`path`, if a file can be called so; for those that look at a file before they open it.
+
+    Raises `InputError`: the name is too long, or has a NUL or half of a surrogate pair.
+    """
+    shown, hint = repr(str(path))[:200], "give the path of a file"
+    try:
+        os.lstat(path)
+    except ValueError as error:  # of encoding, too
+        by = str(error)
+        raise InputError("no file can have this name", where=shown, by=by, hint=hint) from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            by = f"{len(str(path))} characters"
+            raise InputError("this name is too long", where=shown, by=by, hint=hint) from None
+    return Path(path)
 
 
 def read_text(path: str | Path) -> str:
@@ -130,19 +150,61 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
     return InputError(what, where=str(path), hint=hint)
 
 
-def parse_json(text: str, *, where: str) -> Any:
-    """JSON text as data."""
+def parse_json(text: str | bytes, *, where: str) -> Any:
+    """JSON text as data; no number becomes infinity, no text is half of a character.
+
+    Raises `InputError`: it is none, or holds such a number or text.
+    """
     try:
-        return json.loads(text)
+        text = text if isinstance(text, str) else text.decode()
+        # Functions for numbers make parsing slow, so only text that may need them gets them.
+        if not _RARE.search(text):
+            return json.loads(text)
+        made = json.loads(text, parse_float=_float, parse_int=_whole)
+        json.dumps(made, ensure_ascii=False).encode()  # halves of surrogate pairs have no bytes
+    except _TooLargeError as error:
+        line = str(text)[: str(text).find(error.written)].count("\n") + 1
+        place = f"{where}, line {line}"
+        raise InputError("is not valid JSON", where=place, by=str(error), hint=_LOOK) from None
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
         raise InputError("is not valid JSON", where=where, by=str(error), hint=_LOOK) from None
+    return made
+
+
+_RARE = re.compile(r"[eE]\+?\d{3}|\d{19}|\\u[dD]")
+"""Numbers that may be too large, and escaped surrogates."""
+
+
+class _TooLargeError(ValueError):
+    """A number that would become infinity."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+        super().__init__(f"the number {written[:40]} is too large")
+
+
+def _float(written: str) -> float:
+    value = float(written)
+    if math.isinf(value):
+        raise _TooLargeError(written)
+    return value
+
+
+def _whole(written: str) -> int | float:
+    """A whole number; of more than 64 bits, which numpy does not have, the nearest float."""
+    value = int(written)
+    return value if -(2**63) <= value < 2**63 else _float(written)
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """YAML text as data; a duplicate key is an error."""
+    """YAML text as data: what JSON can hold, and infinity where ``.inf`` says so.
+
+    Raises `InputError`: it is none, has a key twice, or another type than those.
+    """
     try:
         return yaml.load(text, Loader=_OnceLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a thirteenth month is one
+    # What PyYAML makes of a tag whose value does not fit: `!!bool foo` is a KeyError.
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, ArithmeticError) as error:
         by = _one_line(error)
         raise InputError("is not valid YAML", where=where, by=by, hint=_LOOK) from None
 
@@ -215,12 +277,13 @@ def placed(error: Error, where: str) -> Error:
 
 def _nearest(path: Path) -> str:
     """Hint for a file that is missing, or is a folder."""
-    if path.is_dir():
-        return "give a file inside it"
-    folder = path.parent
-    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    folder, names = path.parent, list[str]()
+    with suppress(OSError):  # a loop of links, or a folder that may not be listed
+        if path.is_dir():
+            return "give a file inside it"
+        names = sorted(p.name for p in folder.iterdir())
     near = get_close_matches(path.name, names, n=1)
-    here = f"looked for in {folder.resolve()}"
+    here = f"looked for in {os.path.abspath(folder)}"
     return f"did you mean {str(folder / near[0])!r}?" if near else here
 
 
@@ -235,7 +298,10 @@ MOST_REPEATED = 100_000
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """`SafeLoader` that rejects duplicate keys, and aliases that repeat too much."""
+    """`SafeLoader` that rejects duplicate keys, and aliases that repeat too much.
+
+    It makes nothing that JSON does not have.
+    """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -245,7 +311,9 @@ class _OnceLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         before, alias = self._nodes, self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
-        size = self._sizes.get(id(node), 1) if alias else 1
+        if alias and id(node) not in self._sizes:
+            raise yaml.composer.ComposerError(None, None, "an anchor holds itself")
+        size = self._sizes[id(node)] if alias else 1
         self._nodes += size
         self._repeated += size if alias else 0
         self._sizes.setdefault(id(node), self._nodes - before)
@@ -265,10 +333,39 @@ class _OnceLoader(yaml.SafeLoader):
                 )
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                    None, None, f"the key {key.value[:40]!r} is given twice", key.start_mark
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        value.encode()  # raises for half of a surrogate pair
+        return value
+
+    def whole(self, node: Any) -> int | float:
+        """A whole number, in any of the notations of YAML."""
+        return _whole(str(self.construct_yaml_int(node)))
+
+    def number(self, node: Any) -> float:
+        """A number that is finite, or written as ``.inf`` or ``.nan``."""
+        value = float(self.construct_yaml_float(node))
+        if math.isinf(value) and "inf" not in node.value.lower():
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the number {node.value[:40]} is too large", node.start_mark
+            )
+        return value
+
+
+_TAG = "tag:yaml.org,2002:"
+for _name in ("timestamp", "binary", "set", "omap", "pairs"):
+    _OnceLoader.add_constructor(_TAG + _name, _OnceLoader.construct_undefined)
+_OnceLoader.add_constructor(f"{_TAG}int", _OnceLoader.whole)
+_OnceLoader.add_constructor(f"{_TAG}float", _OnceLoader.number)
+_OnceLoader.yaml_implicit_resolvers = {  # dates are text
+    first: [(tag, pattern) for tag, pattern in some if tag != f"{_TAG}timestamp"]
+    for first, some in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -301,10 +398,12 @@ def _refusal(error: Any, place: str) -> InputError:
     if error["type"] == "missing":
         return InputError("is missing", where=place)
     what = str(error["msg"]).replace("Input should be", "must be").replace("valid tuple", "list")
-    whole = isinstance(error["input"], dict | list)
+    whole = isinstance(error["input"], dict | list | tuple)
     version = error["loc"] == ("schema_version",)
     hint = "read it with the release that wrote it, or write it again" if version else ""
-    return InputError(what, where=place, by="" if whole else f"got {error['input']!r}", hint=hint)
+    return InputError(
+        what, where=place, by="" if whole else f"got {error['input']!r}"[:120], hint=hint
+    )
 
 
 def _line(text: str, loc: Location) -> str:
@@ -323,7 +422,7 @@ def _line(text: str, loc: Location) -> str:
 
 def _child(node: Any, part: int | str) -> Any:
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-        return node.value[part]
+        return node.value[part] if part < len(node.value) else None
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == part), None)
     return None

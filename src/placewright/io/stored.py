@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from placewright.errors import InputError
-from placewright.io.boundary import open_file, parse_json, parse_yaml, read_text, unreadable
+from placewright.io.boundary import (
+    named_path,
+    open_file,
+    parse_json,
+    parse_yaml,
+    read_text,
+    unreadable,
+)
 
 MOST_UNPACKED = 50
 """Bytes that a packed one may become; text of numbers takes two to twenty."""
@@ -54,7 +61,7 @@ def write_file(path: str | Path, content: str | bytes) -> Path:
 
     Raises `InputError`: the disk is full, or the folder is missing or not writable.
     """
-    target, data = Path(path), content.encode() if isinstance(content, str) else content
+    target, data = named_path(path), content.encode() if isinstance(content, str) else content
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # without the time of writing
     try:
@@ -131,8 +138,8 @@ def is_yaml(path: str | Path) -> bool:
 
 
 def stem(path: str | Path) -> str:
-    """The name without its suffixes."""
-    return _unpacked(path).stem
+    """The name without its suffixes, as text: bytes that are none are replaced."""
+    return os.fsencode(_unpacked(path).stem).decode(errors="replace")
 
 
 def stored_text(path: str | Path) -> str:

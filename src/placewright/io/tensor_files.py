@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from placewright.errors import InputError
-from placewright.io.boundary import open_file
+from placewright.io.boundary import named_path, open_file
 
 DTYPES = {
     "F64": torch.float64,
@@ -178,7 +178,7 @@ def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
 
     Raises `InputError`: there is none, one is damaged, or they do not belong together.
     """
-    path = Path(path)
+    path = named_path(path)
     for _ in range(_REOPENED):
         before = _versions(path)
         try:

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from placewright.errors import InputError
 
 HOME: Final = Path("/run/placewright")
 """One folder per testbed."""
@@ -131,8 +133,22 @@ def this_boot() -> str:
 
 
 def read_record(folder: Path) -> Record:
-    """The record in `folder`."""
-    data = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    """The record in `folder`.
+
+    Raises `InputError`: it is damaged.
+    """
+    try:
+        return _record_of(json.loads((folder / RECORD).read_bytes()))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            "is no record of a testbed, or a damaged one",
+            where=str(folder / RECORD),
+            by=f"{type(error).__name__}: {error}",
+            hint="reboot, or remove what `ip netns` and /sys/fs/cgroup list of it, then its folder",
+        ) from None
+
+
+def _record_of(data: Any) -> Record:
     alone = [data["owner"]] if data.get("owner") else []
     return Record(
         data["id"],

@@ -11,7 +11,7 @@ from placewright.capturing.files.external_data import check_external_data
 from placewright.capturing.files.model_file import distinct_names
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
-from placewright.io.boundary import read_bytes
+from placewright.io.boundary import named_path, read_bytes
 
 CONTROL = "an operator with a graph of its own"
 
@@ -36,7 +36,10 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
     if model.functions:
         import onnx.inliner
 
-        model = onnx.inliner.inline_local_functions(model)
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # onnx's errors have no common base
+            raise _damaged(path, f"its functions: {_last_line(error)}") from error
     _refuse_control_flow(model.graph.node, path)
     _name_nodes(model.graph)
     _fix_batch(model.graph, batch, path)
@@ -67,7 +70,7 @@ def parsed_onnx(path: Path) -> Any:
     import onnx
     from google.protobuf.message import DecodeError
 
-    if not path.exists():
+    if not named_path(path).exists():
         raise InputError("no such file", where=str(path), hint="give the path of a .onnx file")
     data = read_bytes(path)
     try:

@@ -23,7 +23,7 @@ from placewright.capturing.files.model_file import (
 from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
-from placewright.io.boundary import open_file, unreadable
+from placewright.io.boundary import named_path, open_file, unreadable
 
 SCHEME = "openvino:"
 """Begins models that OpenVINO executes, whatever their format."""
@@ -74,7 +74,7 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
 def _read(path: Path) -> Any:
     import openvino as ov
 
-    if not path.exists():
+    if not named_path(path).exists():
         raise InputError("no such file", where=str(path), hint="give the path of ir.xml")
     if path.suffix == ".onnx":
         _check_onnx(path)

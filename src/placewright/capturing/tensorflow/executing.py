@@ -22,6 +22,7 @@ from placewright.capturing.tensorflow.step_graph import (
     parsed_graph_def,
 )
 from placewright.errors import InputError, WorkerError
+from placewright.io.output import naming
 from placewright.measurement.distance import distance
 
 v1 = tf.compat.v1
@@ -279,7 +280,8 @@ def write(step: StepGraph, placement: Placement, path: Path, cpus: int) -> list[
     A SavedModel where `path` has no suffix, else a GraphDef.
     """
     if path.suffix:
-        path.write_bytes(placed(step, placement).SerializeToString(deterministic=True))
+        with naming(path):
+            path.write_bytes(placed(step, placement).SerializeToString(deterministic=True))
         run = Execution(step, placement, cpus, written=path)
     else:
         _write_saved_model(step, placement, path, cpus)

@@ -29,7 +29,7 @@ from placewright.capturing.tensorflow.step_graph import (
 )
 from placewright.errors import InputError, PlacewrightError, UnknownNameError, UnsupportedError
 from placewright.interpreter import import_from
-from placewright.io.boundary import read_bytes
+from placewright.io.boundary import named_path, read_bytes
 
 v1 = tf.compat.v1
 
@@ -49,7 +49,7 @@ def load_step(source: Mapping[str, Any]) -> tuple[StepGraph, Any, list[str]]:
     if source.get("factory"):
         step = _from_factory(source)
     else:
-        path = Path(source["path"])
+        path = named_path(source["path"])
         if path.name == "saved_model.pb":
             path = path.parent
         if path.is_dir():

@@ -134,7 +134,8 @@ def is_tensorflow(source: str) -> bool:
     if source.startswith(SCHEME):
         return True
     path = Path(source.partition("?")[0])
-    return path.suffix in SUFFIXES or (path / "saved_model.pb").is_file()
+    # Not `Path.is_file`, which raises for a name that is too long.
+    return path.suffix in SUFFIXES or os.path.isfile(path / "saved_model.pb")
 
 
 def capture_tensorflow(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewright.errors import RunError
+from placewright.io.output import naming
 
 FRAME_BYTES = 800
 """What a file has around its pixels."""
@@ -93,7 +94,8 @@ class Shard:
 
     def _write(self, sample: int, content: bytes) -> None:
         beside = self.folder / "arriving" / f"{sample:d}.npz"
-        beside.write_bytes(content)
+        with naming(beside):
+            beside.write_bytes(content)
         # Atomic: what is in its place is whole, whenever the process dies.
         os.replace(beside, self._place(sample))
 
