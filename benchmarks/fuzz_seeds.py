@@ -405,7 +405,7 @@ def _kept(folder: Path) -> list[Reader]:
 
     profile = {"schema_version": 1, "machine": "m", "entries": {"k": {"op": 0.5}}}
     run = {"devices": ["a"], "features": [["k", "a", 0.1, 0.2, 0.5]], "predicted_s": 1.0}
-    runs = {
+    runs: dict[str, Any] = {
         "schema_version": 1,
         "features_version": FEATURES_VERSION,
         "features": list(FEATURES),
@@ -521,7 +521,7 @@ def _open_onnx() -> bytes:
         [value("y", TensorProto.FLOAT, ["rows", 4])],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
 def _models(folder: Path) -> list[Reader]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NoReturn, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -343,6 +343,11 @@ class _OnceLoader(yaml.SafeLoader):
         value.encode()  # raises for half of a surrogate pair
         return value
 
+    def other(self, node: yaml.Node) -> NoReturn:
+        """Raise for a date, a set and what else YAML has and JSON has not."""
+        words = "a file holds text, numbers, lists and mappings"
+        raise yaml.constructor.ConstructorError(None, None, words, node.start_mark)
+
     def whole(self, node: Any) -> int | float:
         """A whole number, in any of the notations of YAML."""
         return _whole(str(self.construct_yaml_int(node)))
@@ -359,7 +364,7 @@ class _OnceLoader(yaml.SafeLoader):
 
 _TAG = "tag:yaml.org,2002:"
 for _name in ("timestamp", "binary", "set", "omap", "pairs"):
-    _OnceLoader.add_constructor(_TAG + _name, _OnceLoader.construct_undefined)
+    _OnceLoader.add_constructor(_TAG + _name, _OnceLoader.other)
 _OnceLoader.add_constructor(f"{_TAG}int", _OnceLoader.whole)
 _OnceLoader.add_constructor(f"{_TAG}float", _OnceLoader.number)
 _OnceLoader.yaml_implicit_resolvers = {  # dates are text
