@@ -39,7 +39,12 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
         try:
             model = onnx.inliner.inline_local_functions(model)
         except Exception as error:  # onnx's errors have no common base
-            raise _damaged(path, f"its functions: {_last_line(error)}") from error
+            raise InputError(
+                "its functions cannot be put in the place of their calls",
+                where=str(path),
+                by=_last_line(error),
+                hint="export the model again; `onnx.checker.check_model` says more",
+            ) from error
     _refuse_control_flow(model.graph.node, path)
     _name_nodes(model.graph)
     _fix_batch(model.graph, batch, path)
