@@ -16,6 +16,7 @@ from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
 from placewright.capturing.program_calls import RECURRENT
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
+from placewright.capturing.settings import current_settings
 from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
 from placewright.graph.program import ORDER_ONLY, SCRATCH, Const, Program, ProgramInput, Ref
@@ -43,6 +44,7 @@ def assemble(flow: Dataflow, groups: Groups, model: nn.Module, name: str) -> Gra
         training=bool(step.optimizer),
         optimizer=step.optimizer,
         constants=step.constants,
+        settings=current_settings(),
     )
     groups_of = {e.key: e.colocation for e in program.inputs if e.role in ("parameter", "buffer")}
     tensors = (*_tensors(flow), *_order_only(flow), *_scratch(flow))

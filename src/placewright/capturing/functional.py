@@ -10,7 +10,6 @@ for every buffer that the step updates.
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,6 +29,12 @@ from placewright.capturing.checks import (
     trace_error,
 )
 from placewright.capturing.inputs import StepInputs
+from placewright.capturing.python_state import PythonState
+from placewright.capturing.repeatable import (
+    check_repeatable,
+    python_generators_kept,
+    refuse_python_draws,
+)
 from placewright.capturing.rewrites.calls import (
     FUNCTIONAL_BATCH_NORM,
     strided_updates,
@@ -45,23 +50,40 @@ from placewright.capturing.rewrites.random_state import (
 )
 from placewright.capturing.rewrites.shape_rules import shape_rules
 from placewright.errors import PlacewrightError, Terminated
-from placewright.interpreter import inductor_cache
 from placewright.numerics.collector import collector_paused
 
 REPEATED = "repeated"
 """Annotation of a copy of an earlier draw, which lowering replaces by the draw itself."""
 
 
-def functional_graph(step: Callable[..., Sequence[Tensor]], inputs: StepInputs) -> fx.GraphModule:
-    """Trace ``step(*values)`` to a functional graph without dead code."""
-    os.environ.update(inductor_cache())
+def functional_graph(
+    step: Callable[..., Sequence[Tensor]],
+    inputs: StepInputs,
+    state: PythonState,
+    forward: Callable[..., Sequence[Tensor]] | None = None,
+) -> fx.GraphModule:
+    """Trace ``step(*values)`` to a functional graph without dead code.
+
+    `state`: what the step's code can change in Python.
+    `forward`: the first part of `step`, which is traced once more to see that it repeats itself.
+
+    Raises `UnsupportedError`: it does not.
+    """
     values = [entry.value for entry in inputs.tensors]
-    recorded, restores = _record(step, values, inputs)
-    check_operations(recorded.graph)
-    check_constants(recorded, inputs.model, inputs.loss_fn)
+    name = type(inputs.model).__name__
+    with python_generators_kept() as drawn:
+        recorded, restores = _record(step, values, inputs)
+        refuse_python_draws(drawn(), name)
+        check_operations(recorded.graph)
+        check_constants(recorded, inputs.model, inputs.loss_fn)
+
+        def again() -> fx.GraphModule:
+            return _record(forward or step, values, inputs)[0]
+
+        check_repeatable(recorded.graph, again, state, name)
     _name_backward(recorded.graph)
     repeats = restores.repeated_draws(recorded.graph)
-    return _functionalized(recorded, repeats, values, type(inputs.model).__name__)
+    return _functionalized(recorded, repeats, values, name)
 
 
 def _record(

@@ -27,6 +27,15 @@ aten = torch.ops.aten
 _IDENTITIES = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
 """Calls that return their argument: values never change, so an alias is the value."""
 
+_LAZY = {
+    aten._conj.default: "aten.conj_physical.default",
+    aten._neg_view.default: "aten.neg.default",
+}
+"""Views of another value: a bit of the tensor says that it is to be conjugated or negated.
+
+Values of a program have no such bits, which no message and no file keeps: they are computed.
+"""
+
 _MUTABLE_ROLES = (*RESIDENT, "input", "target")
 
 _FRAMEWORK_CONSTANTS = {
@@ -111,6 +120,7 @@ class _Lowering:
                 hint="control flow and symbolic sizes cannot be placed; capture fixed shapes",
             )
         target, arguments, keywords = without_source(node)
+        target = _LAZY.get(node.target, target)
         args = _plain(arguments, self.names, node.name)
         instruction = Instruction(
             name=node.name,
@@ -159,6 +169,8 @@ def _is_identity(node: fx.Node) -> bool:
     """Whether the result equals the first argument: aliases, repeated draws, views of all of it."""
     if node.target in _IDENTITIES or (node.meta.get("custom") or {}).get(REPEATED):
         return True
+    if node.target in _LAZY:
+        return False
     lifted = node.target is aten.lift_fresh_copy.default
     view = getattr(node.target, "is_view", False)
     return lifted or (view and _same_layout(node.meta["val"], node.args[0]))
@@ -219,5 +231,5 @@ def _encoded(value: Tensor, key: str) -> str:
             where=f"constant {key!r}",
             hint="register it with register_buffer, or build the model off the meta device",
         )
-    raw = real.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    raw = real.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     return base64.b64encode(raw).decode("ascii")

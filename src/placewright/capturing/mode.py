@@ -1,10 +1,9 @@
-"""Training or evaluation mode for the time of a trace; the model is restored afterwards."""
+"""Training or evaluation mode for a trace or a call; the model is restored afterwards."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from placewright.errors import MissingDependencyError
@@ -14,64 +13,43 @@ try:
 except ImportError as error:
     raise MissingDependencyError("torch", extra="torch", purpose="capturing a model") from error
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
+from torch.utils._pytree import tree_map_only
 
+from placewright.capturing.named_state import Loss, ModelAndLoss, modules_in
+from placewright.capturing.python_state import PythonState
+from placewright.capturing.repeatable import python_generators_kept
 
-class CaptureWarning(UserWarning):
-    """In later steps a program may differ from the model."""
+CHEAP_BYTES = 1 << 30
+"""Of parameters and buffers: a model up to this size is called once before it is traced."""
 
 
 @contextmanager
-def in_mode(model: nn.Module, *others: nn.Module, training: bool) -> Iterator[None]:
-    """Set ``model.train(training)``, and restore every module of all afterwards.
+def in_mode(
+    model: nn.Module, loss_fn: Loss | None = None, *, training: bool
+) -> Iterator[PythonState]:
+    """Set the mode by `set_mode`, and put back all that the code of model and loss changes.
 
-    A forward pass may leave attributes behind: a cache, a count, a weight computed anew. During a
-    trace those are fakes, which would break the model afterwards. A plain tensor that is changed
-    by numbers alone (``self.calls += 1``) changes for real, and is restored too.
-
-    Warns with `CaptureWarning`: a number that is an attribute of a module has changed: a program
-    has the first value.
+    Yields what is put back, with which a second trace can begin as the first one did.
     """
-    modules = [module for whole in (model, *others) for module in whole.modules()]
-    before = [_snapshot(module) for module in modules]
-    plain = [_kept(v) for module in modules for v in _plain_tensors(module)]
-    set_mode(model, training=training)
-    try:
-        yield
-        for (name, module), (_, attributes, _) in zip(model.named_modules(), before, strict=False):
-            _warn_of_changed_numbers(
-                f"module {name!r}" if name else "the model", module, attributes
-            )
-    finally:
-        for own, attributes, held in before:
-            own.clear()
-            own.update(attributes)
-            for container, content in held:
-                _refill(container, content)
-        for tensor, version, content in plain:
-            if tensor._version != version:
-                with torch.no_grad():
-                    tensor.copy_(content)
-
-
-def _warn_of_changed_numbers(where: str, module: nn.Module, before: dict[str, Any]) -> None:
-    """Warn of attributes that are numbers and that a forward pass has changed."""
-    for key, old in before.items():
-        new = vars(module).get(key)
-        plain = isinstance(old, int | float) and isinstance(new, int | float)
-        if plain and new != old and key != "training":
-            warnings.warn(
-                f"{where} changes its attribute {key!r} from {old!r} to {new!r} in a forward pass: "
-                f"where it computes with it, every step of the program has the value of the first "
-                "one; make it a buffer (register_buffer) that is changed in place, and run with "
-                "--check to compare the first steps with eager PyTorch",
-                CaptureWarning,
-                stacklevel=2,
-            )
+    with _flags_kept(model):
+        set_mode(model, training=training)
+        state = PythonState.of(model, *modules_in(loss_fn), loss_fn)
+        try:
+            yield state
+        finally:
+            state.restore()
 
 
 def set_mode(model: nn.Module, *, training: bool) -> None:
-    """``model.train(training)``; a ``torch.export`` module stays in the mode it was exported in."""
+    """``model.train(training)``, unless the model is in that mode.
+
+    Then each of its modules stays in the mode that the user gave it: a batch norm with frozen
+    statistics in a model that is trained, dropout that is on in evaluation. A ``torch.export``
+    module stays in the mode that it was exported in.
+    """
+    if model.training == training:
+        return
     try:
         model.train(training)
     except NotImplementedError:
@@ -79,27 +57,48 @@ def set_mode(model: nn.Module, *, training: bool) -> None:
             raise
 
 
-def _plain_tensors(module: nn.Module) -> list[Tensor]:
-    """Tensors that are no parameters and no buffers; those of inference mode have no version."""
-    tensors = [v for v in vars(module).values() if isinstance(v, Tensor)]
-    return [v for v in tensors if not v.is_inference()]
+def fill_caches(
+    model: nn.Module, loss_fn: Loss | None, inputs: Any, targets: Any, *, training: bool
+) -> None:
+    """Call a model once for real, so that what its code caches is there as after any call.
+
+    Masks by length, positions, filter banks: a trace then reads them as constants, and puts nothing
+    in their place. Buffers, counters and random numbers stay as they are. A large model is not
+    called, nor one on the meta device; errors are left to the trace, which names the module.
+
+    `inputs`: a tuple or list of positional arguments, or a dict.
+    """
+    whole = ModelAndLoss(model, loss_fn, loss_fn or (lambda outputs, _: outputs))
+    held = [*whole.parameters(), *whole.buffers()]
+    if any(x.is_meta for x in held) or sum(x.nbytes for x in held) > CHEAP_BYTES:
+        return
+    buffers = {name: value.clone() for name, value in whole.named_buffers()}
+    given: Mapping[str, Any] | Any = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    before = PythonState.of(model, *modules_in(loss_fn), loss_fn)
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        python_generators_kept(),
+        _flags_kept(model),
+        suppress(Exception),
+    ):
+        set_mode(model, training=training)
+        torch.func.functional_call(whole, buffers, _copies((given, targets)))
+    before.restore_numbers()
 
 
-def _kept(tensor: Tensor) -> tuple[Tensor, int, Tensor]:
-    """A tensor, its version, and a copy."""
-    return tensor, tensor._version, tensor.detach().clone()
+@contextmanager
+def _flags_kept(model: nn.Module) -> Iterator[None]:
+    """Put every module back into the mode that it has now."""
+    before, flags = model.training, [(m, m.training) for m in model.modules()]
+    try:
+        yield
+    finally:
+        set_mode(model, training=before)
+        for module, flag in flags:
+            module.training = flag
 
 
-def _snapshot(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Any, Any]]]:
-    """A module's attributes and, one level down, copies of its lists, dicts and sets."""
-    own = vars(module)
-    held = [(v, v.copy()) for v in own.values() if isinstance(v, list | dict | set)]
-    return own, dict(own), held
-
-
-def _refill(container: Any, content: Any) -> None:
-    if isinstance(container, list):
-        container[:] = content
-    else:
-        container.clear()
-        container.update(content)
+def _copies(values: Any) -> Any:
+    """Arguments whose tensors are others: a model may change them in place."""
+    return tree_map_only(torch.Tensor, torch.clone, values)

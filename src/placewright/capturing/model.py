@@ -18,6 +18,7 @@ from placewright.capturing.assembly import assemble
 from placewright.capturing.checks import check_memory
 from placewright.capturing.colocation import colocate
 from placewright.capturing.dataflow import resolve
+from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.recipe_updates import append_recipe
@@ -67,15 +68,11 @@ def capture(
     Raises
     ------
     UnsupportedError
-        The model cannot be traced, says where in it and why; or the optimizer does not work tensor
-        by tensor.
+        The model cannot be traced, says where in it and why; it is not a function of its inputs
+        (it draws from `random`, or computes with what it counts); or the optimizer does not work
+        tensor by tensor.
     InputError
         The model does not run on these inputs.
-
-    Warns
-    -----
-    CaptureWarning
-        A module counts steps in an attribute that is a number: a program has its first value.
 
     Notes
     -----
@@ -103,11 +100,15 @@ class CapturedCall:
 
 def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall:
     """Capture one step of a model and the structure of what it returns; see `capture`."""
-    recipe = (source.recipe or TrainingRecipe()) if training else None
     demand_type(source.model, torch.nn.Module, "model")
+    with isolated_trace(type(source.model).__name__):
+        return _captured(source if training else replace(source, loss_fn=None), training=training)
+
+
+def _captured(source: ModelSource, *, training: bool) -> CapturedCall:
+    """The six stages."""
+    recipe = (source.recipe or TrainingRecipe()) if training else None
     model, name = source.model, source.name or type(source.model).__name__
-    if not training:
-        source = replace(source, loss_fn=None)
     traced = trace(source, training=training)  # one functional fx graph, in two traces
     step = lower(traced)  # calls on named values
     if recipe is not None:

@@ -232,7 +232,7 @@ def _value(
             by=f"{tuple(value.shape)} {value.dtype}, captured {entry.spec.shape} "
             f"{entry.spec.dtype}",
         )
-    given = value.detach()
+    given = value.detach().resolve_conj().resolve_neg()
     if not copy and given.device.type == "cpu" and given.stride() == entry.spec.stride:
         return given
     return _empty(entry.spec).copy_(given)

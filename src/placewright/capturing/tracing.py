@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -24,7 +24,6 @@ from placewright.capturing.inputs import (
 )
 from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.mode import in_mode
-from placewright.capturing.named_state import modules_in
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.errors import InputError, UnsupportedError
@@ -98,8 +97,8 @@ def _inference(source: ModelSource) -> Traced:
         structure[:] = [refilled(made, repeat(empty))]
         return outputs
 
-    with in_mode(source.model, training=False):
-        module = functional_graph(step, reads)
+    with in_mode(source.model, training=False) as state:
+        module = functional_graph(step, reads, state)
     return Traced(module, reads.tensors, tuple(names), structure=structure[0])
 
 
@@ -125,14 +124,22 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
     reached: list[str] = []
 
+    def loss_of(outputs: Any, targets: Any, share: float | None) -> Tensor:
+        loss = loss_fn(outputs, targets)
+        _check_loss(loss)
+        return loss if share is None else loss * share
+
+    def forward(*values: Tensor) -> Sequence[Tensor]:
+        """Of the whole batch, or of its first micro-batch, as `step` begins."""
+        _, own, share = next(_parts(inputs, values, recipe))
+        with traceback.annotate({"phase": "forward"}), recipe.casting():
+            return [reads.run(own, lambda made, given: loss_of(made, given, share))[0]]
+
     def one(values: Sequence[Tensor], share: float | None) -> _Pass:
         """Forward and backward pass; a micro-batch counts by its share."""
 
         def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
-            loss = loss_fn(outputs, targets)
-            _check_loss(loss)
-            if share is not None:
-                loss = loss * share
+            loss = loss_of(outputs, targets, share)
             kept.outputs = outputs if recipe.outputs else None
             scaled = loss * values[-1] if recipe.scales else loss
             # Private, and the only way to know which module a backward operator belongs to.
@@ -157,17 +164,14 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
         return _Pass(loss.detach(), outputs, used)
 
     def step(*values: Tensor) -> Sequence[Tensor]:
-        if recipe.micro_batches == 1:
-            made = one(values, None)
-        else:
-            made = _in_micro_batches(inputs, values, recipe, one)
+        made = _in_micro_batches(_parts(inputs, values, recipe), one)
         reached[:] = made.gradients
         return [made.loss, *made.outputs, *made.gradients.values()]
 
     _check_trained(source.model, trained)
     check_parameters(source.model, source.loss_fn)
-    with in_mode(source.model, *modules_in(source.loss_fn), training=True):
-        module = functional_graph(step, reads)
+    with in_mode(source.model, source.loss_fn, training=True) as state:
+        module = functional_graph(step, reads, state, forward)
     return Traced(module, inputs, ("loss", *kept.names), tuple(reached), kept.structure)
 
 
@@ -191,30 +195,41 @@ class _Pass:
         return _Pass(loss, self.outputs, gradients)
 
 
-def _in_micro_batches(
-    inputs: Sequence[StepInput],
-    values: Sequence[Tensor],
-    recipe: TrainingRecipe,
-    one: Callable[[Sequence[Tensor], float | None], _Pass],
-) -> _Pass:
-    """One pass per micro-batch after the other, as a loop in eager mode does them."""
+def _parts(
+    inputs: Sequence[StepInput], values: Sequence[Tensor], recipe: TrainingRecipe
+) -> Iterator[tuple[MicroBatch | None, Sequence[Tensor], float | None]]:
+    """What is passed forward and backward, one after the other: the batch, or its parts."""
+    if recipe.micro_batches == 1:
+        yield None, values, None
+        return
     fed = [entry.role in ("input", "target") for entry in inputs]
     batch = [value for value, given in zip(values, fed, strict=True) if given]
-    total: _Pass | None = None
-    parts = []
     for k, part in enumerate(micro_batches(batch, recipe.micro_batches, recipe.reduction), 1):
         with traceback.annotate({"micro_batch": k, "phase": "forward"}):
             own = [part.part(x) if g else x for x, g in zip(values, fed, strict=True)]
+        yield part, own, part.share
+
+
+def _in_micro_batches(
+    parts: Iterable[tuple[MicroBatch | None, Sequence[Tensor], float | None]],
+    one: Callable[[Sequence[Tensor], float | None], _Pass],
+) -> _Pass:
+    """One pass per part after the other, as a loop in eager mode does them."""
+    total: _Pass | None = None
+    outputs = []
+    for k, (part, own, share) in enumerate(parts, 1):
+        if part is None:
+            return one(own, share)
         with traceback.annotate({"micro_batch": k}):
-            made = one(own, part.share)
-        parts.append(made.outputs)
+            made = one(own, share)
+        outputs.append(made.outputs)
         _check_rows(made.outputs, part)
         with traceback.annotate({"micro_batch": k, "phase": "backward"}):
             total = made if total is None else total.added(made)
     assert total is not None
     with traceback.annotate({"phase": "forward"}):
-        outputs = [torch.cat(same) for same in zip(*parts, strict=True)]
-    return replace(total, outputs=outputs)
+        whole = [torch.cat(same) for same in zip(*outputs, strict=True)]
+    return replace(total, outputs=whole)
 
 
 def _check_rows(outputs: Sequence[Tensor], part: MicroBatch) -> None:

@@ -189,11 +189,10 @@ def load_graph(
     """Build and capture the PyTorch model that SOURCE names."""
     if ":" not in options.source:
         raise _unknown_scheme(options.source, "is neither a file nor a model")
-    from placewright.capturing.mode import CaptureWarning
     from placewright.capturing.model import capture_source
     from placewright.capturing.source import load_model
 
-    with console.noted(CaptureWarning), console.meter(f"capturing {options.source}"):
+    with console.meter(f"capturing {options.source}"):
         model = load_model(options.source, options.batch, options.training, weights=weights)
         if options.micro_batches is not None:
             model = _in_micro_batches(model, options)

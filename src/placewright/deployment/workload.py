@@ -181,12 +181,17 @@ def profiled(
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
+    from placewright.capturing.inputs import as_arguments
+    from placewright.capturing.mode import fill_caches
     from placewright.capturing.model import capture_call
     from placewright.capturing.state import versions
     from placewright.io.tensor_files import stored_tensors
     from placewright.profiling.build import profile
 
     with monitor.meter(f"capturing {source.name}"):
+        if method != "analytic" and weights is None:
+            loss_fn, inputs = source.loss_fn, as_arguments(source.inputs, source.name)
+            fill_caches(source.model, loss_fn, inputs, source.targets, training=training)
         captured = capture_call(source, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):

@@ -107,6 +107,8 @@ class Program:
     `constants`: Base64 of the raw row-major bytes of every input whose role is ``constant``.
     `source`: The file that it was read from, empty for one that this process captured. A file's
     may only call operators without effects (`placewright.capturing.program_calls`).
+    `settings`: of the process, which operators read when they run, as far as a fresh process has
+    others: ``{"default_dtype": "float64"}``.
     """
 
     inputs: tuple[ProgramInput, ...]
@@ -116,6 +118,7 @@ class Program:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     constants: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    settings: Mapping[str, str | bool | int] = field(default_factory=dict)
 
     @property
     def keeps_state(self) -> bool:

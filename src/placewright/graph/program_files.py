@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -155,6 +155,15 @@ def _base64(data: object) -> object:
     return data
 
 
+class SettingsEntry(FileModel):
+    """Settings of the process that operators read when they run; a fresh process has these."""
+
+    default_dtype: Literal["float16", "bfloat16", "float32", "float64"] = "float32"
+    float32_matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    mkldnn: bool = True
+    deterministic: Annotated[int, Field(ge=0, le=2)] = 0
+
+
 class ProgramEntry(FileModel):
     """A program."""
 
@@ -164,6 +173,7 @@ class ProgramEntry(FileModel):
     training: bool = False
     optimizer: dict[str, str | float] = Field(default_factory=dict)
     constants: dict[str, Annotated[str, BeforeValidator(_base64)]] = Field(default_factory=dict)
+    settings: SettingsEntry = Field(default_factory=SettingsEntry)
 
     def program(self, source: str) -> Program:
         """As data, read from the file `source`."""
@@ -175,6 +185,7 @@ class ProgramEntry(FileModel):
             self.optimizer,
             self.constants,
             source,
+            self.settings.model_dump(exclude_defaults=True),
         )
 
 
@@ -187,6 +198,7 @@ def program_json(program: Program) -> dict[str, Any]:
         "instructions": [_instruction_json(call) for call in program.instructions],
         "outputs": [{"name": out.name, "value": out.value} for out in program.outputs],
         "constants": dict(program.constants),
+        **_nonempty(settings=dict(program.settings)),
     }
 
 

@@ -474,7 +474,10 @@ class Session:
         if stages:
             self._check_copies([d for stage in stages for d in stage])
             parts = with_copies(parts, stages)
-        return parts, shares(parts, order, layout.processes, serial=self.serial)
+        assert isinstance(graph.program, Program)
+        settings = graph.program.settings
+        cut = shares(parts, order, layout.processes, serial=self.serial, settings=settings)
+        return parts, cut
 
     def _check_copies(self, devices: Sequence[int]) -> None:
         """Each copy needs a process of its own, its samples are others, and keeps no state."""

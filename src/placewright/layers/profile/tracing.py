@@ -8,7 +8,6 @@ once for every number of samples that some worker takes.
 from __future__ import annotations
 
 import operator
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,13 +18,18 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from placewright.capturing.inputs import as_arguments
+from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.mode import in_mode
-from placewright.capturing.named_state import modules_in
+from placewright.capturing.python_state import PythonState
+from placewright.capturing.repeatable import (
+    check_repeatable,
+    python_generators_kept,
+    refuse_python_draws,
+)
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
-from placewright.interpreter import inductor_cache
 
 MODEL = "model."
 """Prefix of the model's parameters in a traced step; those of the loss begin with ``loss.``"""
@@ -125,23 +129,42 @@ def feed_tensors(source: ModelSource) -> list[Tensor]:
     return [leaf for leaf in _leaves(source) if isinstance(leaf, Tensor)]
 
 
-def trace_step(source: ModelSource, batch: int) -> TracedStep:
+def trace_step(source: ModelSource, batch: int, *, repeatable: bool = True) -> TracedStep:
     """Trace the training step of `source` on `batch` samples.
 
-    Raises `UnsupportedError`: `torch.export` cannot trace the model, or it has control flow of its
-    own.
+    `repeatable`: check that it is a function of its inputs, which takes a second trace.
+
+    Raises `UnsupportedError`: `torch.export` cannot trace the model, it has control flow of its
+    own, or is not a function of its inputs.
     """
-    os.environ.update(inductor_cache())
-    source = with_batch(source, batch)
+    name = type(source.model).__name__
+    with isolated_trace(name), in_mode(source.model, source.loss_fn, training=True) as state:
+        return _traced(with_batch(source, batch), batch, state if repeatable else None)
+
+
+def _traced(source: ModelSource, batch: int, state: PythonState | None) -> TracedStep:
+    """The step, checked to be repeatable from a `state` if it is given."""
+    step, name = _Step(source), type(source.model).__name__
+
+    def export() -> torch.export.ExportedProgram:
+        return _exported(step, source)
+
+    with python_generators_kept() as drawn:
+        exported = export()
+        refuse_python_draws(drawn(), name)
+        if state is not None:
+            check_repeatable(
+                exported.graph_module.graph, lambda: export().graph_module, state, name
+            )
+    return _lowered(exported, step, source, batch)
+
+
+def _exported(step: nn.Module, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
-    step = _Step(source)
     try:
-        with (
-            in_mode(source.model, *modules_in(source.loss_fn), training=True),
-            warnings.catch_warnings(),
-        ):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of lists of weights in recurrent layers
-            exported = torch.export.export(step, (args, kwargs, source.targets), strict=False)
+            return torch.export.export(step, (args, kwargs, source.targets), strict=False)
     except Exception as error:
         raise UnsupportedError(
             "the model cannot be traced as layers",
@@ -149,7 +172,6 @@ def trace_step(source: ModelSource, batch: int) -> TracedStep:
             by=f"{type(error).__name__}: {error}".splitlines()[0][:300],
             hint="torch.export.export(model, inputs, strict=False) has to work on it",
         ) from error
-    return _lowered(exported, step, source, batch)
 
 
 def _lowered(

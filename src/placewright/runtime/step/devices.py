@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from placewright.capturing.settings import apply_settings
 from placewright.graph.graph import TensorSpec
 from placewright.io.tensor_files import StoredTensor, stored_tensors
 from placewright.runtime.emulation import Stretch
@@ -96,6 +97,7 @@ class PlacedDevices:
         if key in self._programs:  # else no other one was ever added
             self._share, self._compiled = self._programs[key]
             self._selected = key
+            apply_settings(self._share.settings)
             self.exchange.expect(m for part in self._share.parts for m in part.receives)
 
     def remove(self, key: int) -> None:
@@ -198,6 +200,7 @@ class PlacedDevices:
                         given = given if tuple(given.shape) == item.spec.shape else None
                     known[name] = self._placed(part, initial(given, item.spec))
         self._share, layout = share, self.exchange.layout
+        apply_settings(share.settings)
         self._compiled = compile_share(share, state, layout)
         self.exchange.expect(m for part in share.parts for m in part.receives)
 

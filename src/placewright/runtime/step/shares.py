@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from placewright.runtime.messages.wire import Message, message_key
 from placewright.runtime.step.partition import Part, Step
@@ -23,15 +24,23 @@ class Share:
         For every step of the sequence the part (its position in `parts`) whose next step it is.
     actions
         Where one operator or transfer happens at a time in the whole system: this process's.
+    settings
+        Of `placewright.graph.program.Program`.
     """
 
     parts: tuple[Part, ...]
     turns: tuple[int, ...]
     actions: tuple[Action, ...] = ()
+    settings: Mapping[str, str | bool | int] = field(default_factory=dict)
 
 
 def shares(
-    parts: Sequence[Part], order: Sequence[int], processes: Sequence[int], *, serial: bool = False
+    parts: Sequence[Part],
+    order: Sequence[int],
+    processes: Sequence[int],
+    *,
+    serial: bool = False,
+    settings: Mapping[str, str | bool | int] = MappingProxyType({}),
 ) -> list[Share]:
     """One share per process, from one part per device.
 
@@ -44,12 +53,17 @@ def shares(
         The rank of every device's process.
     serial
         One operator or transfer at a time in the whole system (`placewright.runtime.step.serial`).
+    settings
+        Of the program.
     """
     groups: list[list[int]] = [[] for _ in range(max(processes) + 1)]
     for device, process in enumerate(processes):
         groups[process].append(device)
     parts = posted(parts, order)
-    found = [_share([parts[d] for d in group], order) for group in groups]
+    found = [
+        replace(_share([parts[d] for d in group], order), settings=dict(settings))
+        for group in groups
+    ]
     if not serial:
         return found
     actions = serial_actions(parts, order, processes)

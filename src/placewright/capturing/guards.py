@@ -1,0 +1,316 @@
+"""Guards: what a captured step assumes of Python, compared before every call in microseconds.
+
+A trace reads modes, attributes (the probability of a dropout, a configuration), hooks, global
+variables, plain tensors, and settings of the process. A program is right as long as they stay. So
+all of them are written down when a step has been captured, as `torch.compile` does, flat: one
+comparison of identities in C over all values, and of lengths, versions and addresses. Where that
+fails, what has changed is found out and named::
+
+    unchanged()  ->  changes()  ->  weights       taken over: workers start from the new values
+                                    modes,        captured again
+                                    attributes
+                                    gradients     frozen and trained parameters: captured again
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter, is_
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.named_state import Loss, modules_in
+from placewright.capturing.python_state import Container, Globals, PythonState
+from placewright.capturing.settings import tracing_settings
+
+_VERSION, _TRAINED = attrgetter("_version"), attrgetter("requires_grad")
+
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, type, property, staticmethod, classmethod)
+"""Values of classes and global variables that are not compared: who replaces code places anew."""
+
+_SAMPLED = 32
+"""Elements of a weight that are compared."""
+
+MOST_ARRAY_BYTES = 4096
+"""Arrays of NumPy have no version: small ones are compared byte by byte, large ones by identity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is no longer as it was when a step was captured.
+
+    Attributes
+    ----------
+    weights
+        Parameters and buffers with other values, by name.
+    gradients
+        Parameters that require a gradient now and did not, or the other way round.
+    modes
+        Whether a module is in another mode than the step was captured in.
+    settings
+        Whether a setting of the process is another one: default dtype, autocast, precision.
+    attributes
+        Everything else, as messages name it.
+    """
+
+    weights: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+    modes: bool = False
+    settings: bool = False
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def of_code(self) -> bool:
+        """Whether the step that was captured is another one now."""
+        return bool(self.gradients or self.modes or self.settings or self.attributes)
+
+    def __str__(self) -> str:
+        parts = [*self.attributes[:3]]
+        parts += ["the mode of a module"] * self.modes
+        parts += ["a setting of PyTorch (default dtype, autocast, precision)"] * self.settings
+        parts += [f"requires_grad of {name!r}" for name in self.gradients[:3]]
+        parts += [f"the values of {name!r}" for name in self.weights[:3]]
+        return ", ".join(parts)
+
+
+class Guards:
+    """The state of a model, its loss and its process when a step was captured.
+
+    Parameters
+    ----------
+    training
+        Whether that step trains, which says what the modes of the modules mean.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: Loss | None = None, *, training: bool) -> None:
+        self.model, self.loss_fn, self.training = model, loss_fn, training
+        self.renew()
+
+    def renew(self) -> None:
+        """Take the present state for the one that is compared with."""
+        self._containers = PythonState.of(self.model, *modules_in(self.loss_fn), self.loss_fn)
+        self._modes = effective_modes(self.model, training=self.training)
+        self._settings = tracing_settings()
+        self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}
+        self._flat = _Flat.of(self._containers, self._members.values())
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Modes and settings, by which a step that was captured before is found again."""
+        return self._modes, self._settings
+
+    def unchanged(self) -> bool:
+        """Whether all is as it was."""
+        return self._flat.same() and tracing_settings() == self._settings
+
+    def changes(self) -> Changes:
+        """What has changed."""
+        now = {**_named(self.model), **_named_of_loss(self.loss_fn)}
+        known = dict(self._flat.seen(self._members))
+        both = [name for name in now if name in known]
+        return Changes(
+            weights=tuple(n for n in both if known[n].has_other_values(now[n])),
+            gradients=tuple(n for n in both if now[n].requires_grad != known[n].trained),
+            modes=effective_modes(self.model, training=self.training) != self._modes,
+            settings=tracing_settings() != self._settings,
+            attributes=tuple(self._changed_attributes(now.keys() ^ known.keys())),
+        )
+
+    def _changed_attributes(self, others: Any) -> Iterator[str]:
+        yield from (f"parameter or buffer {name!r}" for name in sorted(others))
+        weights = {id(tensor) for tensor in self._members.values()}
+        for container in self._containers.containers:
+            if container.is_changed():
+                yield from _changed_keys(container, weights)
+        for tensor, version, _ in self._containers.tensors:
+            if tensor._version != version and id(tensor) not in weights:
+                yield f"a tensor of shape {tuple(tensor.shape)} that is no buffer"
+        for path, array, content in self._flat.arrays:
+            if array.tobytes() != content:
+                yield f"the array {path}"
+
+
+def effective_modes(model: nn.Module, *, training: bool) -> tuple[bool, ...]:
+    """The mode of every module in a step; none where the model itself is in the other mode.
+
+    Then all of its modules are switched: see `placewright.capturing.mode.set_mode`.
+    """
+    if model.training != training:
+        return ()
+    return tuple(module.training for module in model.modules())
+
+
+@dataclass(slots=True)
+class _Flat:
+    """All that is compared, in flat lists.
+
+    `values`: methods that give the values of dicts, lists and variables; `expected`: those values.
+    `empty`: containers that were empty, hooks mostly.
+    `samples`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
+    """
+
+    values: list[Callable[[], Any]] = field(default_factory=list)
+    expected: list[Any] = field(default_factory=list)
+    sized: list[Any] = field(default_factory=list)
+    length: int = 0
+    empty: list[Any] = field(default_factory=list)
+    sets: list[tuple[set[Any], set[Any]]] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    trained: list[bool] = field(default_factory=list)
+    members: list[Tensor] = field(default_factory=list)
+    samples: list[tuple[Any, bytes]] = field(default_factory=list)
+    arrays: list[tuple[str, Any, bytes]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, state: PythonState, members: Any) -> _Flat:
+        flat = cls()
+        for container in state.containers:
+            flat._add(container)
+        flat.members = list(members)
+        flat.trained = list(map(_TRAINED, flat.members))
+        flat.addresses = list(map(Tensor.data_ptr, flat.members))
+        plain = [tensor for tensor, _, _ in state.tensors]
+        flat.tensors = [t for t in (*flat.members, *plain) if not t.is_inference()]
+        flat.versions = list(map(_VERSION, flat.tensors))
+        views = [view for view in map(_sample, flat.members) if view is not None]
+        flat.samples = [(view, view.tobytes()) for view in views]
+        return flat
+
+    def _add(self, container: Container) -> None:
+        holder, content = container.holder, container.content
+        if isinstance(content, set):
+            self.sets.append((holder, content))
+            return
+        named = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, value in named:
+            if isinstance(value, np.ndarray) and value.nbytes <= MOST_ARRAY_BYTES:
+                self.arrays.append((f"{container.path}.{key}", value, value.tobytes()))
+        if isinstance(holder, dict | list | deque):
+            if not content:
+                self.empty.append(holder)
+                return
+            self.sized.append(holder)
+            self.length += len(holder)
+            read = dict.values if isinstance(holder, dict) else type(holder).__iter__
+            self.values.append(read.__get__(holder))
+            self.expected += content.values() if isinstance(content, dict) else content
+            return
+        kept = {k: v for k, v in content.items() if not isinstance(v, _CODE)}
+        if kept:
+            self.values.append(_reader(holder, tuple(kept)))
+            self.expected += kept.values()
+
+    def same(self) -> bool:
+        """Whether nothing has changed."""
+        return (
+            all(map(is_, chain.from_iterable([read() for read in self.values]), self.expected))
+            and sum(map(len, self.sized)) == self.length
+            and not any(self.empty)
+            and list(map(_VERSION, self.tensors)) == self.versions
+            and list(map(Tensor.data_ptr, self.members)) == self.addresses
+            and list(map(_TRAINED, self.members)) == self.trained
+            and all(view.tobytes() == content for view, content in self.samples)
+            and all(now == then for now, then in self.sets)
+            and all(array.tobytes() == content for _, array, content in self.arrays)
+        )
+
+    def seen(self, members: Mapping[str, Tensor]) -> Iterator[tuple[str, _Seen]]:
+        """What each member was, by name."""
+        versions = {id(t): v for t, v in zip(self.tensors, self.versions, strict=True)}
+        pairs = zip(self.addresses, self.trained, strict=True)
+        samples = {view.ctypes.data: (view, content) for view, content in self.samples}
+        for (name, tensor), (address, trained) in zip(members.items(), pairs, strict=True):
+            view, content = samples.get(address, (None, b""))
+            same = view is None or view.tobytes() == content
+            yield name, _Seen(tensor, versions.get(id(tensor), 0), address, trained, same)
+
+
+class _Seen(NamedTuple):
+    """A parameter or buffer when the step was captured; `same`: its sample is that of then."""
+
+    tensor: Tensor
+    version: int
+    address: int
+    trained: bool
+    same: bool
+
+    def has_other_values(self, now: Tensor) -> bool:
+        """Whether the member `now` has, or may have, other values."""
+        if now is not self.tensor or now.data_ptr() != self.address or not self.same:
+            return True
+        return not now.is_inference() and now._version != self.version
+
+
+def _sample(tensor: Tensor) -> Any:
+    """A view of up to `_SAMPLED` elements of a dense tensor's memory; ``None`` for others."""
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel()
+    if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return None
+    raw = tensor.detach().view(-1).view(torch.uint8).numpy()
+    width = tensor.element_size()
+    elements = raw.reshape(-1, width)
+    return elements[:: max(1, len(elements) // _SAMPLED)]
+
+
+def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
+    """Gives values of variables, a class, a cell or slots; a missing one is `None`."""
+    if isinstance(holder, Globals):
+        variables = holder.variables
+        return lambda: map(variables.get, names)
+    if isinstance(holder, CellType):
+        return lambda: (holder.cell_contents,)
+    if isinstance(holder, type):
+        own = holder.__dict__
+        return lambda: map(own.get, names)
+    return lambda: [getattr(holder, name, None) for name in names]
+
+
+def _named(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _named_of_loss(loss_fn: Loss | None) -> dict[str, Tensor]:
+    found = {}
+    for k, module in enumerate(modules_in(loss_fn)):
+        found |= {f"loss_fn.{k}.{name}": value for name, value in _named(module).items()}
+    return found
+
+
+def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
+    """Names in a container whose value is another one, and not merely an equal number."""
+    now, then = container.now(), container.content
+    if not isinstance(then, dict):
+        yield container.path
+        return
+    for key in dict.fromkeys((*then, *now)):
+        old, new = then.get(key, _MISSING), now.get(key, _MISSING)
+        if new is old or key == "training" or isinstance(old, _CODE):
+            continue
+        replaced = isinstance(new, Tensor) and id(old) in weights
+        if not replaced and not _equal(old, new):
+            yield f"{container.path}.{key}".rstrip(".")
+
+
+_MISSING = object()
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), tuple, frozenset, torch.dtype)
+
+
+def _equal(old: Any, new: Any) -> bool:
+    """Whether both are plain and equal."""
+    if type(old) is not type(new) or not isinstance(old, _PLAIN):
+        return False
+    try:
+        return bool(old == new)
+    except (RuntimeError, ValueError):  # tuples of tensors or arrays
+        return False

@@ -1,0 +1,356 @@
+"""PythonState: what a model's code can change in Python, kept before a trace, put back after it.
+
+A forward pass may leave things behind: a cache, a count, a mask by length, a weight computed anew,
+on a module, in an object that it holds, in a global variable, on a class or in an ``lru_cache``.
+During a trace those are fakes, which would break the user's model afterwards. So every container
+that the code of the model and the loss can reach is copied (one level; what it holds is a container
+of its own) and filled again.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+MOST_CONTAINERS = 50_000
+"""Far more than a model with its configuration has; the rest is not looked at."""
+
+LARGE_BYTES = 1 << 26
+"""Plain tensors up to this size are copied, so that changes in place can be undone."""
+
+_LIBRARIES = {"torch", "numpy", "numba", "builtins", *sys.stdlib_module_names}
+"""Packages whose own functions, classes and objects are not looked into."""
+
+_PLAIN_HOLDERS = {"types", "argparse", "collections", "weakref", "_thread"}
+"""Those of them whose objects hold what a user puts into them."""
+
+_CACHE: type = type(functools.lru_cache(lambda: None))
+
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
+
+Number: TypeAlias = int | float
+
+
+@dataclass(slots=True, eq=False)
+class Container:
+    """A place that holds values by key, and a copy of what it held.
+
+    `path`: names it in messages.
+    `holder`: a dict, list, set, deque, class, cell or slotted object.
+    """
+
+    path: str
+    holder: Any
+    content: Any
+
+    def now(self) -> Any:
+        """What it holds now."""
+        return _content(self.holder)
+
+    def is_changed(self) -> bool:
+        """Whether it holds other objects than then."""
+        return not _identical(self.now(), self.content)
+
+    def restore(self) -> None:
+        """Fill it as it was."""
+        if self.is_changed():
+            _fill(self.holder, self.content)
+
+    def named(self) -> Iterator[tuple[Any, Any]]:
+        """Keys and values; none for containers without keys."""
+        yield from self.content.items() if isinstance(self.content, dict) else ()
+
+    def changed_numbers(self) -> Iterator[tuple[Any, Number, Number]]:
+        """Key, number then and number now of every number that has changed."""
+        if not isinstance(self.content, dict) or not self.is_changed():
+            return
+        now = self.now()
+        for key, old in self.named():
+            new = now.get(key)
+            if _is_number(old) and _is_number(new) and old != new and key != "training":
+                yield key, old, new
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set one value."""
+        _fill(self.holder, {**self.now(), key: value})
+
+
+@dataclass(slots=True, eq=False)
+class PythonState:
+    """All containers that the code of some modules and functions can reach.
+
+    `tensors`: plain tensors (no parameters, no buffers) with their versions and copies.
+    `caches`: functions with an ``lru_cache``, and how often they had been computed.
+    """
+
+    containers: list[Container] = field(default_factory=list)
+    tensors: list[tuple[Tensor, int, Tensor | None]] = field(default_factory=list)
+    caches: list[tuple[Any, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, *roots: Any) -> PythonState:
+        """Of what `roots` reach: modules, losses, functions."""
+        state = cls()
+        walk = _Walk(state)
+        for root in roots:
+            walk.add(root, _name_of_root(root))
+        walk.run()
+        return state
+
+    def restore(self) -> None:
+        """Put everything back; functions that were cached meanwhile forget what they have."""
+        for container in self.containers:
+            container.restore()
+        self._restore_tensors()
+        for function, misses in self.caches:
+            if function.cache_info().misses != misses:
+                function.cache_clear()
+
+    def restore_numbers(self) -> None:
+        """Put back numbers (counts) and plain tensors only; caches keep what is new in them."""
+        for container, key, old, _ in self.changed_numbers():
+            container.put(key, old)
+        self._restore_tensors()
+
+    def _restore_tensors(self) -> None:
+        for tensor, version, content in self.tensors:
+            if tensor._version != version and content is not None:
+                with torch.no_grad():
+                    tensor.copy_(content)
+
+    def changed_numbers(self) -> list[tuple[Container, Any, Number, Number]]:
+        """Numbers that are others now: container, key, then, now."""
+        found = []
+        for container in self.containers:
+            found += [(container, *change) for change in container.changed_numbers()]
+        return found
+
+
+class _Walk:
+    """Looks into one object after another, each once."""
+
+    def __init__(self, state: PythonState) -> None:
+        self.state, self.seen, self.kept = state, set[int](), list[Any]()
+        self.pending: list[tuple[Any, str]] = []
+
+    def add(self, value: Any, path: str) -> None:
+        """Look into it later, if there is anything inside."""
+        if not isinstance(value, _LEAVES) and id(value) not in self.seen:
+            self.seen.add(id(value))
+            self.kept.append(value)  # alive, so that no other object gets its id
+            self.pending.append((value, path))
+
+    def run(self) -> None:
+        """Look into everything."""
+        while self.pending and len(self.state.containers) < MOST_CONTAINERS:
+            value, path = self.pending.pop()
+            self._look(value, path)
+
+    def _look(self, value: Any, path: str) -> None:
+        if isinstance(value, _FUNCTIONS):
+            self._function(value, path)
+        elif isinstance(value, _CACHE):
+            self.state.caches.append((value, value.cache_info().misses))
+            self.add(value.__wrapped__, path)
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, nn.Module):
+            self._module(value, path)
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        else:
+            self._object(value, path)
+
+    def _module(self, module: nn.Module, path: str) -> None:
+        self._hold(path, vars(module))
+        self.add(type(module), type(module).__name__)
+        for name, inner in module._modules.items():
+            self.add(inner, f"{path}.{name}" if path != _MODEL else f"module {name!r}")
+
+    def _object(self, value: Any, path: str) -> None:
+        """Containers of Python and objects of the user's classes."""
+        if isinstance(value, tuple | frozenset):
+            for k, part in enumerate(value):
+                self.add(part, f"{path}[{k}]")
+        elif isinstance(value, functools.partial):
+            self.add((value.func, value.args, value.keywords), path)
+        elif isinstance(value, staticmethod | classmethod):
+            self.add(value.__func__, path)
+        elif isinstance(value, property):
+            self.add((value.fget, value.fset), path)
+        elif isinstance(value, dict | list | set | deque):
+            self._hold(path, value)
+            if hasattr(value, "__dict__"):
+                self._hold(path, vars(value))
+        elif not _of_library(type(value)) or type(value).__module__ in _PLAIN_HOLDERS:
+            if hasattr(value, "__dict__"):
+                self._hold(path, vars(value))
+            if _slots(type(value)):
+                self._hold(path, value)
+            self.add(type(value), type(value).__name__)
+
+    def _class(self, kind: type, path: str) -> None:
+        for base in kind.__mro__:
+            if not _of_library(base):
+                self._hold(path, base)
+
+    def _function(self, function: Any, path: str) -> None:
+        if isinstance(function, MethodType | BuiltinFunctionType):
+            self.add(function.__self__, path)
+            if not isinstance(function, MethodType):
+                return
+            function = function.__func__
+        if not isinstance(function, FunctionType) or _of_library(function):
+            return
+        self._hold(path, vars(function))
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._hold(f"variable {name!r} of {path}", cell)
+        self.add((function.__defaults__, function.__kwdefaults__), path)
+        names = set(_names(function.__code__))
+        self._variables(function.__globals__, names)
+        for value in [function.__globals__.get(name) for name in names]:
+            if isinstance(value, ModuleType) and not _of_library(value):
+                self._variables(vars(value), names)
+
+    def _variables(self, variables: dict[str, Any], names: set[str]) -> None:
+        """Global variables of a module that code names."""
+        used = {name for name in names if name in variables}
+        used -= {n for n in used if isinstance(variables[n], ModuleType)}
+        if used:
+            self._hold(f"global variable of {variables.get('__name__', '?')}", Globals(variables, used))
+
+    def _hold(self, path: str, holder: Any) -> None:
+        content = _content(holder)
+        self.state.containers.append(Container(path, holder, content))
+        parts = content.items() if isinstance(content, dict) else enumerate(content)
+        for key, part in parts:
+            if not isinstance(part, _LEAVES):
+                self.add(part, f"{path}.{key}" if isinstance(key, str) else f"{path}[{key!r}]")
+
+    def _tensor(self, tensor: Tensor) -> None:
+        if isinstance(tensor, nn.Parameter) or tensor.is_inference() or tensor.is_meta:
+            return
+        small = tensor.layout is torch.strided and tensor.nbytes <= LARGE_BYTES
+        copy = tensor.detach().clone() if small else None
+        self.state.tensors.append((tensor, tensor._version, copy))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Globals:
+    """Some variables of a Python module."""
+
+    variables: dict[str, Any]
+    names: set[str]
+
+
+_MODEL = "the model"
+
+_LEAVES = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), CodeType, ModuleType) + (
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.Generator,
+)
+
+
+def _name_of_root(root: Any) -> str:
+    return _MODEL if isinstance(root, nn.Module) else getattr(root, "__name__", "the loss")
+
+
+def _of_library(what: Any) -> bool:
+    module = what.__name__ if isinstance(what, ModuleType) else getattr(what, "__module__", "")
+    return str(module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes that code uses, inner functions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """Attributes that objects of a class keep in ``__slots__``."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        named = vars(base).get("__slots__", ())
+        found += [named] if isinstance(named, str) else list(named)
+    return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
+
+
+def _content(holder: Any) -> Any:
+    """A copy of what a holder holds: a dict by key, a list or a set."""
+    if isinstance(holder, Globals):
+        return {n: holder.variables[n] for n in holder.names if n in holder.variables}
+    if isinstance(holder, CellType):
+        try:
+            return {"": holder.cell_contents}
+        except ValueError:  # not filled yet
+            return {}
+    if isinstance(holder, dict):
+        return dict(holder)
+    if isinstance(holder, type):
+        return {k: v for k, v in vars(holder).items() if not k.startswith("__")}
+    if isinstance(holder, list | deque):
+        return list(holder)
+    if isinstance(holder, set):
+        return set(holder)
+    return {name: getattr(holder, name) for name in _slots(type(holder)) if hasattr(holder, name)}
+
+
+def _identical(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return all(key in other and value is other[key] for key, value in one.items())
+    if isinstance(one, list):
+        return all(a is b for a, b in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def _fill(holder: Any, content: Any) -> None:
+    """Make a holder hold exactly this."""
+    if isinstance(holder, Globals):
+        for name in holder.names:
+            if name in content:
+                holder.variables[name] = content[name]
+            else:
+                holder.variables.pop(name, None)
+    elif isinstance(holder, CellType):
+        if content:
+            holder.cell_contents = content[""]
+        else:
+            del holder.cell_contents
+    elif isinstance(holder, dict | set):
+        holder.clear()
+        holder.update(content)
+    elif isinstance(holder, list):
+        holder[:] = content
+    elif isinstance(holder, deque):
+        holder.clear()
+        holder.extend(content)
+    else:
+        _set_attributes(holder, content, setattr)
+
+
+def _set_attributes(holder: Any, content: dict[str, Any], put: Callable[..., None]) -> None:
+    now = _content(holder)
+    for name in now.keys() - content.keys():
+        delattr(holder, name)
+    for name, value in content.items():
+        if name not in now or now[name] is not value:
+            put(holder, name, value)
