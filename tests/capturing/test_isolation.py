@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from placewright.errors import UnsupportedError
 _MASKS: dict[int, Tensor] = {}
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _unbounded(length: int) -> Tensor:
     return torch.ones(length, length).tril()
 
@@ -38,7 +38,7 @@ class _Store:
 class _Keeping(nn.Module):
     """Keeps a mask wherever `keep` says; the mask is made anew if it is no real tensor's."""
 
-    of_class: dict[int, Tensor] = {}
+    of_class: ClassVar[dict[int, Tensor]] = {}
 
     def __init__(self, keep: Callable[[Any, int], Tensor]) -> None:
         super().__init__()

@@ -14,9 +14,9 @@ from placewright.capturing.dataflow import Dataflow
 from placewright.capturing.kernel_memory import WORKSPACE, scratch_bytes, workspace_bytes
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
 from placewright.capturing.program_calls import RECURRENT
+from placewright.capturing.settings import current_settings
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
-from placewright.capturing.settings import current_settings
 from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
 from placewright.graph.program import ORDER_ONLY, SCRATCH, Const, Program, ProgramInput, Ref

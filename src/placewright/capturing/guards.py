@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.python_state import Container, Globals, PythonState
 from placewright.capturing.settings import tracing_settings
+from placewright.errors import InputError
 
 _VERSION, _TRAINED = attrgetter("_version"), attrgetter("requires_grad")
 
@@ -91,15 +92,32 @@ class Guards:
 
     def __init__(self, model: nn.Module, loss_fn: Loss | None = None, *, training: bool) -> None:
         self.model, self.loss_fn, self.training = model, loss_fn, training
-        self.renew()
+        self.since: tuple[str, ...] = ()
+        self._renew()
+        self._first = self.key
 
-    def renew(self) -> None:
-        """Take the present state for the one that is compared with."""
+    def follow(self) -> Changes:
+        """What has changed; the present state is what is compared with from now on."""
+        if self.unchanged():
+            return Changes()
+        changes = self.changes()
+        self.since += (*changes.attributes, *(f"requires_grad of {n!r}" for n in changes.gradients))
+        self._renew()
+        return changes
+
+    def _renew(self) -> None:
         self._containers = PythonState.of(self.model, *modules_in(self.loss_fn), self.loss_fn)
         self._modes = effective_modes(self.model, training=self.training)
         self._settings = tracing_settings()
         self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}
-        self._flat = _Flat.of(self._containers, self._members.values())
+        self._flat = _Flat.of(self._containers, self._members.values(), trains=self.training)
+
+    def demand_as_captured(self, where: str, hint: str) -> None:
+        """Raise `InputError` where a step that was captured at the beginning is another one now."""
+        self.follow()
+        if self.since or self.key != self._first:
+            by = ", ".join(dict.fromkeys(self.since)) or "a mode, or a setting of PyTorch"
+            raise changed_model(by, where, hint)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -117,7 +135,9 @@ class Guards:
         both = [name for name in now if name in known]
         return Changes(
             weights=tuple(n for n in both if known[n].has_other_values(now[n])),
-            gradients=tuple(n for n in both if now[n].requires_grad != known[n].trained),
+            gradients=tuple(n for n in both if now[n].requires_grad != known[n].trained)
+            if self.training
+            else (),
             modes=effective_modes(self.model, training=self.training) != self._modes,
             settings=tracing_settings() != self._settings,
             attributes=tuple(self._changed_attributes(now.keys() ^ known.keys())),
@@ -135,6 +155,12 @@ class Guards:
         for path, array, content in self._flat.arrays:
             if array.tobytes() != content:
                 yield f"the array {path}"
+
+
+def changed_model(by: str, where: str, hint: str) -> InputError:
+    """The error where a model is another one than what was captured of it."""
+    what = "the model, or a setting that it is computed with, has changed since it was placed"
+    return InputError(what, where=where, by=by, hint=hint)
 
 
 def effective_modes(model: nn.Module, *, training: bool) -> tuple[bool, ...]:
@@ -169,10 +195,11 @@ class _Flat:
     members: list[Tensor] = field(default_factory=list)
     samples: list[tuple[Any, bytes]] = field(default_factory=list)
     arrays: list[tuple[str, Any, bytes]] = field(default_factory=list)
+    trains: bool = True
 
     @classmethod
-    def of(cls, state: PythonState, members: Any) -> _Flat:
-        flat = cls()
+    def of(cls, state: PythonState, members: Any, *, trains: bool) -> _Flat:
+        flat = cls(trains=trains)
         for container in state.containers:
             flat._add(container)
         flat.members = list(members)
@@ -217,7 +244,7 @@ class _Flat:
             and not any(self.empty)
             and list(map(_VERSION, self.tensors)) == self.versions
             and list(map(Tensor.data_ptr, self.members)) == self.addresses
-            and list(map(_TRAINED, self.members)) == self.trained
+            and (not self.trains or list(map(_TRAINED, self.members)) == self.trained)
             and all(view.tobytes() == content for view, content in self.samples)
             and all(now == then for now, then in self.sets)
             and all(array.tobytes() == content for _, array, content in self.arrays)
@@ -292,9 +319,10 @@ def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
     if not isinstance(then, dict):
         yield container.path
         return
+    code = isinstance(container.holder, Globals | type)
     for key in dict.fromkeys((*then, *now)):
         old, new = then.get(key, _MISSING), now.get(key, _MISSING)
-        if new is old or key == "training" or isinstance(old, _CODE):
+        if new is old or key == "training" or (code and isinstance(old, _CODE)):
             continue
         replaced = isinstance(new, Tensor) and id(old) in weights
         if not replaced and not _equal(old, new):

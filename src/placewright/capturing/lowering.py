@@ -231,5 +231,14 @@ def _encoded(value: Tensor, key: str) -> str:
             where=f"constant {key!r}",
             hint="register it with register_buffer, or build the model off the meta device",
         )
-    raw = real.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    raw = (
+        real.detach()
+        .resolve_conj()
+        .resolve_neg()
+        .contiguous()
+        .reshape(-1)
+        .view(torch.uint8)
+        .numpy()
+        .tobytes()
+    )
     return base64.b64encode(raw).decode("ascii")

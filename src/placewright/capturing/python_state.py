@@ -211,7 +211,9 @@ class _Walk:
         if not isinstance(function, FunctionType) or _of_library(function):
             return
         self._hold(path, vars(function))
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
             self._hold(f"variable {name!r} of {path}", cell)
         self.add((function.__defaults__, function.__kwdefaults__), path)
         names = set(_names(function.__code__))
@@ -225,7 +227,9 @@ class _Walk:
         used = {name for name in names if name in variables}
         used -= {n for n in used if isinstance(variables[n], ModuleType)}
         if used:
-            self._hold(f"global variable of {variables.get('__name__', '?')}", Globals(variables, used))
+            self._hold(
+                f"global variable of {variables.get('__name__', '?')}", Globals(variables, used)
+            )
 
     def _hold(self, path: str, holder: Any) -> None:
         content = _content(holder)
@@ -253,7 +257,18 @@ class Globals:
 
 _MODEL = "the model"
 
-_LEAVES = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), CodeType, ModuleType) + (
+_LEAVES = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type(Ellipsis),
+    CodeType,
+    ModuleType,
+) + (
     torch.dtype,
     torch.device,
     torch.Size,

@@ -151,5 +151,3 @@ def _differing(mine: tuple[Any, ...], its: tuple[Any, ...]) -> str:
 
 def _differ(one: Any, other: Any) -> bool:
     return any(np.any(a != b) for a, b in zip(one, other, strict=True))
-
-

@@ -173,13 +173,6 @@ def _missing(entry: ProgramInput, weights: Mapping[str, StoredTensor]) -> InputE
     )
 
 
-def versions(source: ModelSource) -> tuple[tuple[int, int], ...]:
-    """Where each parameter and buffer is in memory, and a number that every change increases."""
-    parameters, buffers = named_state(source.model, source.loss_fn)
-    values = [member.value for member in (*parameters, *buffers)]
-    return tuple((v.data_ptr(), 0 if v.is_inference() else v._version) for v in values)
-
-
 def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
     """Parameters, buffers, inputs and targets of a model by role and key."""
     parameters, buffers = named_state(source.model, source.loss_fn)

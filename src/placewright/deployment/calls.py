@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from placewright.capturing.containers import constants_of, leaves_of, refilled
+from placewright.capturing.guards import Guards, changed_model
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
@@ -20,6 +21,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
+from placewright.graph.program_files import program_json
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import execution_order
@@ -96,7 +98,10 @@ class CallForm:
     def batch(self, arguments: Any) -> Batch:
         """The arguments' tensors by program input."""
         given = {key: leaf for key, leaf in leaves_of(arguments) if isinstance(leaf, Tensor)}
-        return {name: given[key].detach().cpu() for key, (name, _) in self.inputs.items()}
+        return {
+            name: given[key].detach().cpu().resolve_conj().resolve_neg()
+            for key, (name, _) in self.inputs.items()
+        }
 
     def returned(self, outputs: Mapping[str, Tensor]) -> Any:
         """What the model returns, with these outputs."""
@@ -117,6 +122,8 @@ class Calls:
         The model with its example inputs.
     graph, plan, order
         What is loaded on the workers, and where: of the forward pass or of a training step.
+    guards
+        What captures of the forward pass assume of the model and the process.
     """
 
     source: ModelSource
@@ -124,13 +131,14 @@ class Calls:
     cluster: Cluster
     plan: OperatorPlan
     order: Sequence[int]
+    guards: Guards
     _forms: OrderedDict[Signature, CallForm] = field(default_factory=OrderedDict)
 
     def add(self, structure: Any) -> None:
         """Take the loaded program for calls like the example; `structure`: what it returns."""
         arguments = as_arguments(self.source.inputs, self.graph.name)
         made = CallForm.of(self.graph, structure, self.plan.placement.tolist(), self.order)
-        self._forms[_signature(arguments)] = made
+        self._forms[self._key(arguments)] = made
 
     def arguments(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """The arguments of a call in the form of the example's: positional or by keyword.
@@ -150,13 +158,29 @@ class Calls:
 
         Raises `InfeasibleError`: the model does not fit with arguments of this size.
         """
-        key = _signature(arguments)
+        key = self._key(arguments)
         if key not in self._forms:
-            self._forms[key] = self._captured(arguments)
+            self._forms[key] = self._known(key, self._captured(arguments))
             while len(self._forms) > MOST_PROGRAMS:
                 self._forms.popitem(last=False)
         self._forms.move_to_end(key)
         return self._forms[key]
+
+    def demand_unchanged(self, where: str) -> None:
+        """Raise `InputError` where the model or a setting has changed since it was followed."""
+        if not self.guards.unchanged() and (by := str(self.guards.changes())):
+            raise changed_model(by, where, "change it before or after, not meanwhile")
+
+    def _key(self, arguments: Any) -> Signature:
+        """By which a form is found again: a mode or a setting may be as it was before."""
+        return (len(self.guards.since), self.guards.key, *_signature(arguments))
+
+    def _known(self, key: Signature, made: CallForm) -> CallForm:
+        """The form that does the same: what has changed may be no matter for the program."""
+        for other, form in reversed(self._forms.items()):
+            if other[2:] == key[2:] and _same_program(form, made):
+                return form
+        return made
 
     def select(self, session: Session, form: CallForm) -> None:
         """Have the session do the steps of a form; it has this model loaded."""
@@ -165,6 +189,7 @@ class Calls:
     def _captured(self, arguments: Any) -> CallForm:
         captured = capture_call(replace(self.source, inputs=arguments, recipe=None))
         graph = captured.graph
+        _check_members(self.graph, graph)
         placement = carried_placement(self.graph, self.plan.placement.tolist(), graph)
         plan = OperatorPlan(np.array(placement, dtype=np.int64))
         problem = profile(graph, self.cluster, method="analytic")
@@ -226,6 +251,26 @@ class Calls:
                 "example",
             )
 
+
+def _check_members(loaded: Graph, graph: Graph) -> None:
+    """Raise `InputError` where a capture has parameters or buffers that workers do not hold."""
+    held = {item.name: item.spec for item in _program(loaded).inputs if item.role in _MEMBERS}
+    for item in _program(graph).inputs:
+        if item.role in _MEMBERS and held.get(item.name) != item.spec:
+            raise InputError(
+                f"the model has another {item.role} {item.key!r} than when it was placed",
+                where=f"placed {loaded.name}",
+                by=f"{item.spec.shape} {item.spec.dtype}",
+                hint="place the changed model",
+            )
+
+
+def _same_program(one: CallForm, other: CallForm) -> bool:
+    programs = [program_json(_program(form.program.graph)) for form in (one, other)]
+    return programs[0] == programs[1]
+
+
+_MEMBERS = ("parameter", "buffer")
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -13,6 +13,7 @@ from placewright.deployment.workload import MemoryComparison
 from placewright.errors import InputError, RunError
 
 if TYPE_CHECKING:
+    from placewright.capturing.guards import Guards
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
@@ -48,13 +49,17 @@ class LoadedModel:
     def calls(self) -> Calls:
         """Programs for calls of the model, by the form of the arguments."""
         if self._calls is None:
+            from placewright.capturing.guards import Guards
             from placewright.deployment.calls import Calls
             from placewright.operators.measuring import execution_order
 
             load, result = self.workload, self._result
             order = execution_order(result.problem, result.judgement)
-            self._calls = Calls(load.source, load.graph, load.cluster, result.plan, order)
-            if load.structure is not None and not load.graph.program.training:
+            trains = load.graph.program.training
+            guards = None if trains else load.guards
+            guards = guards or Guards(load.source.model, training=False)
+            self._calls = Calls(load.source, load.graph, load.cluster, result.plan, order, guards)
+            if load.structure is not None and not trains:
                 self._calls.add(load.structure)
         return self._calls
 
@@ -62,8 +67,9 @@ class LoadedModel:
         """What the model returns for these arguments; threads of the caller take turns."""
         with self._one_call:
             calls = self.calls
+            self.follow_weights()
             form = calls.form(arguments := calls.arguments(args, keywords))
-            with self.session() as session:
+            with self._loaded_session() as session:
                 calls.select(session, form)
                 made = session.call(form.batch(arguments))[1]
                 for name in form.changed:
@@ -72,10 +78,15 @@ class LoadedModel:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """The workers with the plan loaded."""
+        """The workers with the plan loaded, and with the weights that the model has now."""
+        self.follow_weights()
+        with self._loaded_session() as session:
+            yield session
+
+    @contextmanager
+    def _loaded_session(self) -> Iterator[Session]:
         from placewright.operators.measuring import load_plan
 
-        self.follow_weights()
         self._refuse_lost()
         result = self._result
         with self._workers.session(self.workload.graph, self.workload.values) as session:
@@ -99,7 +110,8 @@ class LoadedModel:
         """
         self._workers.refuse_while_streaming()  # whose samples have the weights from before
         self._refuse_while_training()
-        changed = self.workload.refreshed(files=self._workers.up is None)
+        model = any([bool(guards.follow().weights) for guards in self._guards()])
+        changed = self.workload.refreshed(files=self._workers.up is None, model=model)
         if changed is not self.workload:
             self.workload, self._advanced = changed, {}
             self._workers.dismiss()
@@ -134,6 +146,19 @@ class LoadedModel:
             hint="set the buffers of the model (buffer.zero_(), model.load_state_dict(...)), from "
             "which the next call goes on; or place the model again",
         )
+
+    def demand_as_placed(self) -> None:
+        """Raise `InputError` where the model has become another one than what is loaded."""
+        guards = self.workload.guards
+        if guards is not None:
+            where = f"placed {self.workload.graph.name}"
+            guards.demand_as_captured(where, "place the model as it is now")
+
+    def _guards(self) -> list[Guards]:
+        """Of forward passes, and of the training step if that is what is loaded."""
+        placed = self.workload.guards
+        others = [] if placed is None or placed is self.calls.guards else [placed]
+        return [self.calls.guards, *others]
 
     def keep_trained(self, run: AdaptiveRun) -> None:
         """Let workers write what they learned into files, from which later ones start."""

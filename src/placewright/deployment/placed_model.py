@@ -278,6 +278,8 @@ class PlacedModel:
         from placewright.deployment.measuring import measured_steps
         from placewright.operators.run import best_single
 
+        self._model.follow_weights()
+        self._model.demand_as_placed()
         monitor = self._monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
@@ -345,6 +347,8 @@ class PlacedModel:
         from placewright.deployment.measuring import measured_stream
         from placewright.operators.run import best_single
 
+        self._model.follow_weights()
+        self._model.demand_as_placed()
         found = measured_stream(
             self.workload,
             self.workers,

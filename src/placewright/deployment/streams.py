@@ -181,6 +181,7 @@ class PlacedStream:
         for batch in source:
             given = as_arguments(batch, self.workload.graph.name)
             by_name = isinstance(given, dict)
+            self.calls.demand_unchanged(f"stream of {self.workload.graph.name}")
             arguments = self.calls.arguments(() if by_name else given, given if by_name else {})
             form = self.calls.form(arguments)
             self.waiting.append(_Waiting(form, form.batch(arguments)))

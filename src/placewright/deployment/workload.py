@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from placewright.capturing.guards import Guards
     from placewright.capturing.recipe import TrainingRecipe
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
@@ -49,8 +50,8 @@ class Workload:
         The graph on the whole cluster, as profiled.
     structure
         What the model returns (`placewright.capturing.model.CapturedCall`), ``None`` if unknown.
-    versions
-        Of the model's weights when `state` was made of them.
+    guards
+        What the captured step assumes of the model and the process.
     weights
         What the files hold from which `state` was made, by name in the model.
     files
@@ -63,7 +64,7 @@ class Workload:
     state: State | None
     problem: OperatorProblem
     structure: Any = None
-    versions: tuple[tuple[int, int], ...] = ()
+    guards: Guards | None = None
     weights: Mapping[str, StoredTensor] = field(default_factory=dict)
     files: str | Path | None = None
 
@@ -82,12 +83,13 @@ class Workload:
             )
         return self.state
 
-    def refreshed(self, *, files: bool = False) -> Workload:
-        """The workload with the model's weights as they are now; itself where none has changed.
+    def refreshed(self, *, files: bool = False, model: bool = False) -> Workload:
+        """The workload with the weights as they are now.
 
-        `files`: look at those in files too.
+        `files`: look whether those in files are others.
+        `model`: those of the model in this process are.
         """
-        from placewright.capturing.state import initial_state, versions
+        from placewright.capturing.state import initial_state
 
         if files and self.files is not None and self._are_others():
             from placewright.io.tensor_files import stored_tensors
@@ -95,10 +97,9 @@ class Workload:
             stored = stored_tensors(self.files)
             state = state_of(self.source, self.graph, stored)
             return replace(self, state=state, weights=stored)
-        if not self.versions or versions(self.source) == self.versions:
+        if not model or self.state is None or self.weights:
             return self
-        state = initial_state(self.source, self.graph.program, copy=False)
-        return replace(self, state=state, versions=versions(self.source))
+        return replace(self, state=initial_state(self.source, self.graph.program, copy=False))
 
     def _are_others(self) -> bool:
         """Whether a file was replaced since its header was read."""
@@ -181,10 +182,10 @@ def profiled(
     monitor: Monitor,
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
+    from placewright.capturing.guards import Guards
     from placewright.capturing.inputs import as_arguments
     from placewright.capturing.mode import fill_caches
     from placewright.capturing.model import capture_call
-    from placewright.capturing.state import versions
     from placewright.io.tensor_files import stored_tensors
     from placewright.profiling.build import profile
 
@@ -193,14 +194,14 @@ def profiled(
             loss_fn, inputs = source.loss_fn, as_arguments(source.inputs, source.name)
             fill_caches(source.model, loss_fn, inputs, source.targets, training=training)
         captured = capture_call(source, training=training)
+        guards = Guards(source.model, source.loss_fn if training else None, training=training)
         graph = captured.graph
     with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
         stored = {} if weights is None else stored_tensors(weights)
         state = state_of(source, graph, stored)
         measured = state if weights is None or method == "in-place" else None
         problem = profile(graph, cluster, state=measured, method=method, table=table)
-    known = () if weights is not None or state is None else versions(source)
-    made = (source, graph, cluster, state, problem, captured.structure, known, stored)
+    made = (source, graph, cluster, state, problem, captured.structure, guards, stored)
     return Workload(*made, files=weights)
 
 

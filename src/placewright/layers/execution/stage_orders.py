@@ -41,9 +41,7 @@ class TracedModel:
     def traced(self, samples: int) -> TracedStep:
         """The step on so many samples, traced when first asked for."""
         if samples not in self._steps:
-            self._steps[samples] = trace_step(
-                self.source, samples, repeatable=not self._steps
-            )
+            self._steps[samples] = trace_step(self.source, samples, repeatable=not self._steps)
         return self._steps[samples]
 
     def programs(self, samples: int) -> tuple[LayerProgram, ...]:
