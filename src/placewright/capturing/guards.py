@@ -307,7 +307,7 @@ def _named(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _named_of_loss(loss_fn: Loss | None) -> dict[str, Tensor]:
-    found = {}
+    found: dict[str, Tensor] = {}
     for k, module in enumerate(modules_in(loss_fn)):
         found |= {f"loss_fn.{k}.{name}": value for name, value in _named(module).items()}
     return found

@@ -8,7 +8,6 @@ is alive behind a trace is found through the garbage collector, forgotten if it 
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import threading
@@ -20,13 +19,12 @@ from weakref import WeakSet
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from placewright.capturing.python_state import CACHE
 from placewright.errors import UnsupportedError
 from placewright.interpreter import inductor_cache
 from placewright.numerics.collector import collector_paused
 
 _ONE_AT_A_TIME = threading.RLock()
-
-_CACHE: type = type(functools.lru_cache(lambda: None))
 
 _YOUNG = (0, 1)
 """Generations in which survivors of a collection of the youngest one are."""
@@ -69,7 +67,7 @@ def _fakes(modes: WeakSet[FakeTensorMode], among: list[Any]) -> list[FakeTensor]
 
 def _forget_cached(modes: WeakSet[FakeTensorMode]) -> None:
     """Clear every ``lru_cache`` with a fake of the trace in a result."""
-    for function in [each for each in gc.get_objects() if type(each) is _CACHE]:
+    for function in [each for each in gc.get_objects() if type(each) is CACHE]:
         held = gc.get_referents(function)
         for _ in range(3):  # results are in links, in a dict, or in containers there
             held += [part for one in held for part in gc.get_referents(one) if _searched(one)]

@@ -32,7 +32,8 @@ _LIBRARIES = {"torch", "numpy", "numba", "builtins", *sys.stdlib_module_names}
 _PLAIN_HOLDERS = {"types", "argparse", "collections", "weakref", "_thread"}
 """Those of them whose objects hold what a user puts into them."""
 
-_CACHE: type = type(functools.lru_cache(lambda: None))
+CACHE: Any = type(functools.lru_cache(lambda: None))
+"""Class of functions with an ``lru_cache``."""
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 
@@ -157,7 +158,7 @@ class _Walk:
     def _look(self, value: Any, path: str) -> None:
         if isinstance(value, _FUNCTIONS):
             self._function(value, path)
-        elif isinstance(value, _CACHE):
+        elif isinstance(value, CACHE):
             self.state.caches.append((value, value.cache_info().misses))
             self.add(value.__wrapped__, path)
         elif isinstance(value, type):
@@ -258,21 +259,8 @@ class Globals:
 _MODEL = "the model"
 
 _LEAVES = (
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    bool,
-    type(None),
-    type(Ellipsis),
-    CodeType,
-    ModuleType,
-) + (
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.Generator,
+    *(str, bytes, int, float, complex, bool, type(None), type(Ellipsis), CodeType, ModuleType),
+    *(torch.dtype, torch.device, torch.Size, torch.Generator),
 )
 
 
@@ -297,7 +285,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@functools.cache
 def _slots(kind: type) -> tuple[str, ...]:
     """Attributes that objects of a class keep in ``__slots__``."""
     found: list[str] = []

@@ -110,7 +110,8 @@ class LoadedModel:
         """
         self._workers.refuse_while_streaming()  # whose samples have the weights from before
         self._refuse_while_training()
-        model = any([bool(guards.follow().weights) for guards in self._guards()])
+        changes = [guards.follow() for guards in self._guards()]
+        model = any(bool(change.weights) for change in changes)
         changed = self.workload.refreshed(files=self._workers.up is None, model=model)
         if changed is not self.workload:
             self.workload, self._advanced = changed, {}
