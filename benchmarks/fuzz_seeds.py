@@ -194,7 +194,7 @@ STRATEGY = {
         ],
     },
 }
-SERVING = {
+SERVING: dict[str, Any] = {
     "format": "serving/1",
     "families": {"f": {"small": {"accuracy": 0.7}, "large": {"accuracy": 0.9}}},
     "variant_sets": {"all": ["small", "large"]},

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.fuzz_seeds import SERVING
 
 from placewright.errors import InputError
 from placewright.io.stored import read_data, write_data
@@ -65,3 +66,13 @@ def test_tables_that_fill_the_memory_are_refused(tmp_path: Path) -> None:
     data["scenarios"]["medium_3"] |= {"servers": {"cpu": 10_000}, "max_batch": 4096}
     with pytest.raises(InputError, match="too many latencies"):
         serving_problem(write_data(data, tmp_path / "p.json"), "medium_3")
+
+
+def test_a_policy_of_a_variant_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """By the name of the variant."""
+    scenario = SERVING["scenarios"]["s"] | {
+        "policies": {"rates_per_s": [1.0], "ms_variant": {"1": "x"}}
+    }
+    path = write_data(SERVING | {"scenarios": {"s": scenario}}, tmp_path / "p.json")
+    with pytest.raises(InputError, match="unknown variant 'x'"):
+        serving_problem(path, "s")

@@ -121,6 +121,9 @@ def _problem(file: ServingFile, name: str, seed: int, title: str) -> RequestProb
         tables.ms_variant[f"{r:g}"] for r in tables.rates_per_s if f"{r:g}" in tables.ms_variant
     ]
     complete = len(used) == len(tables.rates_per_s)
+    for listed in used if complete else []:
+        if listed not in variant:
+            raise UnknownNameError("variant", listed, variant, where="policies.ms_variant")
     return RequestProblem(
         service,
         arrivals(entry, service.family_names, seed),
