@@ -9,13 +9,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from placewright.runtime import scratch
-from placewright.runtime.scratch import Scratch, sweep
+from placewright.runtime.scratch import Scratch, private_temporary_files, sweep
+from tests.other_user import needs_root, run_as_other_user
+from tests.processes import output_of
 
 HOLD = "from placewright.runtime.scratch import Scratch; s = Scratch(); print(s.name, flush=True); "
 
@@ -190,3 +193,70 @@ def test_what_was_broken_off_while_it_was_made_goes_when_it_is_old(
     (tmp_path / "placewright-run-young").mkdir()
     sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["placewright-run-young"]
+
+
+def test_libraries_get_a_folder_of_this_process_while_they_are_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also from several threads: afterwards the variable is what it was, set or not."""
+
+    def loads() -> None:
+        for _ in range(200):
+            with private_temporary_files():
+                assert Path(os.environ["TMPDIR"]).stat().st_mode & 0o777 == 0o700
+
+    for before in ("/var/tmp", None):
+        if before:
+            monkeypatch.setenv("TMPDIR", before)
+        else:
+            monkeypatch.delenv("TMPDIR")
+        threads = [threading.Thread(target=loads) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert os.environ.get("TMPDIR") == before
+
+
+PLACED = """
+import os
+import torch
+from onnx import TensorProto, helper
+from placewright import place
+from placewright.runtime.model_files.onnx_sessions import open_session
+
+before = os.environ.get("TMPDIR")
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+with place(model, torch.ones(2, 4), "edge-duo", method="analytic", calibrate=False) as placed:
+    placed(torch.ones(2, 4))
+value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "ab"]
+graph = helper.make_graph([helper.make_node("Relu", ["a"], ["b"])], "g", value[:1], value[1:])
+opset = [helper.make_opsetid("", 17)]
+open_session(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString(), "m")
+assert os.environ.get("TMPDIR") == before
+"""
+
+PLANTS_LINKS = """
+for name in (".ses", "ray"):
+    os.symlink(os.path.dirname(MARK) + "/victim/" + name, os.path.dirname(MARK) + "/" + name)
+print("planted")
+"""
+
+
+@needs_root
+def test_what_another_user_has_planted_in_the_temporary_folder_is_not_followed(short: Path) -> None:
+    """ONNX Runtime's ``.ses`` goes where no other user's link is; nothing else is left there."""
+    pytest.importorskip("onnxruntime")
+    victim = short / "victim"
+    victim.mkdir()
+    short.chmod(0o777)  # not sticky: there the kernel itself may refuse to follow links
+    assert output_of(run_as_other_user(PLANTS_LINKS, short / "mark", [])) == "planted\n"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
+    subprocess.run(
+        [sys.executable, "-c", PLACED],
+        env=environment | {"TMPDIR": str(short), "ORT_DISABLE_TELEMETRY": "0"},
+        check=True,
+        timeout=300,
+    )
+    assert sorted(os.listdir(short)) == [".ses", "ray", "victim"]
+    assert os.listdir(victim) == []

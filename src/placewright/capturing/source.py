@@ -25,7 +25,7 @@ from placewright.errors import (
     demand_type,
     described,
 )
-from placewright.interpreter import import_from
+from placewright.interpreter import import_from, inductor_cache
 
 ZOO = "zoo:"
 
@@ -89,6 +89,7 @@ def load_model(
     InputError
         No such module or factory, the factory raised, or returned something else.
     """
+    os.environ.update(inductor_cache())
     demand_type(source, str, "source")
     make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
     device = "cpu" if weights or not source.startswith(ZOO) else "meta"

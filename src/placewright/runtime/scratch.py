@@ -1,8 +1,10 @@
 """Folders for what is needed only while a run lasts: weights on their way, a meeting point.
 
 A process that is killed cannot remove its own. Each folder holds a lock that ends with the process,
-however that ends, and the next folder's maker removes those whose lock is free. The temporary
-folder of `multiprocessing` (the fork server's socket) is one of them.
+however that ends, and the next folder's maker removes those whose lock is free. One folder lasts as
+long as its process. In it are the files of `multiprocessing` (the fork server's socket), and what
+children and libraries would otherwise put into the temporary folder of all users, under a name that
+others can foresee.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -69,7 +72,8 @@ class Scratch:
 
 
 _living: weakref.WeakSet[Scratch] = weakref.WeakSet()
-_of_multiprocessing: list[Scratch] = []
+_of_process: list[Scratch] = []
+_environment = threading.RLock()
 
 
 def remove_all() -> None:
@@ -78,19 +82,51 @@ def remove_all() -> None:
         scratch.cleanup()
 
 
-def keep_multiprocessing_here() -> None:
-    """Let the files that `multiprocessing` makes for this process lie in a `Scratch`.
+def scratch_for_sockets(longest: str) -> Scratch:
+    """A `Scratch` where a Unix socket called `longest` has a path that the system takes.
 
-    They stay until the process ends. Nothing changes where it has made some already, or has been
-    given a folder by its parent. Where the temporary folder's path is too long for a socket, they
-    lie in ``/tmp``.
+    It is in ``/tmp`` where the temporary folder's path is too long for that.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"{PREFIX}12345678", longest)
+    return Scratch(None if len(os.fsencode(path)) <= SOCKET_PATH_BYTES else SHORT)
+
+
+def folder_of_process() -> str:
+    """A folder of this process alone, which stays until the process ends."""
+    with _environment:
+        if not _of_process:
+            _of_process.append(scratch_for_sockets("listener-12345678"))
+        return _of_process[0].name
+
+
+@contextmanager
+def private_temporary_files() -> Iterator[None]:
+    """Give what is loaded or started meanwhile a temporary folder that only this process uses.
+
+    Libraries open files of a known name in the temporary folder, where another user may have put a
+    link of that name.
+    """
+    tempfile.gettempdir()  # Python reads the variable once: its own folder stays what it is
+    with _environment:  # another thread would take the private folder for the former one
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = folder_of_process()
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["TMPDIR"]
+            else:
+                os.environ["TMPDIR"] = before
+
+
+def keep_multiprocessing_here() -> None:
+    """Let the files that `multiprocessing` makes for this process lie in its `folder_of_process`.
+
+    Nothing changes where it has made some already, or has been given a folder by its parent.
     """
     config: dict[str, Any] = current_process()._config  # type: ignore[attr-defined]
     if config.get("tempdir") is None:
-        longest = os.path.join(tempfile.gettempdir(), f"{PREFIX}12345678", "listener-12345678")
-        fits = len(os.fsencode(longest)) <= SOCKET_PATH_BYTES
-        _of_multiprocessing.append(Scratch(None if fits else SHORT))
-        config["tempdir"] = _of_multiprocessing[-1].name
+        config["tempdir"] = folder_of_process()
 
 
 def sweep(parent: str | None = None) -> None:

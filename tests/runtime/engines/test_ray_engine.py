@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,8 @@ from placewright.runtime.engines.ray_engine import Ray
 from placewright.runtime.engines.ray_group import actor_options, served_devices
 from placewright.runtime.session import Session
 from tests.deployment.test_streams import assert_equal_to_eager, shared_half, tower
+from tests.other_user import needs_root, run_as_other_user
+from tests.processes import listening_addresses
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster(
@@ -210,32 +213,176 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
         Ray(DUO)
 
 
-def test_an_address_that_does_not_answer_is_not_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Ray is started here only where no other was named."""
+def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its address; else one is started here, with a token, and none that runs is looked for."""
     addresses = []
 
     def init(address: str, **options: Any) -> None:
         addresses.append(address)
-        if address == "auto":
+        if address != "local":
             raise ConnectionError("nobody there")
 
-    silent = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+    silent = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=init,
+        shutdown=lambda: None,
+        job_config=SimpleNamespace(JobConfig=lambda **options: options),
+        ENABLE_RAY_CLUSTER=True,
+    )
     monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(RunError, match="no Ray cluster answers"):
         Ray(DUO).__enter__()
-    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(InputError, match=r"(?s)another user's.*RAY_ADDRESS=HOST:PORT"):
+        Ray(DUO).__enter__()
+    monkeypatch.setenv("RAY_ADDRESS", "local")
     for variable in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(variable, "")  # whatever is set below ends with the test
         monkeypatch.delenv(variable)
     with Ray(DUO):
-        assert addresses == ["auto", "auto", "local"]
+        assert addresses == ["10.0.0.1:6379", "local"]
         token = os.environ["RAY_AUTH_TOKEN"]
         assert len(token) == 64
+    monkeypatch.delenv("RAY_ADDRESS")
     with Ray(DUO):  # a second one has the same: processes of Ray read it once
         assert os.environ["RAY_AUTH_TOKEN"] == token
+        assert addresses[2:] == ["local"]
+
+
+def test_where_no_folder_is_short_enough_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself would raise an OSError of its own, or none."""
+
+    def refused(longest: str) -> None:
+        raise PermissionError(13, "Permission denied", "/tmp/placewright-run-0")
+
+    monkeypatch.setattr(ray_engine, "scratch_for_sockets", refused)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    stand_in = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setattr(ray_engine, "import_module", lambda name: stand_in)
+    with pytest.raises(RunError, match=r"(?s)/tmp/placewright-run-0.*107 bytes.*TMPDIR"):
+        Ray(DUO).__enter__()
+
+
+OWN_RAY = """
+import ray
+from placewright.cluster.cluster import Cluster, Device
+from placewright.runtime.engines.ray_engine import Ray
+from placewright.runtime.session import Session
+from tests.runtime.chain import diamond
+
+graph, state = diamond()
+duo = Cluster((Device("a"), Device("b")), (), name="duo")
+with Ray(duo) as engine, Session(graph, duo, state, engine) as session:
+    session.load([0, 1, 1, 1], range(4))
+    print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
+    while (order := input()) != "end":
+        session.run(1)
+        print("ran", flush=True)
+        while order == "for ever":
+            session.run(1)
+"""
+
+ANNOUNCES_A_RAY = """
+calls = socket.create_server(("127.0.0.1", 0))
+shared = os.path.dirname(MARK)
+os.mkdir(shared + "/ray", 0o777)
+with open(shared + "/ray/ray_current_cluster", "w") as file:
+    file.write("127.0.0.1:%d" % calls.getsockname()[1])
+print("announced", flush=True)
+sessions = sys.stdin.read().split()
+calls.setblocking(False)
+try:
+    print("called by", calls.accept()[1])
+except BlockingIOError:
+    print("not called")
+for session in sessions:
+    for path in ("", "/sockets", "/sockets/raylet", "/logs"):
+        try:
+            os.stat(session + path)
+            print("can see", session + path)
+        except PermissionError:
+            pass
+"""
+
+
+def started_run(temporary: Path) -> subprocess.Popen[str]:
+    """A process that executes `OWN_RAY` with this temporary folder."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", OWN_RAY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | {"TMPDIR": str(temporary), "PLACEWRIGHT_PATIENCE": "4"},
+        cwd=Path(__file__).parents[3],
+    )
+
+
+@dataclass
+class OwnRay:
+    """A process that has started a Ray of its own, and that waits for lines."""
+
+    process: subprocess.Popen[str]
+    session: str = ""
+
+    def line(self, order: str = "") -> str:
+        """The next line that it prints, after an order."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if order:
+            print(order, file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline().strip()
+        assert line, self.process.communicate()
+        return line
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A temporary folder of all users, whose path is too long for a socket in it."""
+    with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as name:
+        long = Path(name, "x" * 100)
+        long.mkdir()
+        for path in (Path(name), long):
+            path.chmod(0o777)
+        yield long
+
+
+@needs_root
+def test_two_runs_at_once_have_rays_that_another_user_cannot_reach(shared: Path) -> None:
+    """Nor lead them to a Ray of his; all of their processes listen on loopback.
+
+    Then Ray's agent is killed in one run, whose error names it; nothing of both is left.
+    """
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'placewright[ray]'")
+    attacker = run_as_other_user(ANNOUNCES_A_RAY, shared / "mark", [])
+    assert attacker.stdout is not None
+    assert attacker.stdout.readline() == "announced\n"
+    runs: list[OwnRay] = []
+    try:
+        for _ in range(2):
+            runs.append(OwnRay(started_run(shared)))
+            runs[-1].session = runs[-1].line()
+        assert [run.line("go") for run in runs] == ["ran", "ran"]
+        listening = [listening_addresses(run.process.pid) for run in runs]
+        assert all(listening)
+        assert {host for found in listening for host, _ in found} == {"127.0.0.1"}
+        seen, _ = attacker.communicate("\n".join(run.session for run in runs), timeout=60)
+        assert seen == "not called\n"
+        loses_agent, ends = runs
+        heads = {name: pid for pid, name in ray_engine.heads_of(loses_agent.process.pid).items()}
+        os.kill(heads["raylet"], signal.SIGKILL)
+        _, error = loses_agent.process.communicate("for ever\n", timeout=120)
+        assert "RunError: process raylet on this machine: Ray's agent" in error
+        output_of_end, error = ends.process.communicate("end\n", timeout=120)
+        assert (ends.process.returncode, output_of_end) == (0, ""), error
+        assert not any(Path(run.session).parents[1].exists() for run in runs)
+        assert os.listdir(shared) == ["ray"]
+    finally:
+        for process in (attacker, *(run.process for run in runs)):
+            process.kill()
+            process.communicate()
 
 
 def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

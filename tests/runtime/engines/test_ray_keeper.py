@@ -16,24 +16,26 @@ from placewright.runtime.engines.ray_keeper import Keeper
 
 LAUNCHER = """
 import os, subprocess, sys, time
-from datetime import datetime
 from pathlib import Path
-from placewright.runtime.engines.ray_keeper import STARTED, Keeper
+from placewright.runtime.engines.ray_keeper import Keeper
+from placewright.runtime.scratch import Scratch
 
-def started(log, since=None):
-    now = since or datetime.now().strftime(STARTED)
-    folder = Path(sys.argv[1]) / f"session_{now}_000000_{os.getpid()}" / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / log).open("w") as out:
+scratch, other = Scratch(), Scratch()
+
+def started(folder, log):
+    logs = Path(folder, "r", "session", "logs")
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / log).open("w") as out:
         # without an environment: setproctitle may have overwritten it
         return subprocess.Popen(["/bin/sleep", "300"], stdout=out, env={}).pid
 
 keeper = Keeper()
-keeper.begin()
+keeper.begin(scratch.name + "/r")
 print(
-    started("raylet.out"),
-    started(f"python-core-driver_{os.getpid()}.log"),
-    started("raylet.out", "2020-01-01_00-00-00"),
+    scratch.name,
+    started(scratch.name, "raylet.out"),
+    started(scratch.name, f"python-core-driver_{os.getpid()}.log"),
+    started(other.name, "raylet.out"),
     subprocess.Popen(["/bin/sleep", "300"], stdout=subprocess.DEVNULL).pid,
     flush=True,
 )
@@ -53,16 +55,18 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bool) -> None:
-    """Not what it forked, not a Ray of an earlier process of this number, not a user's child."""
+    """Not what it forked, not another Ray of its own, not a user's child; nor the files of one."""
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
+        [sys.executable, "-c", LAUNCHER],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert launcher.stdin is not None
     assert launcher.stdout is not None
-    rays, *others = map(int, launcher.stdout.readline().split())
+    folder, *pids = launcher.stdout.readline().split()
+    rays, *others = map(int, pids)
     try:
         assert alive(rays)
         if killed:
@@ -72,9 +76,10 @@ def test_ray_processes_of_a_killed_launcher_are_ended(tmp_path: Path, killed: bo
             launcher.stdin = None
             assert launcher.stdout.readline() == "closed\n"
         deadline = time.monotonic() + 50
-        while alive(rays) and time.monotonic() < deadline:
+        while (alive(rays) or killed == Path(folder).exists()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not alive(rays)
+        assert Path(folder).exists() is not killed
         assert all(map(alive, others))
     finally:
         launcher.kill()
@@ -88,6 +93,6 @@ def test_closing_before_anything_began_does_nothing() -> None:
     """And a second time."""
     Keeper().close()
     keeper = Keeper()
-    keeper.begin()
+    keeper.begin("/nowhere/at/all")
     keeper.close()
     keeper.close()

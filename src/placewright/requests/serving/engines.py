@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.requests.serving.workers import LocalProcess, ServerProcess
 
 if TYPE_CHECKING:
@@ -79,10 +79,12 @@ class RayServers:
 
     `ray`: the module, connected.
     `options`: by server, of those that the cluster names: see `ray_group.actor_options`.
+    `lost_head`: see `ray_group.RayGroup`.
     """
 
     ray: Any
     options: Mapping[str, Mapping[str, Any]]
+    lost_head: Callable[[], RunError | None]
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """See `ServerEngine.process`."""
@@ -93,7 +95,7 @@ class RayServers:
         if options is None:  # added later: on the machine of its name, if there is one
             alone = Cluster((Device(name, node=name),), (), f"server {name}")
             (options,) = actor_options(alone, self.ray.cluster_resources())
-        return RayProcess(name, speed, on_loss, self.ray, options)
+        return RayProcess(name, speed, on_loss, self.ray, options, self.lost_head)
 
 
 def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
@@ -152,7 +154,8 @@ def _ray(cluster: Cluster) -> Iterator[RayServers]:
     )
     with Ray(servers) as engine:
         options = actor_options(servers, engine.ray.cluster_resources())
-        yield RayServers(engine.ray, dict(zip(servers.device_names, options, strict=True)))
+        named = dict(zip(servers.device_names, options, strict=True))
+        yield RayServers(engine.ray, named, engine.lost_head)
 
 
 def with_dispatcher(cluster: Cluster) -> Cluster:

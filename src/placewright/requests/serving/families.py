@@ -16,6 +16,7 @@ from placewright.io.boundary import FileModel, placed, read_bytes, validate
 from placewright.io.stored import read_data
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
+from placewright.runtime.model_files.onnx_sessions import load_onnxruntime
 
 SERVE = "serve"
 """The extra that has what this package needs."""
@@ -175,7 +176,7 @@ def open_session(model: bytes, where: str, threads: int = 1) -> Any:
     Threads do not spin while they wait: several workers share the cores.
     """
     try:
-        import onnxruntime as ort
+        ort = load_onnxruntime()
     except ImportError:
         raise MissingDependencyError(
             "onnxruntime", extra=SERVE, purpose="serving requests"

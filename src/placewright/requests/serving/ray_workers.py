@@ -51,6 +51,7 @@ class RayProcess(ServerProcess):
 
     `ray`: the module, connected.
     `options`: ray's options of the actor: CPUs, and the resource that names its machine.
+    `lost_head`: see `placewright.runtime.engines.ray_group.RayGroup`.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class RayProcess(ServerProcess):
         on_loss: Callable[[str], None],
         ray: Any,
         options: Mapping[str, Any],
+        lost_head: Callable[[], RunError | None] = lambda: None,
     ) -> None:
         super().__init__(name, speed, on_loss)
-        self._ray, self._options = ray, dict(options)
+        self._ray, self._options, self._lost_head = ray, dict(options), lost_head
         self._actor: Any = None
         self._pid: int | None = None
         self._here = False
@@ -95,7 +97,9 @@ class RayProcess(ServerProcess):
         except self._ray.exceptions.RayError as error:
             self.end()
             raise RunError(
-                "the server's actor does not start", where=f"server {self.name!r}", by=_cause(error)
+                "the server's actor does not start",
+                where=f"server {self.name!r}",
+                by=self._cause(error),
             ) from None
         self._pid, self._here = pid, host.boot == Host.here().boot
         self._stopped_s, self._ping = 0.0, None
@@ -140,7 +144,7 @@ class RayProcess(ServerProcess):
         if self._ping is not None and self._ping.done():
             error, self._ping = self._ping.exception(), None
             if error is not None:
-                return f"Ray has lost its process: {_cause(error)}"
+                return f"Ray has lost its process: {self._cause(error)}"
         if self._ping is not None:
             waited_s = now_s - self._pinged_s
             return f"it did not answer for {waited_s:.1f} s" if waited_s > UNHEARD_S else ""
@@ -157,7 +161,14 @@ class RayProcess(ServerProcess):
         if error is None:
             self.answered(done.result())
         else:
-            self.lose(f"Ray has lost its process: {_cause(error)}")
+            self.lose(f"Ray has lost its process: {self._cause(error)}")
+
+    def _cause(self, error: BaseException) -> str:
+        """What Ray itself has lost, or the last sentence of Ray's message."""
+        if (head := self._lost_head()) is not None:
+            return head.brief
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[-1].partition(". ")[0][:200] if lines else type(error).__name__
 
     def _spec(self, host: Host) -> WorkerSpec:
         device = Device(self.name, node=self.name, speed=min(self.speed, 1.0))
@@ -169,9 +180,3 @@ class RayProcess(ServerProcess):
 def _kill(ray: Any, actor: Any) -> None:
     with suppress(Exception):  # Ray may be gone
         ray.kill(actor)
-
-
-def _cause(error: BaseException) -> str:
-    """The last sentence of Ray's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].partition(". ")[0][:200] if lines else type(error).__name__

@@ -31,7 +31,7 @@ from placewright.interpreter import safe_variables
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.proc import children_of, is_stopped
-from placewright.runtime.scratch import keep_multiprocessing_here
+from placewright.runtime.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime.specs import WorkerSpec
 from placewright.runtime.worker import worker_main
 
@@ -252,7 +252,7 @@ def _ensure_fork_server() -> None:
     keep_multiprocessing_here()
     with warnings.catch_warnings():  # that the tracker was killed and is replaced
         warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
-        with _environment():
+        with _environment(), private_temporary_files():
             resource_tracker.ensure_running()
             with _no_interrupts():
                 forkserver.ensure_running()

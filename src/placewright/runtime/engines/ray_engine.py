@@ -7,7 +7,11 @@ A machine is given such a name when it joins:
     ray start --address HEAD:6379 --resources '{"node-a": 1}'
 
 Tensors go from actor to actor through torch.distributed; orders, state and results are calls.
-Where no Ray cluster is running, one is started on this machine for as long as the run takes.
+
+Ray executes what it receives, so the Ray cluster is one that the user has named: by
+``RAY_ADDRESS``, or by a call of ``ray.init``. One that merely runs on this machine may be
+anybody's. Where none is named, one is started here for as long as the run takes, on loopback and in
+a folder that only this user can enter.
 """
 
 from __future__ import annotations
@@ -18,20 +22,26 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import MissingDependencyError, RunError
+from placewright.errors import InputError, MissingDependencyError, PlacewrightError, RunError
 from placewright.runtime import limits
-from placewright.runtime.engines.ray_group import RayGroup, served_devices
+from placewright.runtime.engines.ray_group import LOOPBACK, RayGroup, served_devices
 from placewright.runtime.engines.ray_keeper import Keeper
 from placewright.runtime.host import Host
 from placewright.runtime.proc import children_of, is_stopped
-from placewright.runtime.scratch import remove_all
+from placewright.runtime.scratch import (
+    SOCKET_PATH_BYTES,
+    Scratch,
+    private_temporary_files,
+    remove_all,
+    scratch_for_sockets,
+)
 from placewright.runtime.specs import PLACED_STEPS, emulated
 
 
@@ -49,6 +59,8 @@ class Ray:
         self._ray = _imported()
         self._own = False  # a caller's Ray outlives the engine
         self._keeper = Keeper()
+        self._folder: Scratch | None = None  # of a Ray that is started here
+        self._heads: frozenset[str] = frozenset()  # and its processes that all others need
         self._closing = threading.Event()
 
     def __enter__(self) -> Ray:
@@ -64,7 +76,7 @@ class Ray:
         self._closing.set()
         if self._own:
             self._ray.shutdown()
-            self._keeper.close()
+            self._end_rest()
 
     @property
     def ray(self) -> Any:
@@ -73,7 +85,14 @@ class Ray:
 
     def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> RayGroup:
         """Actors for devices of the cluster."""
-        return RayGroup(self._ray, cluster, emulate=self._emulate, program=program)
+        return RayGroup(
+            self._ray, cluster, emulate=self._emulate, program=program, lost_head=self.lost_head
+        )
+
+    def lost_head(self) -> RunError | None:
+        """The error of a Ray that was started here and has lost a process that all others need."""
+        gone = sorted(self._heads.difference(heads_of(os.getpid()).values())) if self._heads else []
+        return _head_error(gone[0]) if gone else None
 
     def reachable(self, names: Sequence[str]) -> frozenset[str]:
         """Which of the devices called `names` are on machines that Ray has now."""
@@ -84,34 +103,124 @@ class Ray:
         return emulated(cluster, hosts, emulate=self._emulate)
 
     def _connect(self) -> None:
-        """To the cluster that ``RAY_ADDRESS`` names or that runs here, else to one of our own."""
+        """To the Ray that ``RAY_ADDRESS`` names, else to one of our own."""
+        named = os.environ.get("RAY_ADDRESS", "").strip()
+        if named == "auto":
+            raise InputError(
+                "which Ray is meant is not said",
+                where="RAY_ADDRESS=auto",
+                by="a Ray that runs on this machine may be another user's, and executes code here",
+                hint="RAY_ADDRESS=HOST:PORT names one; without RAY_ADDRESS one is started here",
+            )
+        if named and named != "local":
+            self._join(named)
+        else:
+            self._start()
+
+    def _options(self) -> dict[str, Any]:
         # Else Ray puts the current folder before the standard library in every actor. The flag does
         # nothing else where no runtime environment is given. `RayGroup` hands the folder on.
         job = self._ray.job_config.JobConfig(_client_job=True)
-        quiet = {"log_to_driver": False, "logging_level": "ERROR", "job_config": job}
+        return {"log_to_driver": False, "logging_level": "ERROR", "job_config": job}
+
+    def _join(self, address: str) -> None:
         try:
-            self._ray.init(address="auto", **quiet)
+            self._ray.init(address=address, **self._options())
         except ConnectionError as error:
-            if "RAY_ADDRESS" in os.environ:
-                raise RunError(
-                    "no Ray cluster answers",
-                    where=f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}",
-                    by=str(error).strip().splitlines()[0],
-                    hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
-                ) from None
-            _protect_own()
-            _end_without_head()
-            cores = sum(device.cores for device in self._cluster.devices)
-            cpus = max(cores, os.cpu_count() or 1)
-            threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
-            try:
-                # Before Ray: a launcher that is killed in between leaves nothing behind.
-                self._keeper.begin()
-                self._ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-            except BaseException:
-                self._closing.set()
-                self._keeper.close()
-                raise
+            raise RunError(
+                "no Ray cluster answers",
+                where=f"RAY_ADDRESS={address}",
+                by=str(error).strip().splitlines()[0],
+                hint="`ray start --head` starts one; without RAY_ADDRESS one is started here",
+            ) from None
+
+    def _start(self) -> None:
+        _protect_own()
+        _end_without_head()
+        cores = sum(device.cores for device in self._cluster.devices)
+        self._folder = _folder_for_ray()
+        # Ray opens its own folder to all users (mode 777); nobody else comes through the outer one.
+        folder = os.path.join(self._folder.name, _INNER)
+        threading.Thread(target=watch_head, args=(self._closing,), daemon=True).start()
+        try:
+            # Before Ray: a launcher that is killed in between leaves nothing behind.
+            self._keeper.begin(folder)
+            with _on_loopback(), private_temporary_files():
+                self._ray.init(
+                    address="local",
+                    num_cpus=max(cores, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=folder,
+                    **self._options(),
+                )
+            self._heads = frozenset(heads_of(os.getpid()).values())
+        except BaseException as error:
+            self._closing.set()
+            self._end_rest()
+            if isinstance(error, Exception) and not isinstance(error, PlacewrightError):
+                raise _start_error(error) from None  # Ray's have no class of their own
+            raise
+
+    def _end_rest(self) -> None:
+        """Of the Ray that was started here: processes that have not ended yet, and files."""
+        self._keeper.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _start_error(error: Exception) -> RunError:
+    return RunError(
+        "Ray does not start here",
+        where=f"ray.init on {LOOPBACK}",
+        by=" ".join(str(error).split())[:300] or type(error).__name__,
+        hint="is the machine busy (Ray waits 30 s for its own start) or out of memory? Start the "
+        "run again, or start Ray yourself and name it by RAY_ADDRESS",
+    )
+
+
+_INNER = "r"
+_SOCKET = f"{_INNER}/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+
+
+def _folder_for_ray() -> Scratch:
+    """Where Ray's sockets have paths that are short enough.
+
+    Raises `RunError`: it cannot be made.
+    """
+    try:
+        return scratch_for_sockets(_SOCKET)
+    except OSError as error:
+        raise RunError(
+            "there is no folder for Ray's sockets",
+            where=str(error.filename or "the temporary folder"),
+            by=f"{error.strerror}; a socket's path has at most {SOCKET_PATH_BYTES} bytes",
+            hint="let TMPDIR be a folder with a short path, such as /tmp",
+        ) from None
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let all processes of a Ray that starts meanwhile listen on loopback only.
+
+    Ray offers that for Windows and macOS, where firewalls ask the user otherwise, by a variable
+    that it reads when it is imported. Without it, Ray takes 127.0.0.1 for the machine's address in
+    the network, and listens on all interfaces.
+    """
+    constants: Any = import_module("ray._private.ray_constants")
+    before, environment = constants.ENABLE_RAY_CLUSTER, os.environ.get(_CLUSTERS)
+    constants.ENABLE_RAY_CLUSTER, os.environ[_CLUSTERS] = False, "0"
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        if environment is None:
+            del os.environ[_CLUSTERS]
+        else:
+            os.environ[_CLUSTERS] = environment
+
+
+_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def watch_head(closing: threading.Event) -> None:
@@ -126,7 +235,7 @@ def watch_head(closing: threading.Event) -> None:
     gone_since: float | None = None
     while not closing.wait(_LOOK_S):
         now = time.monotonic()
-        heads = _heads()
+        heads = heads_of(os.getpid())
         for pid in heads:
             if not is_stopped(pid):
                 since.pop(pid, None)
@@ -139,7 +248,7 @@ def watch_head(closing: threading.Event) -> None:
             seen, gone_since = True, None
         # Not before one was seen: Ray takes a while to start it.
         elif seen and now - (gone_since := gone_since or now) >= limits.HEAD_S:
-            print(f"error: {_GONE}", file=sys.stderr, flush=True)
+            print(f"error: {_head_error(HEAD)}", file=sys.stderr, flush=True)
             remove_all()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -148,24 +257,29 @@ def watch_head(closing: threading.Event) -> None:
 
 HEAD = "gcs_server"
 
+_ROLES = {HEAD: "head", "raylet": "agent, which starts the actors and reports their deaths,"}
+
 _LOOK_S = 0.25
 """Shorter than the head lives: it may be killed while Ray is still starting."""
 
-_GONE = RunError(
-    "Ray's head has ended",
-    where=f"its process {HEAD} on this machine",
-    by=f"for {limits.HEAD_S:g} s",
-    hint="start the run again; with --snapshots it continues from the last one",
-)
+
+def _head_error(name: str) -> RunError:
+    return RunError(
+        f"Ray's {_ROLES[name]} has ended",
+        where=f"process {name} on this machine",
+        by="all workers are lost with it",
+        hint="start the run again; with --snapshots it continues from the last one. If it was "
+        "killed for memory, lower --batch",
+    )
 
 
-def _heads() -> dict[int, str]:
-    """The processes of a Ray started here that all others need, by identifier."""
+def heads_of(launcher: int) -> dict[int, str]:
+    """The processes of the Ray that a process has started which all others need, by identifier."""
     found = {}
-    for pid in children_of(os.getpid()):
+    for pid in children_of(launcher):
         with suppress(OSError, IndexError):
             name, state = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(") ", 1)
-            if name in (HEAD, "raylet") and state[0] not in "ZX":
+            if name in _ROLES and state[0] not in "ZX":
                 found[pid] = name
     return found
 

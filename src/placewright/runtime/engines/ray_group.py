@@ -6,15 +6,16 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import InputError, WorkerError
+from placewright.errors import InputError, RunError, WorkerError
 from placewright.runtime import limits
 from placewright.runtime.engines.group import STARTING, WorkerGroup
-from placewright.runtime.host import Host
+from placewright.runtime.host import Host, loopback
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, worker_specs
 from placewright.runtime.worker import start_program
 
@@ -23,6 +24,8 @@ PLACED_S = 60.0
 
 _SETTLE_S = 1.0
 """Until Ray knows which actor has died."""
+
+LOOPBACK = "127.0.0.1"
 
 JOIN = "ray start --address HEAD:6379"
 
@@ -62,12 +65,22 @@ class RayWorker:
 
 
 class RayGroup(WorkerGroup):
-    """One actor per device. Ray ends them with the process that made them."""
+    """One actor per device. Ray ends them with the process that made them.
+
+    `lost_head`: the error that explains the loss of any number of actors, where Ray itself is lost.
+    """
 
     def __init__(
-        self, ray: Any, cluster: Cluster, *, emulate: bool, program: str = PLACED_STEPS
+        self,
+        ray: Any,
+        cluster: Cluster,
+        *,
+        emulate: bool,
+        program: str = PLACED_STEPS,
+        lost_head: Callable[[], RunError | None] = lambda: None,
     ) -> None:
         self._ray, self._cluster, self._emulate = ray, cluster, emulate
+        self._lost_head = lost_head
         self.program = program
         self.names = cluster.device_names
         self.actors: list[Any] = []
@@ -83,7 +96,8 @@ class RayGroup(WorkerGroup):
         specs = worker_specs(self._cluster, self.hosts, emulate=self._emulate, program=self.program)
         call = self.actors[0].meeting_point.remote()
         (meeting,) = self._answers([call], self.start_limit_s, STARTING)
-        self.specs = tuple(replace(spec, rendezvous=meeting) for spec in specs)
+        here = loopback() if urlsplit(meeting).hostname == LOOPBACK else ""
+        self.specs = tuple(replace(spec, rendezvous=meeting, interface=here) for spec in specs)
         pairs = zip(self.actors, self.specs, strict=True)
         begun = [actor.begin.remote(spec) for actor, spec in pairs]
         self._answers(begun, self.start_limit_s, STARTING)
@@ -121,6 +135,8 @@ class RayGroup(WorkerGroup):
             # One at a time: the first death or error ends the wait for all.
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=countdown.next_s)
             countdown.look()
+            if not done:
+                self._check_head()
             if not done and countdown.over:
                 raise self.silent_error([calls.index(call) for call in waiting], limit_s, task)
             for call in done:
@@ -132,10 +148,17 @@ class RayGroup(WorkerGroup):
         try:
             return self._ray.get(call)
         except errors.RayTaskError as error:
+            self._check_head()
             traceback = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Ray's colours
             raise self._first_cause(rank, traceback) from None
         except errors.RayError as error:
+            self._check_head()
             raise self._death(rank, error) from None
+
+    def _check_head(self) -> None:
+        """Not an actor's fault, though Ray reports that its actors have died."""
+        if (error := self._lost_head()) is not None:
+            raise error
 
     def _first_cause(self, rank: int, traceback: str) -> WorkerError:
         """A peer's death makes the others raise too: blame the dead one if there is one."""

@@ -13,13 +13,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
 from placewright.interpreter import python_command, python_environment
-
-STARTED = "%Y-%m-%d_%H-%M-%S"
-"""How Ray writes a start into a session's name: local time, in order as texts."""
+from placewright.runtime import limits
+from placewright.runtime.scratch import sweep
 
 GRACE_S = 2.0
 """What Ray's processes have to end by themselves once the launcher has ended."""
@@ -34,10 +32,13 @@ class Keeper:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self) -> None:
-        """Start the process; what this process starts of Ray from now on ends with it."""
+    def begin(self, folder: str) -> None:
+        """Start the process; a Ray of this process whose files are in `folder` ends with it.
+
+        `folder`: in a `Scratch` of this process.
+        """
         self._process = subprocess.Popen(
-            python_command("-m", __name__, str(os.getpid()), f"{datetime.now():{STARTED}}"),
+            python_command("-m", __name__, str(os.getpid()), folder),
             stdin=subprocess.PIPE,
             env=python_environment(),
             start_new_session=True,  # Ctrl-C in a terminal is not for it
@@ -50,46 +51,51 @@ class Keeper:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(2 * GRACE_S + SURE_S)
+            self._process.wait(limits.patience(2 * GRACE_S + SURE_S))
         except subprocess.TimeoutExpired:  # somebody has stopped it
             self._process.kill()
             self._process.wait()
 
 
-def of_ray(launcher: int, since: str) -> list[int]:
-    """Processes of the Ray that the process `launcher` has started at `since` or later.
+def of_ray(launcher: int, folder: str) -> list[int]:
+    """Processes of the Ray that the process `launcher` has started with its files in `folder`.
 
-    They write into the folder of their session, ``session_<start>_<launcher>``, from their first
-    instruction on. A mark in their environment would not do: setproctitle overwrites half of it.
-    The launcher's own files there, ``*_<launcher>.log``, are open in what it has forked, too.
+    They write into it from their first instruction on. A mark in their environment would not do:
+    setproctitle overwrites half of it. The launcher's own files there, ``*_<launcher>.log``, are
+    open in what it has forked, too.
     """
-    start = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
-    session = re.compile(rf"/session_({start})_\d+_{launcher}/(?!.*_{launcher}\.log$)")
+    inside = re.compile(rf"{re.escape(folder)}/(?!.*_{launcher}\.log$)")
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             for file in (entry / "fd").iterdir():
                 with suppress(OSError):
-                    named = session.search(str(file.readlink()))
-                    if named and named[1] >= since:
+                    if inside.match(str(file.readlink())):
                         found.append(int(entry.name))
                         break
     return found
 
 
-def main(launcher: int, since: str) -> None:
-    """Wait until the launcher has ended, then end what is left of its Ray."""
+def main(launcher: int, folder: str) -> None:
+    """Wait until the launcher has ended, then end what is left of its Ray, and remove its files.
+
+    Files of a launcher that lives are its own business: it holds the lock of their folder.
+    """
     sys.stdin.buffer.read()
-    now = seen = time.monotonic()
-    grace = now + GRACE_S
-    while now < seen + SURE_S:  # one look is not enough: a process may be starting another
-        if left := of_ray(launcher, since):
+    seen = time.monotonic()
+    grace = seen + GRACE_S
+    while True:
+        left = of_ray(launcher, folder)
+        now = time.monotonic()  # after a look, which takes long on a busy machine
+        if left:
             seen = now
+        elif now > seen + SURE_S:  # one look is not enough: a process may be starting another
+            break
         for pid in left if now > grace else ():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-        now = time.monotonic()
+    sweep(str(Path(folder).parent.parent))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ it: links that share a channel deliver one value after another.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import threading
@@ -27,7 +28,7 @@ from placewright.errors import MissingDependencyError, RunError, UnsupportedErro
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.onnx_parts import Part, parts_of, sub_model, write_sub_model
 from placewright.runtime.model_files.timing import threads_of
-from placewright.runtime.scratch import Scratch
+from placewright.runtime.scratch import Scratch, private_temporary_files
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
 """Execution provider by kind of device."""
@@ -36,6 +37,16 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
 def onnxruntime_installed() -> bool:
     """Whether ONNX Runtime is installed; it is not loaded."""
     return importlib.util.find_spec("onnxruntime") is not None
+
+
+def load_onnxruntime() -> Any:
+    """Import ONNX Runtime, which otherwise reports its use to Microsoft.
+
+    For that it writes ``.ses`` into the temporary folder, through whatever link bears that name.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    with private_temporary_files():
+        return importlib.import_module("onnxruntime")
 
 
 def open_session(
@@ -57,8 +68,7 @@ def open_session(
     """
     if not onnxruntime_installed():
         raise MissingDependencyError("onnxruntime", extra="onnx", purpose=f"running {where}")
-    import onnxruntime as ort
-
+    ort = load_onnxruntime()
     provider = PROVIDERS.get(kind, "")
     if provider not in ort.get_available_providers():
         raise UnsupportedError(
@@ -119,8 +129,7 @@ class OnnxSessions:
     @property
     def engine(self) -> str:
         """The runtime, threads of each device in use, and the number of parts."""
-        import onnxruntime as ort
-
+        ort = load_onnxruntime()
         used = sorted({part.device for part in self.parts})
         names = ", ".join(
             f"{self.cluster.devices[d].name} {self._threads[d]} threads" for d in used
