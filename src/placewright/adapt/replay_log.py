@@ -18,6 +18,7 @@ from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.graph.graph import TensorSpec
+from placewright.io.tensor_files import write_tensors
 
 Batch = Mapping[str, torch.Tensor]
 """Inputs and targets by program input."""
@@ -150,6 +151,26 @@ class ReplayLog:
         # from the one before.
         self.saved, oldest = step, self.snapshots.oldest()
         self._batches = {s: batch for s, batch in self._batches.items() if s > oldest}
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A running job whose state is given in place of what its workers have."""
+
+    running: RunningJob
+    state: Mapping[str, Any]
+
+    def save_state(self, folder: Path) -> None:
+        """Write the given state."""
+        write_tensors(folder / "worker-0.safetensors", self.state)
+
+    def random_state(self) -> bytes:
+        """As the workers have it."""
+        return self.running.random_state()
+
+    def placement(self) -> Mapping[str, str]:
+        """As in force."""
+        return self.running.placement()
 
 
 @dataclass(slots=True)

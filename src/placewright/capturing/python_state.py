@@ -171,6 +171,7 @@ class _Walk:
             self._object(value, path)
 
     def _module(self, module: nn.Module, path: str) -> None:
+        self.seen.update(id(vars(module).get(name)) for name in _OF_FILES)
         self._hold(path, vars(module))
         self.add(type(module), type(module).__name__)
         for name, inner in module._modules.items():
@@ -257,6 +258,12 @@ class Globals:
 
 
 _MODEL = "the model"
+
+_OF_FILES = (
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+"""Attributes of a module that no forward pass reads."""
 
 _LEAVES = (
     *(str, bytes, int, float, complex, bool, type(None), type(Ellipsis), CodeType, ModuleType),

@@ -381,6 +381,48 @@ def updates_in(program: Program) -> Iterator[tuple[str, UpdateRule, str]]:
             yield parameter.name.partition(":")[2], rule_of(call.args), settings.name
 
 
+def check_settings(program: Program, optimizer: Optimizer) -> None:
+    """Raise where the optimizer's groups ask for another update than what was captured.
+
+    Raises `InputError`: a setting that is no number has changed (``nesterov``), or a number has
+    that decides what state there is (``momentum`` of 0).
+    """
+    rules = {(rule.text(), settings): rule for _, rule, settings in updates_in(program)}
+    for (_, name), rule in rules.items():
+        position = int(name.rpartition(".")[2])
+        group = optimizer.param_groups[position]
+        where = f"{optimizer_name(optimizer)}: group {position}"
+        numbers, _, fixed = numbered(group, where)
+        known, now = {**rule.fixed, **dict.fromkeys(rule.numbers)}, dict.fromkeys(numbers) | fixed
+        others = [key for key in {**known, **now} if known.get(key, "") != now.get(key, "")]
+        if others:
+            raise _other_update(where, f"{', '.join(others)} changed")
+        if not group["params"]:
+            continue
+        like = min(group["params"], key=lambda parameter: parameter.numel())
+        plain = replace(rule, tensors=(), counts=())
+        state = _with_state(_stateless(optimizer), plain, like, position).rule
+        if (state.tensors, state.counts) != (rule.tensors, rule.counts):
+            kept, needed = ", ".join(rule.tensors) or "none", ", ".join(state.tensors) or "none"
+            raise _other_update(where, f"it needs the state {needed}, the placed step keeps {kept}")
+
+
+def _stateless(optimizer: Optimizer) -> Optimizer:
+    made = _twin(optimizer)
+    made.state = defaultdict(dict)
+    return made
+
+
+def _other_update(where: str, by: str) -> InputError:
+    return InputError(
+        "the optimizer's settings ask for another update than when the model was placed",
+        where=where,
+        by=by,
+        hint="finish this trainer and place the model with the optimizer as it is now; learning "
+        "rates, weight decays and other numbers may change at any time",
+    )
+
+
 def current_settings(program: Program, optimizer: Optimizer) -> dict[str, Tensor]:
     """The numbers of all groups as they are now, by program input.
 

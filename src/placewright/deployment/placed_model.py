@@ -412,6 +412,7 @@ class PlacedModel:
                 hint="place it with training=True, its loss_fn and example targets",
             )
         self._model.follow_weights()
+        self._model.demand_as_placed()
         passing = None
         if folder is None:
             passing = Scratch()
@@ -439,6 +440,7 @@ class PlacedModel:
             self.workload.source,
             schedulers=several,
             structure=self.workload.structure,
+            guards=None if self.workload.weights else self.workload.guards,
         )
         trainer.placed = self
         self.workers.training = weakref.ref(run)

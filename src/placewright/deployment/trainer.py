@@ -115,6 +115,12 @@ class Trainer(PlacedTrainer):
         devices = load.cluster.devices
         return Comparison.of(load.graph, load.source, seed=run.seed, devices=devices)
 
+    def _follow(self) -> bool:
+        changed = super()._follow()
+        if changed and self._comparison is not None:
+            self._comparison.eager.take_over(self.model)
+        return changed
+
     def step(self, inputs: Any, targets: Any = None) -> float:
         """See `PlacedTrainer.step`; events of the run (a lost worker, a migration) are noted."""
         if self._comparison is not None:  # before schedulers change the optimizer

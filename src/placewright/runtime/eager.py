@@ -18,6 +18,7 @@ from placewright.capturing.mode import set_mode
 from placewright.capturing.named_state import ModelAndLoss, copied, named_state, parameters_of
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource
+from placewright.capturing.update_rule import PLAIN
 from placewright.capturing.user_optimizer import rebound
 
 
@@ -86,6 +87,20 @@ class EagerSteps:
         """Take over what a loop may change in an optimizer: learning rates and the like."""
         for own, given in zip(self._step.updates.param_groups, optimizer.param_groups, strict=True):
             own |= {key: value for key, value in given.items() if key != "params"}
+
+    def take_over(self, model: torch.nn.Module) -> None:
+        """Take over what a loop has changed in a model: modes, attributes, frozen parameters.
+
+        Its weights too: they are the newest where a trainer has taken them over.
+        """
+        for own, given in zip(self.model.modules(), model.modules(), strict=True):
+            plain = {k: v for k, v in vars(given).items() if isinstance(v, PLAIN)}
+            vars(own).update(plain)
+        members = ((self.model.parameters, model.parameters), (self.model.buffers, model.buffers))
+        with torch.no_grad():
+            for theirs, ours in members:
+                for mine, its in zip(theirs(), ours(), strict=True):
+                    mine.requires_grad_(its.requires_grad)
 
     def parameters(self) -> set[str]:
         """All names of parameters."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import torch
 
-from placewright.adapt.replay_log import Batch
+from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind
 from placewright.errors import InfeasibleError, PlacewrightError, RunError
+from placewright.io.tensor_files import AnyTensor
 from placewright.operators.adaptive.adaptation import Adaptation
 from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
 from placewright.operators.adaptive.policy import Policy
 from placewright.operators.adaptive.replanner import Replanner
-from placewright.operators.adaptive.step_forms import StepForm, StepForms
+from placewright.operators.adaptive.step_forms import EPOCH, StepForm, StepForms
 from placewright.operators.adaptive.survivors import problem_of
 from placewright.operators.adaptive.trials import affordable
 from placewright.operators.interference import InterferenceProfile
@@ -87,6 +88,23 @@ class AdaptiveRun(FaultTolerantRun):
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the steps have changed, by program input."""
         return self._survive(self.done, lambda: self._active()[0].state())
+
+    def put_state(self, state: Mapping[str, AnyTensor]) -> None:
+        """Go on from other values of what steps change, and of the other weights.
+
+        They are the run's next snapshot, from which workers start again before the next step.
+
+        `state`: by program input, complete.
+        """
+        changing = self.job.changing
+        lasting = {name: value for name, value in state.items() if name not in changing}
+        self.job = replace(self.job, state={**self.job.state, **lasting})
+        values = {name: value for name, value in state.items() if name in changing}
+        if not self.done:
+            self.job = replace(self.job, state={**self.job.state, **values})
+        else:
+            self._survive(self.done, lambda: self.log.save(Replaced(self._up(), values), self.done))
+        self._dismiss()
 
     def save_state(self, folder: Path) -> None:
         """Let every worker write what it holds of `state` into a file of `folder`.
@@ -234,7 +252,8 @@ class AdaptiveRun(FaultTolerantRun):
         """Do one step."""
         form = None if self.forms is None or batch is None else self.forms.of_batch(batch)
         if form is not None and batch is not None:
-            record, self._made = self._in_form(form, batch)
+            given = {name: value for name, value in batch.items() if name != EPOCH}
+            record, self._made = self._in_form(form, given)
             return record
         self._made = None
         if batch is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from placewright.capturing.containers import constants_of, in_order_of, leaves_of, refilled
@@ -21,6 +22,9 @@ from placewright.runtime.call_programs import CallProgram
 
 Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 """Name, shape and dtype of every tensor of a batch."""
+
+EPOCH = "epoch"
+"""With a batch, the epoch of its step where that is not 0: repeated steps are as they were."""
 
 BATCH = ("input", "target")
 """Roles of what a batch holds."""
@@ -100,11 +104,13 @@ class StepForms:
 
     `source`: the model with its example and its recipe.
     `graph`: the training step that is placed: for batches like the example.
+    `epoch`: how often the model has become another one since; each has captures of its own.
     """
 
     source: ModelSource
     graph: Graph
-    _training: dict[Shapes, StepForm] = field(default_factory=dict)
+    epoch: int = 0
+    _training: dict[tuple[int, Shapes], StepForm] = field(default_factory=dict)
     _evaluation: dict[tuple[Any, ...], StepForm] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[int, ...]], CallProgram] = field(default_factory=dict)
 
@@ -135,7 +141,7 @@ class StepForms:
 
     def training(self, inputs: Any, targets: Any) -> StepForm:
         """The form of a training step on such a batch."""
-        key = shapes_of(batch_tensors(inputs, targets))
+        key = self.epoch, shapes_of(batch_tensors(inputs, targets))
         if key not in self._training:
             source = replace(self.source, inputs=inputs, targets=targets)
             self._training[key] = StepForm.of(source, training=True)
@@ -144,7 +150,7 @@ class StepForms:
     def evaluation(self, inputs: Any) -> StepForm:
         """The form of a forward pass in evaluation mode."""
         self._check_dtypes(batch_tensors(inputs))
-        key = (shapes_of(batch_tensors(inputs)), *constants_of(inputs))
+        key = (self.epoch, shapes_of(batch_tensors(inputs)), *constants_of(inputs))
         if key not in self._evaluation:
             source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
             self._evaluation[key] = StepForm.of(source, training=False)
@@ -167,7 +173,16 @@ class StepForms:
 
     def of_batch(self, batch: Mapping[str, Tensor]) -> StepForm | None:
         """The form of a batch that `training` has seen; ``None`` for one like the example."""
-        return self._training.get(shapes_of(batch))
+        epoch = int(batch[EPOCH].item()) if EPOCH in batch else 0
+        return self._training.get((epoch, shapes_of(batch)))
+
+    def marked(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch with the epoch in which its step is done."""
+        return {**batch, EPOCH: torch.tensor(self.epoch)} if self.epoch else batch
+
+    def renew(self) -> None:
+        """Capture what is called from now on anew: the model has become another one."""
+        self.epoch += 1
 
     def placed(self, form: StepForm, placement: Sequence[int]) -> CallProgram:
         """The form on the devices that have the parameters; `placement`: of the training step."""

@@ -10,9 +10,19 @@ from typing import Any
 import torch
 
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.user_optimizer import FIRST, HOLD, INVERSE, SCALE, current_settings
+from placewright.capturing.user_optimizer import (
+    FIRST,
+    HOLD,
+    INVERSE,
+    SCALE,
+    check_settings,
+    current_settings,
+)
 from placewright.errors import InputError
 from placewright.graph.program import Program
+
+_PLAIN = (bool, str, type(None))
+"""Settings of a group that are no numbers."""
 
 
 class StepSettings:
@@ -33,6 +43,7 @@ class StepSettings:
         given = self.recipe.optimizer
         self.optimizer = given if isinstance(given, torch.optim.Optimizer) else None
         self.schedulers, self.done = schedulers, 0
+        self._checked: tuple[list[Any], dict[str, Any]] = ([], {})
         self._groups = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for scheduler in schedulers:
             _check_stepped(scheduler, self.optimizer)
@@ -56,6 +67,7 @@ class StepSettings:
         # Schedulers warn where they step before an optimizer that they have not seen a step of.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         found = current_settings(program or self.program, self.optimizer)
+        self._check(found)
         if self.recipe.accumulate > 1:
             found[FIRST] = torch.tensor([float((step - 1) % self.recipe.accumulate == 0)]).double()
             found[HOLD] = torch.tensor([float(not self._updates(step))]).double()
@@ -65,6 +77,22 @@ class StepSettings:
             # In float64, as GradScaler does.
             found |= {SCALE: scale, INVERSE: scale.double().reciprocal().float()}
         return found
+
+    def _check(self, settings: Mapping[str, torch.Tensor]) -> None:
+        """Look at what else has changed where a number has become 0, or is no longer 0.
+
+        Schedules change learning rates in every step, and a full look takes milliseconds.
+        """
+        assert self.optimizer is not None
+        plain = [
+            tuple((k, v) for k, v in group.items() if isinstance(v, _PLAIN))
+            for group in self.optimizer.param_groups
+        ]
+        zeros = {name: (values == 0).tolist() for name, values in settings.items()}
+        if (plain, zeros) != self._checked:
+            if self._checked != ([], {}):
+                check_settings(self.program, self.optimizer)
+            self._checked = plain, zeros
 
     def after(self, step: int, scalars: Mapping[str, float]) -> None:
         """Take in that a step has been done: the scaler's and the schedulers' own steps."""

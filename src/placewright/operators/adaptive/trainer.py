@@ -9,11 +9,14 @@ import torch
 
 from placewright.adapt.batch_trainer import BatchTrainer
 from placewright.capturing.containers import refilled
+from placewright.capturing.guards import Guards
 from placewright.capturing.named_state import parameters_of
 from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
+from placewright.operators.adaptive.model_changes import ModelChanges
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_tensors, model_outputs
 from placewright.operators.adaptive.step_settings import StepSettings
@@ -45,6 +48,8 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         keeps in its snapshots. Others may be stepped by the loop.
     structure
         What the model returns, where the recipe keeps outputs.
+    guards
+        What the captured step assumes of the model; without them changes of it are not seen.
 
     Attributes
     ----------
@@ -65,6 +70,7 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         *,
         schedulers: tuple[Any, ...] = (),
         structure: Any = None,
+        guards: Guards | None = None,
     ) -> None:
         program = run.job.graph.program
         if not isinstance(program, Program):
@@ -77,12 +83,22 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         self.program = program
         self.settings = StepSettings(program, None if source is None else source.recipe, schedulers)
         self._parameters = {} if source is None else parameters_of(source)
-        self._structure = structure
+        self._structure, self.source = structure, source
         if source is not None:
             run.forms = StepForms(source, run.job.graph)
         self.settings.load_state_dict(run.log.restored, run.done)
         run.log.notes = lambda: self.settings.state_dict(run.scalars)
         self.keep: Callable[[AdaptiveRun], None] | None = None
+        self.changes: ModelChanges | None = None
+        if guards is not None and run.forms is not None:
+            self.changes = ModelChanges(
+                guards,
+                self.settings.optimizer,
+                fetch=self._fetch,
+                put=self._put,
+                recapture=self._recapture,
+                done=lambda: run.done,
+            )
 
     def step(self, inputs: Any, targets: Any = None) -> float:
         """One training step; the loss.
@@ -96,8 +112,10 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         Raises
         ------
         InputError
-            A batch of another type than the example, or of a shape that the model does not take.
+            A batch of another type than the example, or of a shape that the model does not take;
+            or the loop has changed the model in a way that cannot be taken over.
         """
+        self._follow()
         step = self.run.done + 1
         batch, program = self._batch(inputs, targets)
         self.run.step({**batch, **self.settings.before(step, program)})
@@ -120,6 +138,7 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
                 where=self.run.job.name,
                 hint="make it by placed.trainer()",
             )
+        self._follow()
         form = self.run.forms.evaluation(inputs)
         return form.returned(self.run.evaluate(form, form.batch(inputs)))
 
@@ -146,11 +165,42 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         found = model_outputs(self.program, self.run.outputs())
         return refilled(self._structure, iter(found))
 
+    def _follow(self) -> bool:
+        """Take over what the loop has changed in the model; whether it has changed anything."""
+        return self.changes is not None and self.changes.follow()
+
+    def close(self) -> None:
+        """End the run and its workers; snapshots stay.
+
+        Warns (`UnfinishedWarning`) where steps were done after the last `finish`.
+        """
+        if self.changes is not None:
+            self.changes.close()
+        super().close()
+
     def _write_back(self) -> None:
         if self.keep is not None:
             self.keep(self.run)
-            return
-        state = self.run.state()
+        elif self.changes is not None:
+            self.changes.written(self._fetch)
+        else:
+            self._fetch()
+
+    def _put(self) -> None:
+        """Let workers go on from the model's weights and the optimizer's state."""
+        assert self.source is not None
+        self.run.put_state(initial_state(self.source, self.program))
+
+    def _recapture(self) -> None:
+        """Capture the step again before the next one; steps before it are not repeated by it."""
+        assert self.run.forms is not None
+        if self.run.done:
+            self.run.finish()
+        self.run.forms.renew()
+
+    def _fetch(self) -> None:
+        """Write the workers' weights and optimizer state into the model and the optimizer."""
+        state = self.run.state() if self.run.done else {}
         members = dict((*self.model.named_parameters(), *self.model.named_buffers()))
         with torch.no_grad():
             for item in self.program.inputs:
@@ -193,10 +243,10 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
             batch[item.name] = value
         if self.run.forms is not None:
             self.run.forms.check_constants(inputs, targets)
-        if not other or self.run.forms is None:
+        if self.run.forms is None or not (other or self.run.forms.epoch):
             return batch, self.program
         form = self.run.forms.training(inputs, targets)
-        return form.batch(inputs, targets), form.program
+        return self.run.forms.marked(form.batch(inputs, targets)), form.program
 
 
 def _name(tensor: torch.Tensor) -> str:
