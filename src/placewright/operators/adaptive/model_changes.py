@@ -105,7 +105,8 @@ class ModelChanges:
         self._fetch, self._put, self._recapture, self._done = fetch, put, recapture, done
         self._fresh_at, self._inside = done(), False
         self._groups = [] if optimizer is None else _members(optimizer)
-        self._hook = guards.model.register_state_dict_pre_hook(_fetching(self.fetch))
+        register: Any = guards.model.register_state_dict_pre_hook
+        self._hook = register(_fetching(self.fetch))
         if optimizer is not None:
             optimizer.state = WatchedState(dict(optimizer.state), self.fetch)
             optimizer.state.settle()
