@@ -110,7 +110,7 @@ if __name__ == "__main__":
 
         model, x = random_faults.small()
         with placewright.place(
-            model, x, "{cluster}", training=True, planner="round-robin"
+            model, x, "{cluster}", training=True, planner="round-robin", engine="{engine}"
         ) as placed:
             measured = placed.run({steps}, adapt=True, check=True, snapshots="{snapshots}")
         print(json.dumps(as_json(measured, placed.result)))
@@ -156,71 +156,76 @@ class Variant:
 
     def command(self, folder: Path) -> list[str]:
         """What is started; files are in `folder`."""
-        python = [sys.executable, "-m"]
-        on = str(folder / "cluster.yaml")
+        program = ["-m", "placewright", *self._verb(folder)]
         if self.what == "script":
-            script = SCRIPT.format(cluster=on, steps=STEPS, snapshots=folder / "snapshots")
-            (folder / "script.py").write_text(script)
-            return [sys.executable, str(folder / "script.py")]
+            text = SCRIPT.format(
+                cluster=folder / "cluster.yaml",
+                steps=STEPS,
+                snapshots=folder / "snapshots",
+                engine=self.engine,
+            )
+            (folder / "script.py").write_text(text)
+            program = [str(folder / "script.py")]
+        if self.engine == "torchrun":
+            launch = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port"]
+            return [sys.executable, *launch, str(_free_port()), *program]
+        return [sys.executable, *program]
+
+    def _verb(self, folder: Path) -> list[str]:
+        on = str(folder / "cluster.yaml")
         if self.what == "serve":
             servers = ["--server", "a:1", "--server", "b:0.5"]
-            return [*python, "placewright", "requests", "serve", "--port", "0", *servers]
+            return ["requests", "serve", "--port", "0", *servers, "--engine", self.engine]
         if self.what == "layers":
             verb = ["layers", "run", "random_faults:plain", "--on", on, "--train", str(STEPS)]
             verb += ["--check", "-f", "json", "--time-limit", "2", "--engine", self.engine]
-            return [*python, "placewright", *verb]
+            return verb
         if self.samples:
             verb = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
             verb += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
             verb += ["--adapt"] if self.adapt else ["--baseline", "none"]
             verb += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
-            return [*python, "placewright", *verb]
+            return verb
         model = "random_faults:small" if self.what == "training" else "random_faults:plain"
         verb = ["operators", "run", model, "-f", "json", "--check", "--on", on]
         verb += ["--steps", str(STEPS), "--planner", "round-robin", "--engine", self.engine]
         verb += ["--training"] if self.what == "training" else []
         verb += ["--objective", "throughput"] if self.what == "stream" else []
         verb += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
-        if self.engine == "torchrun":
-            launch = ["torch.distributed.run", "--nproc-per-node", "3"]
-            return [
-                *python,
-                *launch,
-                "--master-port",
-                str(_free_port()),
-                "-m",
-                "placewright",
-                *verb,
-            ]
-        return [*python, "placewright", *verb]
+        return verb
 
 
 _OWN = ("launcher", "fork server", "tracker", "worker", "worker")
 _RUN = ("agent", "lead", "keeper", "fork server", "tracker", "worker", "worker")
 _RAY = ("launcher", "worker", "worker", "raylet", "gcs")
+_TARGETS = {"local": _OWN, "testbed": (*_OWN, "emulator"), "torchrun": _RUN, "ray": _RAY}
 VARIANTS = (
     Variant("local", _OWN),
     Variant("local-adapt", _OWN, adapt=True),
-    Variant("testbed", (*_OWN, "emulator"), "testbed"),
-    Variant("testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True),
+    Variant("testbed", _TARGETS["testbed"], "testbed"),
+    Variant("testbed-adapt", _TARGETS["testbed"], "testbed", adapt=True),
     Variant("torchrun", _RUN, "torchrun"),
     Variant("torchrun-adapt", _RUN, "torchrun", adapt=True),
     Variant("ray", _RAY, "ray"),
     Variant("ray-adapt", _RAY, "ray", adapt=True),
     Variant("samples", _OWN, what="samples"),
     Variant("samples-adapt", _OWN, adapt=True, what="samples"),
-    Variant("samples-testbed", (*_OWN, "emulator"), "testbed", what="samples"),
-    Variant("samples-testbed-adapt", (*_OWN, "emulator"), "testbed", adapt=True, what="samples"),
-    Variant("inference", _OWN, what="inference"),
-    Variant("inference-testbed", (*_OWN, "emulator"), "testbed", what="inference"),
-    Variant("stream", _OWN, what="stream"),
-    Variant("stream-testbed", (*_OWN, "emulator"), "testbed", what="stream"),
-    Variant("layers", _OWN, what="layers", adapt=True),
-    Variant("layers-testbed", (*_OWN, "emulator"), "testbed", what="layers", adapt=True),
+    Variant("samples-testbed", _TARGETS["testbed"], "testbed", what="samples"),
+    Variant("samples-testbed-adapt", _TARGETS["testbed"], "testbed", adapt=True, what="samples"),
+    *(
+        Variant(what if engine == "local" else f"{what}-{engine}", targets, engine, adapt, what)
+        for what, adapt in (
+            ("inference", False),
+            ("stream", False),
+            ("layers", True),
+            ("script", True),
+        )
+        for engine, targets in _TARGETS.items()
+    ),
     Variant("serve", _OWN, what="serve"),
-    Variant("script", _OWN, what="script", adapt=True),
+    Variant("serve-testbed", _TARGETS["testbed"], "testbed", what="serve"),
+    Variant("serve-ray", _RAY, "ray", what="serve"),
 )
-WEIGHTS = (3, 4, 2, 3, 3, 3, 2, 2, 2, 2, 1, 1, 2, 1, 2, 1, 2, 1, 2, 2)
 
 
 @dataclass(frozen=True)
@@ -239,8 +244,10 @@ class Shot:
     def drawn(cls, variants: Sequence[Variant], seed: int) -> Shot:
         """The schedule of a seed."""
         chance = random.Random(seed)
-        weights = [WEIGHTS[VARIANTS.index(variant)] for variant in variants]
-        (variant,) = chance.choices(variants, weights)
+        # Every command once, in random order, before any of them again.
+        round_of_all, place_in_it = divmod(seed, len(variants))
+        order = random.Random(round_of_all).sample(list(variants), len(variants))
+        variant = order[place_in_it]
         target, name = chance.choice(variant.targets), chance.choice(SIGNALS)
         phase = chance.choice(PHASES)
         if phase == "begin":
@@ -300,7 +307,7 @@ def role(pid: int, words: list[str], all_words: dict[int, list[str]], main: int)
         return "gcs"
     if pid == main:
         return "agent" if "torch.distributed.run" in line else "launcher"
-    if "placewright" in line and parent(pid) == main:
+    if ("placewright" in line or "script.py" in line) and parent(pid) == main:
         rank = _environment(pid).get("RANK")
         return {None: "other", "0": "lead"}.get(rank, "keeper")
     return "other"
@@ -599,7 +606,8 @@ def numbers(shot: Shot, folder: Path) -> list[str]:
     if shot.variant.what == "layers":  # its own check has compared the losses
         return [] if data["training"] is not None else ["nothing was trained"]
     faults = []
-    if data.get("max_abs_error") != 0.0:
+    unchecked = shot.variant.adapt and shot.signal in CTRL_C  # no check after Ctrl-C
+    if data.get("max_abs_error") != 0.0 and not (unchecked and data["check"] is None):
         faults.append(f"--check: {data.get('max_abs_error')}")
     if shot.variant.snapshots:
         done, error = _of_snapshot(folder / "snapshots")
@@ -689,6 +697,30 @@ def _clear(mark: str) -> None:
 # -- all of them -----------------------------------------------------------------------------------
 
 
+@dataclass
+class Undisturbed:
+    """How long each command takes and what it computes, kept in a file from run to run."""
+
+    file: Path | None
+    seconds: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.file is not None and self.file.exists():
+            data = json.loads(self.file.read_text())
+            self.seconds, self.losses = data["seconds"], data["losses"]
+        REFERENCES.update(self.losses)
+
+    def of(self, variant: Variant) -> float:
+        """Seconds of one; it is started where they are not known yet."""
+        if variant.name not in self.seconds:
+            self.seconds[variant.name] = usual_seconds(variant, f"{os.getpid()}-u")
+            self.losses |= REFERENCES
+            if self.file is not None:
+                self.file.write_text(json.dumps({"seconds": self.seconds, "losses": self.losses}))
+        return self.seconds[variant.name]
+
+
 def usual_seconds(variant: Variant, number: str) -> float:
     """How long the undisturbed command takes; it must be fine, or nothing else means anything."""
     shot = Shot(variant, "nobody", "KILL", "begin", 0.0, False)
@@ -705,7 +737,7 @@ def usual_seconds(variant: Variant, number: str) -> float:
             find_leftovers(shot, mark, folder, outcome)
             faults = outcome.faults + judge(shot, folder, outcome)
             if code not in (0, 143 if variant.what == "serve" else 0) or faults:
-                raise SystemExit(
+                raise RuntimeError(
                     f"{variant.name} undisturbed: exit code {code}, {faults}\n"
                     + (folder / "err").read_text()
                 )
@@ -715,6 +747,18 @@ def usual_seconds(variant: Variant, number: str) -> float:
                     r["name"]: [e["loss"] for e in r["epochs"]] for r in data["runs"]
                 }
     return took_s
+
+
+def check(variants: Sequence[Variant], undisturbed: Undisturbed) -> None:
+    """Run each command undisturbed, and end."""
+    bad = 0
+    for variant in variants:
+        try:
+            print(f"{variant.name}: {undisturbed.of(variant):.1f} s", flush=True)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            bad += 1
+            print(error, flush=True)
+    raise SystemExit(bad)
 
 
 def main() -> None:
@@ -729,18 +773,23 @@ def main() -> None:
     parser.add_argument("--phase", choices=PHASES)
     parser.add_argument("--patience", type=float, default=1.0, help="factor of all limits")
     parser.add_argument(
-        "--usual", type=float, help="seconds of an undisturbed run, which is then not made"
+        "--undisturbed", type=Path, help="file that keeps what undisturbed runs took and computed"
     )
+    parser.add_argument("--check", action="store_true", help="undisturbed runs only")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no schedule after these")
     parser.add_argument("--keep", type=Path, help="what bad schedules printed is kept there")
     args = parser.parse_args()
     KEEP, PATIENCE = args.keep, args.patience
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     until = time.monotonic() + 60 * args.minutes
     counts: Counter[tuple[str, str]] = Counter()
     variants = [v for v in VARIANTS if not args.only or v.name in args.only]
     variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    usual: dict[str, float] = {}
+    undisturbed = Undisturbed(args.undisturbed)
+    if args.check:
+        check(variants, undisturbed)
     print("| schedule | command | target | signal | phase | ended | after | verdict | last words |")
     print("|---|---|---|---|---|---|---|---|---|")
     fine = missed = 0
@@ -752,11 +801,9 @@ def main() -> None:
         from dataclasses import replace
 
         shot = replace(shot, **changes)
-        if shot.variant.name not in usual:
-            own = args.usual or usual_seconds(shot.variant, f"{os.getpid()}-u")
-            usual[shot.variant.name] = own
+        usual_s = undisturbed.of(shot.variant)
         mark = f"faults-{os.getpid()}-{number}"
-        outcome = run_schedule(shot, mark, usual[shot.variant.name])
+        outcome = run_schedule(shot, mark, usual_s)
         counts[shot.signal, _kind(outcome)] += 1
         fine += not outcome.faults
         missed += not outcome.hit
@@ -767,7 +814,7 @@ def main() -> None:
             f"| {outcome.error_text} |",
             flush=True,
         )
-    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in usual.items())
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in undisturbed.seconds.items())
     done = counts.total()
     print(f"\n{fine} of {done} fine ({missed} ended before their signal). Undisturbed: {took}\n")
     print(f"| signal | all | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")

@@ -9,9 +9,16 @@ import pytest
 from placewright.adapt.run import MEASURED_AGAIN, StepTimeout, measured_despite_losses
 from placewright.adapt.timeline import Timeline
 from placewright.errors import WorkerError, WorkerLostError
+from placewright.runtime import limits
 from placewright.runtime.limits import SILENCE_STEPS
 
 PREDICTED_S = 3.5
+
+
+@pytest.fixture(autouse=True)
+def unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits without the factor that the suite itself may run with."""
+    monkeypatch.delenv(limits.VARIABLE, raising=False)
 
 
 def predicted(slower: float = 1.0) -> Callable[[], float]:

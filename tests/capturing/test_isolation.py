@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.model import capture
 from placewright.errors import UnsupportedError
 
@@ -149,3 +150,9 @@ def test_threads_take_turns() -> None:
         thread.join()
     assert len(found) == 4
     assert len(set(found)) == 1
+
+
+def test_what_torch_export_itself_keeps_of_its_last_trace_is_forgotten() -> None:
+    """Its table of nodes stays full until the next trace: no fault of the model."""
+    with isolated_trace("Linear"):
+        torch.export.export(nn.Linear(4, 4), (torch.ones(2, 4),), strict=False)

@@ -16,6 +16,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import Workers
 from placewright.errors import InputError, RunError
+from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
 from placewright.testbed.requirements import missing
@@ -107,6 +108,24 @@ def test_run_train_report_on_one_set_of_workers(
     with placed(plan=kept) as again:
         assert (again.plan.placement == model.plan.placement).all()
         assert again.result.planner == "plan.json"
+
+
+def test_ctrl_c_ends_steps_that_adapt_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeating them in eager PyTorch would take as long again; torchrun kills after 30 s."""
+    real = AdaptiveRun.step
+
+    def pressed_in_the_second(self: AdaptiveRun, batch: Any = None) -> float:
+        seconds = real(self, batch)
+        if self.done == 2:
+            raise KeyboardInterrupt
+        return seconds
+
+    monkeypatch.setattr(AdaptiveRun, "step", pressed_in_the_second)
+    with placed() as model:
+        model.run(4, adapt=True, check=True)
+        assert model.timeline is not None
+        assert len(model.timeline.step_s) == 2
+        assert model.timeline.check is None
 
 
 def test_another_plan_runs_on_the_same_workers(started: list[tuple[str, ...]]) -> None:

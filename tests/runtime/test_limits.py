@@ -9,6 +9,12 @@ import pytest
 from placewright.runtime import limits
 
 
+@pytest.fixture(autouse=True)
+def unscaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits without the factor that the suite itself may run with."""
+    monkeypatch.delenv(limits.VARIABLE, raising=False)
+
+
 def test_the_environment_makes_all_limits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its factor; anything but a positive number is ignored."""
     assert limits.order_s(40e6) == limits.ORDER_S + 2.0

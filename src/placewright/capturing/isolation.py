@@ -18,6 +18,7 @@ from unittest.mock import patch
 from weakref import WeakSet
 
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 
 from placewright.capturing.python_state import CACHE
 from placewright.errors import UnsupportedError
@@ -46,6 +47,8 @@ def isolated_trace(model: str) -> Iterator[None]:
 
     with _ONE_AT_A_TIME, collector_paused(), patch.object(FakeTensorMode, "__init__", noted):
         yield
+        # torch.export keeps the nodes of its last trace, with their fakes, until the next one.
+        proxy_tensor._FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT.clear()
         # With the collector paused, whatever the trace has made is in the youngest generation.
         left = _fakes(modes, _young())
         if left:

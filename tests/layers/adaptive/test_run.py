@@ -16,6 +16,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, RunError
 from placewright.layers.adaptive.job import problem_of
 from placewright.layers.adaptive.run import AdaptiveLayerRun
+from placewright.layers.adaptive.trainer import LayerTrainer
 from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
@@ -60,6 +61,26 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
     # A busy machine may have slowed it a little before.
     assert any(drift["now_s"] > 3 * drift["before_s"] for drift in drifts)
     assert trainer.plan.workers == (0,)
+
+
+def test_ctrl_c_ends_training_without_the_check() -> None:
+    """The steps that are done are returned; one process would take as long again for them."""
+    source = SimpleNamespace(inputs=0, targets=0)
+    job = SimpleNamespace(model=SimpleNamespace(source=source))
+    run = SimpleNamespace(job=job, session=object(), problem=None, loss=0.5)
+    plan = SimpleNamespace(stages=[SimpleNamespace(replicas=())])
+    trainer: Any = SimpleNamespace(run=run, plan=plan, steps_done=0, timeline=None)
+
+    def step(inputs: Any, targets: Any) -> float:
+        trainer.steps_done += 1
+        if trainer.steps_done == 2:
+            raise KeyboardInterrupt
+        return 1.0
+
+    trainer.step = step
+    trained = LayerTrainer.repeat(trainer, 4, check=True)
+    assert trained.losses == (1.0, 0.5)
+    assert trained.max_rel_error is None
 
 
 def test_every_disturbance_takes_place_once() -> None:

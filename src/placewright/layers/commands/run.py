@@ -135,6 +135,9 @@ def run(
         if train is not None:
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
                 trained = own.repeat(train, check=check)
+                if (done := len(trained.losses)) < train:
+                    unchecked = "; losses are not compared" if check else ""
+                    console.note(f"interrupted after {done} of {train} steps{unchecked}")
                 if weights is not None:
                     console.kept(own.save(weights))
     data = measured.as_json() | {
