@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.python_state import Container, Globals, PythonState
 from placewright.capturing.settings import tracing_settings
@@ -164,13 +165,10 @@ def changed_model(by: str, where: str, hint: str) -> InputError:
 
 
 def effective_modes(model: nn.Module, *, training: bool) -> tuple[bool, ...]:
-    """The mode of every module in a step; none where the model itself is in the other mode.
-
-    Then all of its modules are switched: see `placewright.capturing.mode.set_mode`.
-    """
-    if model.training != training:
-        return ()
-    return tuple(module.training for module in model.modules())
+    """The mode of every module in a step; see `placewright.capturing.mode.set_mode`."""
+    with flags_kept(model):
+        set_mode(model, training=training)
+        return tuple(module.training for module in model.modules())
 
 
 @dataclass(slots=True)

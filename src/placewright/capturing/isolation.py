@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -52,19 +52,24 @@ def isolated_trace(model: str) -> Iterator[None]:
         # With the collector paused, whatever the trace has made is in the youngest generation.
         left = _fakes(modes, _young())
         if left:
+            left.clear()
             _forget_cached(modes)
             left = _fakes(modes, gc.get_objects())
         if left:
             raise _kept(left.pop(), model)
 
 
-def _young() -> list[Any]:
-    """Objects that have survived a collection of the youngest generation, or come after it."""
+def _young() -> Iterator[Any]:
+    """Objects that have survived a collection of the youngest generation, or come after it.
+
+    One at a time: a list of all objects would hold itself.
+    """
     gc.collect(0)
-    return [each for generation in _YOUNG for each in gc.get_objects(generation)]
+    for generation in _YOUNG:
+        yield from gc.get_objects(generation)
 
 
-def _fakes(modes: WeakSet[FakeTensorMode], among: list[Any]) -> list[FakeTensor]:
+def _fakes(modes: WeakSet[FakeTensorMode], among: Iterable[Any]) -> list[FakeTensor]:
     return [each for each in among if type(each) is FakeTensor and each.fake_mode in modes]
 
 

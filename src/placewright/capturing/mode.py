@@ -32,7 +32,7 @@ def in_mode(
 
     Yields what is put back, with which a second trace can begin as the first one did.
     """
-    with _flags_kept(model):
+    with flags_kept(model):
         set_mode(model, training=training)
         state = PythonState.of(model, *modules_in(loss_fn), loss_fn)
         try:
@@ -79,7 +79,7 @@ def fill_caches(
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
         python_generators_kept(),
-        _flags_kept(model),
+        flags_kept(model),
         suppress(Exception),
     ):
         set_mode(model, training=training)
@@ -88,7 +88,7 @@ def fill_caches(
 
 
 @contextmanager
-def _flags_kept(model: nn.Module) -> Iterator[None]:
+def flags_kept(model: nn.Module) -> Iterator[None]:
     """Put every module back into the mode that it has now."""
     before, flags = model.training, [(m, m.training) for m in model.modules()]
     try:
@@ -96,7 +96,8 @@ def _flags_kept(model: nn.Module) -> Iterator[None]:
     finally:
         set_mode(model, training=before)
         for module, flag in flags:
-            module.training = flag
+            if module.training != flag:
+                module.training = flag
 
 
 def _copies(values: Any) -> Any:

@@ -26,7 +26,7 @@ MOST_CONTAINERS = 50_000
 LARGE_BYTES = 1 << 26
 """Plain tensors up to this size are copied, so that changes in place can be undone."""
 
-_LIBRARIES = {"torch", "numpy", "numba", "builtins", *sys.stdlib_module_names}
+_LIBRARIES = {"torch", "numpy", "numba", "placewright", "builtins", *sys.stdlib_module_names}
 """Packages whose own functions, classes and objects are not looked into."""
 
 _PLAIN_HOLDERS = {"types", "argparse", "collections", "weakref", "_thread"}
@@ -111,9 +111,10 @@ class PythonState:
         for container in self.containers:
             container.restore()
         self._restore_tensors()
-        for function, misses in self.caches:
+        for k, (function, misses) in enumerate(self.caches):
             if function.cache_info().misses != misses:
                 function.cache_clear()
+                self.caches[k] = function, 0
 
     def restore_numbers(self) -> None:
         """Put back numbers (counts) and plain tensors only; caches keep what is new in them."""

@@ -123,6 +123,7 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
     inputs, kept = reads.tensors, _Kept()
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
     reached: list[str] = []
+    empty = torch.empty(0)  # a real one, made outside of the trace
 
     def loss_of(outputs: Any, targets: Any, share: float | None) -> Tensor:
         loss = loss_fn(outputs, targets)
@@ -159,7 +160,7 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
         with traceback.annotate({"phase": "forward"}):
             write_back(rebound)
         kept.names = output_names(len(outputs)) if recipe.outputs else []
-        kept.structure = refilled(kept.outputs, repeat(torch.empty(0)))
+        kept.structure = refilled(kept.outputs, repeat(empty))
         kept.outputs = None
         return _Pass(loss.detach(), outputs, used)
 

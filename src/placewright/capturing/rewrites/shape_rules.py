@@ -67,6 +67,13 @@ def _as_suggested(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
     return (first, *others)
 
 
+def _untrained(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `_as_suggested`; a CPU keeps no statistics where running ones are used."""
+    first, *others = _as_suggested(mode, operation, *args, **kwargs)
+    with mode:
+        return (first, *(torch.empty(0, dtype=other.dtype) for other in others))
+
+
 def _gradients(mode: Any, operation: Any, *args: Any, **kwargs: Any) -> Any:
     """The gradient of the input has the input's dtype, the others are as PyTorch says."""
     return _made(mode, operation, args, kwargs, (args[1].dtype,))
@@ -87,7 +94,7 @@ _NORMS = {
     aten._native_batch_norm_legit.default: _as_suggested,
     aten._native_batch_norm_legit_functional.default: _as_suggested,
     aten._native_batch_norm_legit.no_stats: _as_suggested,
-    aten._native_batch_norm_legit_no_training.default: _as_suggested,
+    aten._native_batch_norm_legit_no_training.default: _untrained,
     aten.native_group_norm_backward.default: _gradients,
     aten.native_layer_norm_backward.default: _row_major_gradients,
 }
