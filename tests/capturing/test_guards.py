@@ -1,0 +1,160 @@
+"""Guards notice whatever a trace reads, name it, and are silent where nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from placewright.capturing.guards import Guards
+from placewright.errors import InputError
+
+_FACTOR = 2.0
+
+
+class _Configuration:
+    def __init__(self) -> None:
+        self.width, self.extra = 4, {"eps": 1e-5}
+
+
+class _Reading(nn.Module):
+    """Reads attributes of all kinds."""
+
+    scale = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop, self.norm = nn.Linear(4, 4), nn.Dropout(0.1), nn.BatchNorm1d(4)
+        self.configuration, self.table = _Configuration(), torch.ones(4)
+        self.rows, self.names = np.ones(4), {"a"}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.drop(self.layer(x))) * self.scale * _FACTOR
+
+
+def _replace(model: _Reading) -> None:
+    model.layer.weight = nn.Parameter(torch.zeros(4, 4))
+
+
+def _in_place(model: _Reading) -> None:
+    with torch.no_grad():
+        model.layer.weight.clamp_(-0.01, 0.01)
+
+
+def _global(_: _Reading) -> None:
+    globals()["_FACTOR"] = 3.0
+
+
+def _of_class(_: _Reading) -> None:
+    _Reading.scale = 2.0
+
+
+CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
+    "a mode": (lambda m: m.drop.eval(), "the mode of a module"),
+    "a probability": (lambda m: setattr(m.drop, "p", 0.5), "module 'drop'.p"),
+    "a number of a configuration": (
+        lambda m: setattr(m.configuration, "width", 8),
+        "the model.configuration.width",
+    ),
+    "a number in its dict": (
+        lambda m: m.configuration.extra.update(eps=1e-3),
+        "the model.configuration.extra.eps",
+    ),
+    "a set": (lambda m: m.names.add("b"), "the model.names"),
+    "a new attribute": (lambda m: setattr(m, "other", 1), "the model.other"),
+    "a plain tensor": (lambda m: m.table.mul_(2), "a tensor of shape (4,)"),
+    "an array": (lambda m: m.rows.fill(2), "the array the model.rows"),
+    "a hook": (lambda m: m.layer.register_forward_hook(print), "_forward_hooks"),
+    "a module": (lambda m: setattr(m, "layer", nn.Linear(4, 4)), "the model._modules.layer"),
+    "a frozen layer": (lambda m: m.layer.requires_grad_(False), "requires_grad of 'layer.weight'"),
+    "a weight": (_in_place, "the values of 'layer.weight'"),
+    "a weight's data": (lambda m: m.layer.weight.data.mul_(2), "the values of 'layer.weight'"),
+    "a replaced weight": (_replace, "the values of 'layer.weight'"),
+    "loaded weights": (lambda m: m.load_state_dict(m.state_dict()), "the values of"),
+    "a buffer": (lambda m: m.norm.running_mean.add_(1), "the values of 'norm.running_mean'"),
+    "a new parameter": (
+        lambda m: m.register_parameter("more", nn.Parameter(torch.ones(1))),
+        "parameter or buffer 'more'",
+    ),
+    "a global variable": (_global, "_FACTOR"),
+    "an attribute of the class": (_of_class, "_Reading.scale"),
+    "the default dtype": (lambda _: torch.set_default_dtype(torch.float64), "a setting of PyTorch"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Any:
+    yield
+    globals()["_FACTOR"], _Reading.scale = 2.0, 1.0
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_has_changed_is_named(name: str) -> None:
+    """Once; then it is what is compared with."""
+    change, says = CHANGES[name]
+    model = _Reading()
+    guards = Guards(model, training=True)
+    assert guards.unchanged()
+    change(model)
+    assert not guards.unchanged()
+    assert says in str(guards.changes())
+    guards.follow()
+    assert guards.unchanged()
+
+
+def test_what_stays_is_no_change() -> None:
+    """Calls in evaluation, equal numbers, gradients, and modes that a step would switch anyway."""
+    model = _Reading().eval()
+    guards = Guards(model, training=False)
+    model(torch.ones(2, 4)).sum().backward()
+    assert guards.unchanged()
+    model.drop.p = float("0.1")
+    model.train()
+    assert not str(guards.follow())
+    model.layer.requires_grad_(False)
+    assert not str(guards.follow()), "inference does not depend on it"
+    guards.demand_as_captured("here", "place it again")
+
+
+def test_autocast_is_a_setting() -> None:
+    """Around a call."""
+    guards = Guards(nn.Linear(2, 2), training=False)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert guards.changes().settings
+    assert guards.unchanged()
+
+
+def test_a_step_that_is_another_one_is_demanded_back() -> None:
+    """Until a mode is as it was; an attribute does not come back."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).eval()
+    guards = Guards(model, training=False)
+    model[1].train()
+    with pytest.raises(InputError, match="a mode"):
+        guards.demand_as_captured("here", "place it again")
+    model[1].eval()
+    guards.demand_as_captured("here", "place it again")
+    model[1].p = 0.1
+    with pytest.raises(InputError, match=r"module '1'\.p"):
+        guards.demand_as_captured("here", "place it again")
+
+
+@given(st.lists(st.sampled_from(sorted(CHANGES)), max_size=4))
+def test_any_series_of_changes_is_followed(names: list[str]) -> None:
+    """Each change is seen, whatever came before."""
+    model = _Reading()
+    guards = Guards(model, training=True)
+    for name in dict.fromkeys(names):
+        CHANGES[name][0](model)
+        if name not in ("a mode", "the default dtype"):
+            assert not guards.unchanged()
+        guards.follow()
+        assert guards.unchanged()
+    globals()["_FACTOR"], _Reading.scale = 2.0, 1.0
+    torch.set_default_dtype(torch.float32)
