@@ -1,10 +1,12 @@
 """Check that every command ends by itself when random signals hit its processes.
 
     python benchmarks/random_faults.py [--schedules 200] [--seed 0] [--only NAME] [--patience 1]
+    python benchmarks/random_faults.py --check     # every command undisturbed, nothing else
 
-Each schedule starts one command of `VARIANTS` (``operators run`` on local workers, a testbed,
-torchrun or Ray, with and without ``--adapt``, training and inference; a stream; ``layers run``;
-``samples run``; ``requests serve``; a Python script that calls ``place``), waits for a random
+Each schedule starts one command of `VARIANTS`, in an order that has each of them once before any of
+them again: on local workers, a testbed, torchrun and Ray ``operators run`` (training with and
+without ``--adapt``, inference, a stream), ``layers run`` and a Python script that calls ``place``;
+``samples run`` and ``requests serve`` where they run. It waits for a random
 moment of one phase and sends one signal, or two, to one of its processes:
 
     begin     before the first worker: imports, capture, profile, planning
@@ -73,6 +75,9 @@ COMMANDS = ("launcher", "agent", "lead")
 
 LIMIT_S, SETTLE_S = 60.0, 10.0
 """A command has to end after its fault, and its processes after it."""
+
+UNDISTURBED_S = 300.0
+"""No command takes longer, nor has one that has no worker by then."""
 
 OTHERS_FOLDERS = ("torchelastic_", "ray", "torchinductor_", "nccl-")
 """Of torchrun, Ray and PyTorch: what their own killed processes leave is not ours to remove."""
@@ -515,7 +520,8 @@ def _sleep(process: subprocess.Popen[str], seconds: float) -> None:
 
 
 def _until(process: subprocess.Popen[str], so: Callable[[], bool]) -> None:
-    while process.poll() is None and not so():
+    deadline = time.monotonic() + PATIENCE * UNDISTURBED_S
+    while process.poll() is None and not so() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
@@ -731,7 +737,7 @@ def usual_seconds(variant: Variant, number: str) -> float:
         with started(variant, folder, mark) as process:
             if variant.what == "serve":
                 end_server(mark, process)
-            code = process.wait(PATIENCE * 300)
+            code = process.wait(PATIENCE * UNDISTURBED_S)
             took_s = time.monotonic() - begun
             outcome = Outcome(code=code)
             find_leftovers(shot, mark, folder, outcome)
@@ -782,8 +788,10 @@ def main() -> None:
     KEEP, PATIENCE = args.keep, args.patience
     # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     until = time.monotonic() + 60 * args.minutes
-    counts: Counter[tuple[str, str]] = Counter()
+    by_signal: Counter[tuple[str, str]] = Counter()
+    by_command: Counter[tuple[str, str]] = Counter()
     variants = [v for v in VARIANTS if not args.only or v.name in args.only]
     variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -804,7 +812,8 @@ def main() -> None:
         usual_s = undisturbed.of(shot.variant)
         mark = f"faults-{os.getpid()}-{number}"
         outcome = run_schedule(shot, mark, usual_s)
-        counts[shot.signal, _kind(outcome)] += 1
+        by_signal[shot.signal, _kind(outcome)] += 1
+        by_command[shot.variant.name, _kind(outcome)] += 1
         fine += not outcome.faults
         missed += not outcome.hit
         print(
@@ -815,12 +824,14 @@ def main() -> None:
             flush=True,
         )
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in undisturbed.seconds.items())
-    done = counts.total()
+    done = by_signal.total()
     print(f"\n{fine} of {done} fine ({missed} ended before their signal). Undisturbed: {took}\n")
-    print(f"| signal | all | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")
-    for name in sorted({each for each, _ in counts}):
-        row = [counts[name, kind] for kind in KINDS]
-        print(f"| {name} | {sum(row)} | {' | '.join(map(str, row))} |")
+    for what, counts in (("signal", by_signal), ("command", by_command)):
+        print(f"| {what} | all | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")
+        for name in sorted({each for each, _ in counts}):
+            row = [counts[name, kind] for kind in KINDS]
+            print(f"| {name} | {sum(row)} | {' | '.join(map(str, row))} |")
+        print()
     raise SystemExit(0 if fine == done else 1)
 
 

@@ -89,7 +89,7 @@ def test_a_run_on_anothers_testbed_outlives_it(up: Up) -> None:
         assert [p.pid for p in Testbed.find(wanted.name).record.owners] == [os.getpid()]
         bed.__exit__(None, None, None)
         assert own_traces(bed) == set()
-        sleeper.communicate(timeout=10)
+        sleeper.communicate(timeout=120)
 
 
 def test_the_last_run_may_be_killed(duo: Testbed) -> None:

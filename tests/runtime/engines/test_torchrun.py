@@ -47,7 +47,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Any:
         port = probe.getsockname()[1]
     agents = [agent(number, node, port, folder) for number, node in enumerate(("far", "near"))]
     try:
-        outputs = [a.communicate(timeout=120) for a in agents]
+        outputs = [a.communicate(timeout=600) for a in agents]
     finally:
         for a in agents:
             a.kill()

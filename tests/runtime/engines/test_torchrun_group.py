@@ -5,12 +5,15 @@ from __future__ import annotations
 import socket
 from dataclasses import replace
 from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from placewright.errors import WorkerError
 from placewright.runtime.connections.authentication import LOOPBACK, Listener
 from placewright.runtime.connections.channel import Channel
+from placewright.runtime.engines import torchrun
 from placewright.runtime.engines.torchrun import Agent, TorchrunGroup
 from placewright.runtime.engines.torchrun_connect import call_coordinator
 from placewright.runtime.host import Host
@@ -36,6 +39,25 @@ def test_a_worker_that_does_not_connect_in_time_is_named(monkeypatch: pytest.Mon
     for end in [*calls, *(end for both in agents for end in both)]:
         end.close()
     listener.close()
+
+
+def test_agents_that_do_not_answer_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One after another they took 10 s each, while torchrun kills after 30 s."""
+    now, limits_s = [100.0], []
+
+    def silent(limit_s: float) -> bool:
+        limits_s.append(limit_s)
+        now[0] += max(0.0, limit_s)
+        return False
+
+    monkeypatch.setattr(torchrun, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    hosts = [Host.here()] * 2
+    agents: list[Any] = [SimpleNamespace(end=lambda: None, settled=silent) for _ in hosts]
+    listener: Any = None
+    TorchrunGroup(worker_specs(DUO, hosts), hosts, agents, listener).close()
+    assert limits_s == [torchrun._END_S, 0.0]
 
 
 def test_an_agent_that_answers_late_is_waited_for() -> None:

@@ -44,7 +44,7 @@ from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec, emulated, worker_specs
 
 _END_S = 10.0
-"""An agent takes less to end its worker, mostly; a slow one is waited for by the next session."""
+"""Agents take less to end their workers, mostly; a slow one is waited for by the next session."""
 
 GONE = ("gone", -int(signal.SIGKILL))
 """The report of an agent whose process is gone."""
@@ -309,7 +309,9 @@ class TorchrunGroup(PipedGroup):
         """See `WorkerGroup.close`; the agents stay."""
         for agent in self._agents:
             agent.end()
-        for agent in self._agents:  # asked above, all at once
-            agent.settled(_END_S)
+        # Asked all at once, so waited for together: torchrun kills what ends too slowly.
+        deadline = time.monotonic() + _END_S
+        for agent in self._agents:
+            agent.settled(deadline - time.monotonic())
         for connection in self.connections:
             connection.close()
