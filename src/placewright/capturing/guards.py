@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from operator import attrgetter, is_
+from operator import attrgetter, is_, itemgetter
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -37,8 +38,11 @@ _VERSION, _TRAINED = attrgetter("_version"), attrgetter("requires_grad")
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, property, staticmethod, classmethod)
 """Values of classes and global variables that are not compared: who replaces code places anew."""
 
-_SAMPLED = 32
-"""Elements of a weight that are compared."""
+_SAMPLED = 64
+"""Bytes of a weight that are compared."""
+
+_OF_EVERY_MODULE = vars(nn.Module()).keys() - {"_parameters", "_buffers", "_modules"}
+"""Attributes that PyTorch gives each module: its mode, and containers of hooks."""
 
 MOST_ARRAY_BYTES = 4096
 """Arrays of NumPy have no version: small ones are compared byte by byte, large ones by identity."""
@@ -177,7 +181,7 @@ class _Flat:
 
     `values`: methods that give the values of dicts, lists and variables; `expected`: those values.
     `empty`: containers that were empty, hooks mostly.
-    `samples`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
+    `views`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
     """
 
     values: list[Callable[[], Any]] = field(default_factory=list)
@@ -191,7 +195,8 @@ class _Flat:
     addresses: list[int] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
     members: list[Tensor] = field(default_factory=list)
-    samples: list[tuple[Any, bytes]] = field(default_factory=list)
+    views: list[Any] = field(default_factory=list)
+    sampled: list[bytes] = field(default_factory=list)
     arrays: list[tuple[str, Any, bytes]] = field(default_factory=list)
     trains: bool = True
 
@@ -206,27 +211,33 @@ class _Flat:
         plain = [tensor for tensor, _, _ in state.tensors]
         flat.tensors = [t for t in (*flat.members, *plain) if not t.is_inference()]
         flat.versions = list(map(_VERSION, flat.tensors))
-        views = [view for view in map(_sample, flat.members) if view is not None]
-        flat.samples = [(view, view.tobytes()) for view in views]
+        flat.views = [view for view in map(_sample, flat.members) if view is not None]
+        flat.sampled = [view.tobytes() for view in flat.views]
         return flat
 
     def _add(self, container: Container) -> None:
         holder, content = container.holder, container.content
-        if isinstance(content, set):
+        if isinstance(content, set) and content:
             self.sets.append((holder, content))
             return
         named = content.items() if isinstance(content, dict) else enumerate(content)
         for key, value in named:
             if isinstance(value, np.ndarray) and value.nbytes <= MOST_ARRAY_BYTES:
                 self.arrays.append((f"{container.path}.{key}", value, value.tobytes()))
-        if isinstance(holder, dict | list | deque):
+        if isinstance(holder, dict | list | deque | set):
             if not content:
                 self.empty.append(holder)
                 return
             self.sized.append(holder)
             self.length += len(holder)
-            read = dict.values if isinstance(holder, dict) else type(holder).__iter__
-            self.values.append(read.__get__(holder))
+            if container.of_module:  # without the hooks' dicts, which are compared themselves
+                content = {k: v for k, v in content.items() if k not in _OF_EVERY_MODULE}
+                read = partial(itemgetter(*content, "training"), holder)
+                self.values.append(read)
+                self.expected += (*content.values(), holder["training"])
+                return
+            of_all = dict.values if isinstance(holder, dict) else type(holder).__iter__
+            self.values.append(of_all.__get__(holder))
             self.expected += content.values() if isinstance(content, dict) else content
             return
         kept = {k: v for k, v in content.items() if not isinstance(v, _CODE)}
@@ -243,16 +254,17 @@ class _Flat:
             and list(map(_VERSION, self.tensors)) == self.versions
             and list(map(Tensor.data_ptr, self.members)) == self.addresses
             and (not self.trains or list(map(_TRAINED, self.members)) == self.trained)
-            and all(view.tobytes() == content for view, content in self.samples)
-            and all(now == then for now, then in self.sets)
-            and all(array.tobytes() == content for _, array, content in self.arrays)
+            and [view.tobytes() for view in self.views] == self.sampled
+            and (not self.sets or all(now == then for now, then in self.sets))
+            and (not self.arrays or all(array.tobytes() == then for _, array, then in self.arrays))
         )
 
     def seen(self, members: Mapping[str, Tensor]) -> Iterator[tuple[str, _Seen]]:
         """What each member was, by name."""
         versions = {id(t): v for t, v in zip(self.tensors, self.versions, strict=True)}
         pairs = zip(self.addresses, self.trained, strict=True)
-        samples = {view.ctypes.data: (view, content) for view, content in self.samples}
+        pairs_of_bytes = zip(self.views, self.sampled, strict=True)
+        samples = {view.base.ctypes.data: (view, then) for view, then in pairs_of_bytes}
         for (name, tensor), (address, trained) in zip(members.items(), pairs, strict=True):
             view, content = samples.get(address, (None, b""))
             same = view is None or view.tobytes() == content
@@ -276,14 +288,13 @@ class _Seen(NamedTuple):
 
 
 def _sample(tensor: Tensor) -> Any:
-    """A view of up to `_SAMPLED` elements of a dense tensor's memory; ``None`` for others."""
+    """A view of `_SAMPLED` bytes in the middle of a dense tensor; ``None`` for others."""
     plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and tensor.numel()
     if not plain or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
     raw = tensor.detach().view(-1).view(torch.uint8).numpy()
-    width = tensor.element_size()
-    elements = raw.reshape(-1, width)
-    return elements[:: max(1, len(elements) // _SAMPLED)]
+    first = max(0, len(raw) // 2 - _SAMPLED // 2)
+    return raw[first : first + _SAMPLED]
 
 
 def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:

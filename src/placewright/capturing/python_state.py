@@ -46,11 +46,13 @@ class Container:
 
     `path`: names it in messages.
     `holder`: a dict, list, set, deque, class, cell or slotted object.
+    `of_module`: whether they are the attributes of a module.
     """
 
     path: str
     holder: Any
     content: Any
+    of_module: bool = False
 
     def now(self) -> Any:
         """What it holds now."""
@@ -173,7 +175,7 @@ class _Walk:
 
     def _module(self, module: nn.Module, path: str) -> None:
         self.seen.update(id(vars(module).get(name)) for name in _OF_FILES)
-        self._hold(path, vars(module))
+        self._hold(path, vars(module), of_module=True)
         self.add(type(module), type(module).__name__)
         for name, inner in module._modules.items():
             self.add(inner, f"{path}.{name}" if path != _MODEL else f"module {name!r}")
@@ -234,9 +236,9 @@ class _Walk:
                 f"global variable of {variables.get('__name__', '?')}", Globals(variables, used)
             )
 
-    def _hold(self, path: str, holder: Any) -> None:
+    def _hold(self, path: str, holder: Any, *, of_module: bool = False) -> None:
         content = _content(holder)
-        self.state.containers.append(Container(path, holder, content))
+        self.state.containers.append(Container(path, holder, content, of_module))
         parts = content.items() if isinstance(content, dict) else enumerate(content)
         for key, part in parts:
             if not isinstance(part, _LEAVES):
