@@ -54,6 +54,7 @@ def isolated_trace(model: str) -> Iterator[None]:
         if left:
             left.clear()
             _forget_cached(modes)
+            gc.collect()  # cycles with objects that were there before the trace
             left = _fakes(modes, gc.get_objects())
         if left:
             raise _kept(left.pop(), model)
@@ -90,6 +91,7 @@ def _searched(value: Any) -> bool:
 def _kept(fake: FakeTensor, model: str) -> UnsupportedError:
     holders = [each for each in gc.get_referrers(fake) if type(each).__name__ != "frame"]
     kinds = ", ".join(sorted({type(each).__qualname__ for each in holders[:5]})) or "C++"
+    holders.clear()  # an error's frames must not hold what others are still filling, such as tuples
     return UnsupportedError(
         "the forward pass keeps a tensor of a trace, which is no real one, where it cannot be "
         "taken back",
