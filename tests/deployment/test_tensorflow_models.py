@@ -78,7 +78,7 @@ def test_nested_functions_are_refused_before_they_are_inlined(
 ) -> None:
     """Thirty of them are a billion nodes."""
     with pytest.raises(UnsupportedError, match="too large when its functions are inlined"):
-        capture_tensorflow(str(folder / "nested.pb"), process=process)
+        capture_tensorflow(str(folder / "doubling.pb"), process=process)
 
 
 def test_a_graph_def_becomes_a_graph(folder: Path, process: TensorFlowProcess) -> None:

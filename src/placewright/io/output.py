@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from placewright.errors import InputError
-from placewright.io.boundary import named_path
 
 
 @contextmanager
@@ -28,6 +27,8 @@ def output_file(path: Path | None) -> Path | None:
 
     Raises `InputError`: it is a folder, or its folder is not there or takes no file.
     """
+    from placewright.io.boundary import named_path  # pydantic: the command line starts without it
+
     if path is not None and named_path(path).is_dir():
         raise InputError("cannot be written: it is a folder", where=str(path), hint="name a file")
     if path is not None and not any(os.access(p, os.W_OK) for p in (path, path.resolve().parent)):

@@ -34,7 +34,7 @@ def files() -> tuple[Any, Any]:
     unknown = _branches(4)
     unknown.node.add(name="odd", op="NoSuchOperator").input.append("sum")
     _write(folder / "unknown.pb", unknown)
-    _write(folder / "nested.pb", _nested(30))
+    _write(folder / "doubling.pb", _nested(30))
     (folder / "damaged.pb").write_bytes((folder / "branches.pb").read_bytes()[:-7])
 
     class Doubling(tf.Module):

@@ -110,7 +110,7 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
 
     path = tmp_path / "f.yaml"
     path.write_text("name: f\nvariants: {v: {file: none.onnx, accuracy: 0.5}}\n")
-    with pytest.raises(InputError, match=r"cannot read .*none.onnx"):
+    with pytest.raises(InputError, match=r"none\.onnx: cannot be read"):
         read_family(path)
     path.write_text("name: f\nvariants: {v: {file: f.yaml, accuracy: 0.5}}\n")
     with pytest.raises(InputError, match="no ONNX model"):

@@ -72,7 +72,7 @@ class Rays:
         """A class of actors."""
 
         def options(**need: Any) -> Any:
-            return SimpleNamespace(remote=lambda: self._started(need))
+            return SimpleNamespace(remote=lambda _: self._started(need))
 
         return SimpleNamespace(options=options)
 
