@@ -230,7 +230,8 @@ class _Flat:
                 return
             self.sized.append(holder)
             self.length += len(holder)
-            if container.of_module:  # without the hooks' dicts, which are compared themselves
+            if container.of_module and isinstance(holder, dict):
+                # Without the dicts of hooks, which are containers of their own.
                 content = {k: v for k, v in content.items() if k not in _OF_EVERY_MODULE}
                 read = partial(itemgetter(*content, "training"), holder)
                 self.values.append(read)
