@@ -73,6 +73,12 @@ REFUSED: dict[str, tuple[Change, str]] = {
         lambda m, o: m[0].weight.data.clamp_(-0.05, 0.05),
         "the workers have newer values",
     ),
+    "a loaded state, while the weights here are not the newest": (
+        lambda m, o: o.load_state_dict(
+            copy.deepcopy(torch.optim.Adam(m.parameters()).state_dict())
+        ),
+        "the workers have newer values",
+    ),
     "amsgrad": (lambda m, o: o.param_groups[0].update(amsgrad=True), "amsgrad changed"),
     "another optimizer's parameters": (
         lambda m, o: o.param_groups[0]["params"].pop(),

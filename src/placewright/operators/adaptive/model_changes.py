@@ -186,7 +186,6 @@ class ModelChanges:
             return False
         state = self.optimizer.state
         if not isinstance(state, WatchedState):  # load_state_dict has put another one there
-            self._fresh_at = self._done()
             return True
         with self._own():
             return state.is_changed()
