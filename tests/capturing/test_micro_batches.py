@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from placewright.capturing.model import capture_source
 from placewright.capturing.recipe import TrainingRecipe
@@ -16,6 +20,7 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import read_graph, write_graph
+from placewright.runtime.eager import EagerSteps
 from tests.capturing.against_eager import SEED, STEPS, one_thread
 from tests.capturing.reference_interpreter import random_order, run
 
@@ -67,16 +72,133 @@ def test_steps_equal_a_plain_loop_over_the_micro_batches(parts: int, shuffle: in
         assert torch.equal(found, value)
 
 
-def test_a_loss_that_is_a_sum_is_not_divided() -> None:
-    """Of two losses of equal weight twice the mean is left."""
-    losses = {}
-    for reduction in ("mean", "sum"):
-        of = source(micro_batches=2, reduction=reduction)
-        graph = capture_source(of, training=True)
-        with one_thread():
-            torch.manual_seed(SEED)
-            losses[reduction] = float(run(graph, initial_state(of, graph.program))["loss"])
-    assert losses["sum"] == 2 * losses["mean"]
+def spread(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The root of a mean."""
+    return (outputs.sum(1) - targets).pow(2).mean().sqrt()
+
+
+def alike(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Each row is to be nearer to itself, moved, than to the others: contrastive."""
+    return LOSS(outputs @ outputs.roll(1, 1).T, torch.arange(len(outputs)))
+
+
+class Centred(nn.Module):
+    """Takes the mean over the batch off."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The difference."""
+        return x - x.mean(0)
+
+
+def masked(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean by hand, over what is no padding."""
+    kept = (targets >= 0).to(outputs.dtype)
+    return (LOSS(outputs, targets, reduction="none") * kept).sum() / kept.sum().clamp(min=1)
+
+
+WEIGHTS = torch.tensor([0.5, 1.0, 3.0])
+MEANS: dict[str, Any] = {
+    "ignored labels": LOSS,
+    "weights of classes": nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.2),
+    "log-likelihood": lambda o, t: nn.functional.nll_loss(o.log_softmax(1), t, WEIGHTS),
+    "by hand": masked,
+    "two means": lambda o, t: LOSS(o, t) + 0.1 * o.pow(2).mean(),
+    "batchmean": lambda o, t: nn.functional.kl_div(
+        o.log_softmax(1), o.detach().softmax(1).roll(1, 1), reduction="batchmean"
+    ),
+}
+
+
+def plain(loss_fn: Any, rows: int, ignored: Sequence[int], **recipe: Any) -> ModelSource:
+    """A small model without dropout; some labels are ignored."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    x, y = torch.randn(rows, 6), torch.randint(0, 3, (rows,))
+    y[list(ignored)] = -100
+    return ModelSource(model, x, loss_fn, y, "net", TrainingRecipe("sgd", 0.1, **recipe))
+
+
+def check_against_the_whole(of: ModelSource, later: Tensor) -> None:
+    """A captured step, on the example and on other targets, is eager's on the whole batch."""
+    graph = capture_source(of, training=True)
+    state = initial_state(of, graph.program)
+    model = copy.deepcopy(of.model)
+    for targets in (of.targets, later):
+        state["target:0"] = targets.clone()
+        model.zero_grad()
+        loss = of.loss_fn(model(of.inputs), targets)
+        loss.backward()
+        assert float(run(graph, state)["loss"]) == pytest.approx(loss.item(), rel=1e-5)
+        for name, value in model.named_parameters():
+            value.data -= 0.1 * value.grad
+            found = state[f"parameter:{name}"]
+            assert torch.allclose(found, value, rtol=1e-5, atol=1e-6), name
+
+
+@pytest.mark.parametrize("name", ["ignored labels", "by hand"])
+def test_means_over_something_else_than_rows_are_those_of_the_batch(name: str) -> None:
+    """A part without any label counts nothing; in a later batch other labels are ignored."""
+    of = plain(MEANS[name], 9, [0, 1, 2, 5], micro_batches=3)
+    later = of.targets.roll(4)
+    check_against_the_whole(of, later)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(sorted(MEANS)),
+    rows=st.integers(4, 12),
+    parts=st.integers(2, 4),
+    ignored=st.sets(st.integers(0, 11), max_size=3),
+    moved=st.integers(0, 11),
+)
+def test_losses_in_any_number_of_parts_are_those_of_the_batch(
+    name: str, rows: int, parts: int, ignored: set[int], moved: int
+) -> None:
+    """Reductions x ignored labels x numbers of parts, also in a later batch; without a capture."""
+    of = plain(MEANS[name], rows, [k for k in ignored if k < rows], micro_batches=parts)
+    whole = copy.deepcopy(of.model)
+    steps = EagerSteps(of, training=True)
+    for targets in (of.targets, of.targets.roll(moved)):
+        steps.feed(of.inputs, targets)
+        whole.zero_grad()
+        loss = of.loss_fn(whole(of.inputs), targets)
+        loss.backward()
+        (made,) = steps.step().outputs
+        assert float(made) == pytest.approx(loss.item(), rel=1e-5)
+        for key, value in whole.named_parameters():
+            value.data -= 0.1 * value.grad
+            assert torch.allclose(steps.state()[key], value, rtol=1e-5, atol=1e-6), key
+
+
+def test_a_loss_that_is_a_sum_is_added_up() -> None:
+    """By its reduction, which is asked for where it is missing."""
+
+    def summed(outputs: Tensor, targets: Tensor) -> Tensor:
+        return LOSS(outputs, targets, reduction="sum")
+
+    of = plain(summed, 8, [1], micro_batches=3, reduction="sum")
+    check_against_the_whole(of, of.targets.roll(1))
+    with pytest.raises(UnsupportedError, match=r"sum over samples.*\n.*reduction='sum'"):
+        capture_source(plain(summed, 8, [1], micro_batches=3), training=True)
+    with pytest.raises(UnsupportedError, match="mean over samples"):
+        capture_source(source(micro_batches=2, reduction="sum"), training=True)
+
+
+@pytest.mark.parametrize("loss_fn", [spread, alike])
+def test_losses_that_need_the_whole_batch_are_refused(loss_fn: Any) -> None:
+    """By name, and by how much they differ."""
+    words = rf"loss {loss_fn.__name__}, micro_batches=2: .*parts of the batch add up to"
+    with pytest.raises(UnsupportedError, match=words):
+        capture_source(plain(loss_fn, 8, [], micro_batches=2), training=True)
+    capture_source(plain(loss_fn, 8, []), training=True)
+
+
+def test_models_that_mix_samples_are_refused() -> None:
+    """As a softmax over the batch does."""
+    of = plain(LOSS, 8, [], micro_batches=2)
+    of = replace(of, model=nn.Sequential(of.model, Centred()))
+    with pytest.raises(UnsupportedError, match="mixes samples"):
+        capture_source(of, training=True)
 
 
 def test_copies_of_an_operator_share_a_device_and_their_number_is_kept(tmp_path: Path) -> None:

@@ -91,3 +91,11 @@ def test_trials_that_say_nothing_leave_the_prediction() -> None:
     trials.fatal = 0
     assert trials.best == 1
     assert LayerTrials(2).best == 0
+
+
+def test_notes_name_no_other_winner(results: list[Result]) -> None:
+    """A plan that trials take over the one predicted to be the best is not said to be that one."""
+    assert f"{results[0].planner} won" in results[0].note
+    for other in results[1:]:
+        assert " won" not in other.note
+        assert other.note.startswith(f"{other.planner}: predicted ")

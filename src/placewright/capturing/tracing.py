@@ -26,6 +26,7 @@ from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.mode import in_mode
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
 from placewright.errors import InputError, UnsupportedError
 
 
@@ -124,23 +125,43 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
     trained = [k for k, x in enumerate(inputs) if x.role == "parameter" and x.value.requires_grad]
     reached: list[str] = []
     empty = torch.empty(0)  # a real one, made outside of the trace
+    split = split_rows(source) if recipe.micro_batches > 1 else LossSplit()
 
-    def loss_of(outputs: Any, targets: Any, share: float | None) -> Tensor:
-        loss = loss_fn(outputs, targets)
+    def counts(outputs: Any, part: MicroBatch) -> list[Tensor]:
+        """What means of the whole batch are divided by; computed once, by no micro-batch."""
+        targets = refilled(source.targets, iter(kept.targets))
+        with traceback.annotate({"micro_batch": 0}):
+            return whole_counts(split, loss_fn, outputs, targets, part)
+
+    def loss_of(outputs: Any, targets: Any, part: MicroBatch | None) -> Tensor:
+        if part is None:
+            loss = loss_fn(outputs, targets)
+            _check_loss(loss)
+            return loss
+        if kept.counts is None:
+            kept.counts = counts(outputs, part)
+        with CountedMeans(split.divisors(kept.counts, part.share)):
+            loss = loss_fn(outputs, targets)
         _check_loss(loss)
-        return loss if share is None else loss * share
+        return loss * part.share
+
+    def begun(values: Sequence[Tensor]) -> None:
+        """Begin a step on the whole batch."""
+        kept.counts = None
+        kept.targets = [x for x, e in zip(values, inputs, strict=True) if e.role == "target"]
 
     def forward(*values: Tensor) -> Sequence[Tensor]:
         """Of the whole batch, or of its first micro-batch, as `step` begins."""
-        _, own, share = next(_parts(inputs, values, recipe))
+        begun(values)
+        part, own = next(_parts(inputs, values, recipe))
         with traceback.annotate({"phase": "forward"}), recipe.casting():
-            return [reads.run(own, lambda made, given: loss_of(made, given, share))[0]]
+            return [reads.run(own, lambda made, given: loss_of(made, given, part))[0]]
 
-    def one(values: Sequence[Tensor], share: float | None) -> _Pass:
+    def one(values: Sequence[Tensor], part: MicroBatch | None) -> _Pass:
         """Forward and backward pass; a micro-batch counts by its share."""
 
         def differentiated(outputs: Any, targets: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
-            loss = loss_of(outputs, targets, share)
+            loss = loss_of(outputs, targets, part)
             kept.outputs = outputs if recipe.outputs else None
             scaled = loss * values[-1] if recipe.scales else loss
             # Private, and the only way to know which module a backward operator belongs to.
@@ -165,6 +186,7 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
         return _Pass(loss.detach(), outputs, used)
 
     def step(*values: Tensor) -> Sequence[Tensor]:
+        begun(values)
         made = _in_micro_batches(_parts(inputs, values, recipe), one)
         reached[:] = made.gradients
         return [made.loss, *made.outputs, *made.gradients.values()]
@@ -198,31 +220,31 @@ class _Pass:
 
 def _parts(
     inputs: Sequence[StepInput], values: Sequence[Tensor], recipe: TrainingRecipe
-) -> Iterator[tuple[MicroBatch | None, Sequence[Tensor], float | None]]:
+) -> Iterator[tuple[MicroBatch | None, Sequence[Tensor]]]:
     """What is passed forward and backward, one after the other: the batch, or its parts."""
     if recipe.micro_batches == 1:
-        yield None, values, None
+        yield None, values
         return
     fed = [entry.role in ("input", "target") for entry in inputs]
     batch = [value for value, given in zip(values, fed, strict=True) if given]
     for k, part in enumerate(micro_batches(batch, recipe.micro_batches, recipe.reduction), 1):
         with traceback.annotate({"micro_batch": k, "phase": "forward"}):
             own = [part.part(x) if g else x for x, g in zip(values, fed, strict=True)]
-        yield part, own, part.share
+        yield part, own
 
 
 def _in_micro_batches(
-    parts: Iterable[tuple[MicroBatch | None, Sequence[Tensor], float | None]],
-    one: Callable[[Sequence[Tensor], float | None], _Pass],
+    parts: Iterable[tuple[MicroBatch | None, Sequence[Tensor]]],
+    one: Callable[[Sequence[Tensor], MicroBatch | None], _Pass],
 ) -> _Pass:
     """One pass per part after the other, as a loop in eager mode does them."""
     total: _Pass | None = None
     outputs = []
-    for k, (part, own, share) in enumerate(parts, 1):
+    for k, (part, own) in enumerate(parts, 1):
         if part is None:
-            return one(own, share)
+            return one(own, None)
         with traceback.annotate({"micro_batch": k}):
-            made = one(own, share)
+            made = one(own, part)
         outputs.append(made.outputs)
         _check_rows(made.outputs, part)
         with traceback.annotate({"micro_batch": k, "phase": "backward"}):
@@ -247,9 +269,15 @@ def _check_rows(outputs: Sequence[Tensor], part: MicroBatch) -> None:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the model returned in a training step, and what its tensors are called."""
+    """What the model returned in a training step, and what its tensors are called.
+
+    `targets`: of the whole batch; `counts`: what its means are divided by, once a micro-batch
+    needs it.
+    """
 
     outputs: Any = None
+    targets: list[Tensor] = field(default_factory=list)
+    counts: list[Tensor] | None = None
     names: list[str] = field(default_factory=list)
     structure: Any = None
 

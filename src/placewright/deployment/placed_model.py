@@ -74,6 +74,7 @@ class PlacedModel:
         self.workers, self.interference = workers, interference
         self.result, self._others, self.tried = result, others, tried
         self.measurement: Measurement | None = None
+        self.stream_measurement: StreamMeasurement | None = None
         self.timeline: Timeline | None = None
         self._seed, self._monitor = seed, monitor
         self._model = LoadedModel(workload, workers, result, seed)
@@ -242,8 +243,8 @@ class PlacedModel:
         steps
             Measured ones. With `adapt` at most ten are measured, and the run does so many.
         check
-            Compare with plain eager PyTorch, from the same state and seed; the answer is in the
-            ``check`` of the measurement and of the timeline, whose `demand` raises where it failed.
+            Compare with plain eager PyTorch, from the same state and seed; the numbers are in the
+            ``check`` of the measurement and of the timeline.
         adapt
             Then do `steps` steps that watch themselves, plan again when something changes, and
             survive lost workers: see `timeline`. A Ctrl-C ends them after the one it comes in.
@@ -264,6 +265,8 @@ class PlacedModel:
 
         Raises
         ------
+        CheckError
+            A step differs from eager PyTorch; `measurement` and `timeline` are kept.
         WorkerError
             A worker died or raised, outside of steps that adapt.
         """
@@ -313,6 +316,12 @@ class PlacedModel:
                     check=check,
                     monitor=monitor,
                 )
+        checks = [self.measurement.check]
+        if adapt and self.timeline is not None:
+            checks.append(self.timeline.check)
+        for each in checks:
+            if each is not None:
+                each.demand()
         return self.measurement
 
     def measure_stream(
@@ -359,7 +368,9 @@ class PlacedModel:
             seed=self._seed if seed is None else seed,
             check=self.workload.source if check else None,
         )
-        self.measurement = found.measurement
+        self.measurement, self.stream_measurement = found.measurement, found
+        if self.measurement.check is not None:
+            self.measurement.check.demand()
         return found
 
     def trainer(

@@ -112,10 +112,11 @@ def executables(
 def _instead(
     result: Result, plan: LayerPlan, entry: Candidate, left_out: Mapping[LayerPlan, str]
 ) -> Result:
-    """The result with another of its plans."""
+    """The result with another of its plans; its note told of the one predicted to be the best."""
     judged = judge(result.problem, plan)
     found = "; ".join(left_out.values())
-    note = f"predicted faster, but cannot be executed: {found}" if found else ""
+    note = f"{entry.planner}: {_behind(judged.value, result)}"
+    note += f"; predicted faster, but cannot be executed: {found}" if found else ""
     return replace(
         result,
         plan=plan,
@@ -123,8 +124,14 @@ def _instead(
         planner=entry.planner,
         value=judged.value,
         status=Status.FEASIBLE if judged.feasible else Status.INFEASIBLE,
-        note="; ".join(filter(None, (result.note, note))),
+        note=note,
     )
+
+
+def _behind(value: float, result: Result) -> str:
+    """How a plan compares with the one that was predicted to be the best."""
+    off = 100 * (value / result.value - 1) if result.value else 0.0
+    return f"predicted {off:.1f} % above {result.planner}, the best by prediction"
 
 
 def fastest(session: LayerSession, results: Iterable[Result]) -> tuple[Result, str]:

@@ -66,8 +66,8 @@ def place_training(
         Execute the few plans that are predicted to be fastest for some seconds, and take the one
         that is.
     exact
-        Refuse plans that do not compute what one process computes: dropout or batch norm on parts
-        of the batch.
+        Refuse plans that do not compute what one process computes: dropout, batch norm, or a loss
+        that is no mean or sum over samples, on parts of the batch.
 
     Raises
     ------
@@ -196,12 +196,18 @@ class PlacedTraining:
         ----------
         check
             Compare loss and gradients of a step with one process.
+
+        Raises
+        ------
+        CheckError
+            They differ; `measurement` is kept.
         """
         from placewright.layers.run import run
 
         session, plan = self._session, self.result.plan
         self.measurement = run(session, self.problem, plan, steps=steps, check=check)
         session.load(plan)
+        self.measurement.demand()
         return self.measurement
 
     def step(self, inputs: Any = None, targets: Any = None) -> float:

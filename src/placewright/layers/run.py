@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import CheckError
+from placewright.errors import CheckError, UnsupportedError
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
@@ -18,6 +18,7 @@ from placewright.report.text import size
 
 if TYPE_CHECKING:
     from placewright.layers.execution.session import LayerSession
+    from placewright.layers.execution.stage_orders import TracedModel
 
 ROUNDS = 5
 """Turns of every plan: an interval needs a few."""
@@ -48,6 +49,8 @@ class LayerRun:
     peak_memory_bytes, predicted_peak_bytes
         Most resident memory of each worker's process while the plan trained, as the kernel
         counted it (NaN: it does not); what the judge says.
+    inexact
+        Why the plan need not compute what one process does, where ``exact=False`` accepted it.
     """
 
     predicted_s: Mapping[str, float]
@@ -60,6 +63,7 @@ class LayerRun:
     max_rel_error: float | None = None
     peak_memory_bytes: Mapping[str, float] = field(default_factory=dict)
     predicted_peak_bytes: Mapping[str, float] = field(default_factory=dict)
+    inexact: str = ""
 
     @property
     def step_s(self) -> dict[str, list[float]]:
@@ -129,7 +133,9 @@ class LayerRun:
                 "the plan does not compute what one process computes",
                 where="loss and gradients",
                 by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
-                hint="report this plan; layers with dropout or batch norm cannot be compared",
+                hint=f"as exact=False (--approximate) accepts: {self.inexact}; plan with exact=True"
+                if self.inexact
+                else "report this plan, with the model",
             )
 
     def __repr__(self) -> str:
@@ -228,7 +234,19 @@ def run(
         errors[1],
         {problem.worker_names[w]: held[w] for w in plan.workers},
         {problem.worker_names[w]: float(judgement.held_bytes[w]) for w in plan.workers},
+        _inexact(session.model, plan) if check else "",
     )
+
+
+def _inexact(model: TracedModel, plan: LayerPlan) -> str:
+    """Why a plan does not compute what one process does; empty if it does."""
+    from placewright.layers.execution.refusals import demand_exact
+
+    try:
+        demand_exact(model, plan)
+    except UnsupportedError as error:
+        return f"{error.what}: {error.by}"
+    return ""
 
 
 def checked(session: LayerSession, plan: LayerPlan) -> tuple[float, float]:

@@ -13,11 +13,12 @@ import torch
 
 from placewright.capturing.containers import Batch, tensors_of
 from placewright.capturing.inputs import as_arguments
-from placewright.capturing.micro_batches import micro_batches
+from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.mode import set_mode
 from placewright.capturing.named_state import ModelAndLoss, copied, named_state, parameters_of
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource
+from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
 from placewright.capturing.update_rule import PLAIN
 from placewright.capturing.user_optimizer import rebound
 
@@ -154,6 +155,9 @@ class Stepper:
             self.recipe = source.recipe or recipe_of(optimizer, lr)
             self.updates = _optimizer(source, self.recipe)
             self.steps = 0
+            own = replace(source, recipe=self.recipe)
+            self.split = split_rows(own) if self.recipe.micro_batches > 1 else LossSplit()
+            self.counts: list[torch.Tensor] | None = None
 
     def __call__(self) -> Any:
         """One step."""
@@ -179,23 +183,35 @@ class Stepper:
         return loss
 
     def _backward(
-        self, inputs: Any, targets: Any, share: float | None, scaler: torch.amp.GradScaler | None
+        self,
+        inputs: Any,
+        targets: Any,
+        part: MicroBatch | None,
+        scaler: torch.amp.GradScaler | None,
     ) -> torch.Tensor:
         """Forward and backward pass; the loss, times the share of a micro-batch."""
-        assert self.source.loss_fn is not None
+        loss_fn = self.source.loss_fn
+        assert loss_fn is not None
         with self.recipe.casting():
-            loss = self.source.loss_fn(self._forward(inputs), targets)
-            loss = loss if share is None else loss * share
+            outputs = self._forward(inputs)
+            if part is None:
+                loss = loss_fn(outputs, targets)
+            else:
+                if self.counts is None:
+                    whole = self.batch.arguments()[1]
+                    self.counts = whole_counts(self.split, loss_fn, outputs, whole, part)
+                with CountedMeans(self.split.divisors(self.counts, part.share)):
+                    loss = loss_fn(outputs, targets) * part.share
         (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
         return loss
 
     def _micro_batches(self, scaler: torch.amp.GradScaler | None) -> torch.Tensor:
         """The plain loop: gradients of one micro-batch after the other are added up."""
         recipe, given = self.recipe, tensors_of(self.batch.whole)
-        losses = []
+        losses, self.counts = [], None
         for part in micro_batches(given, recipe.micro_batches, recipe.reduction):
             inputs, targets = map(part.parts, self.batch.arguments())
-            losses.append(self._backward(inputs, targets, part.share, scaler).detach())
+            losses.append(self._backward(inputs, targets, part, scaler).detach())
         total = losses[0]
         for loss in losses[1:]:
             total = total + loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +12,21 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, mean_square
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import InputError, UnsupportedError
+from placewright.errors import CheckError, InputError, UnsupportedError
+from placewright.layers import run as layer_run
 from placewright.layers.choice import LayerTrials, executables
 from placewright.layers.conformance import tiny
 from placewright.layers.costs.rings import ring_times
+from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.measured_problem import TENSORS, with_shards
-from placewright.layers.execution.refusals import demand_executable, measured_only
+from placewright.layers.execution.reference import one_process
+from placewright.layers.execution.refusals import (
+    demand_executable,
+    inexact_layers,
+    measured_only,
+)
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
 from placewright.layers.placed_training import place_training
@@ -145,3 +153,93 @@ def test_a_layer_without_a_formula_is_named() -> None:
 
     (note,) = measured_only(TracedModel(ModelSource(Last(), (torch.randn(4, 5, 6),), name="rnn")))
     assert "aten.rnn_tanh.input" in note
+
+
+def test_a_run_whose_check_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what was measured kept, and a hint that fits."""
+    model = ModelSource(nn.Linear(3, 1), (torch.randn(4, 3),), name="linear")
+    monkeypatch.setattr(layer_run, "checked", lambda session, plan: (1.0, 1.0))
+    with place_training(model, cluster=TWO, time_limit_s=1.0, trials=False) as placed:
+        with pytest.raises(CheckError, match="report this plan"):
+            placed.run(1, check=True)
+        assert placed.measurement is not None
+        placed.run(1)
+
+
+def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The root of a mean."""
+    return (outputs.sum(1) - targets).pow(2).mean().sqrt()
+
+
+def masked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean by hand, over what is no padding."""
+    kept = (targets >= 0).to(outputs.dtype)
+    each = nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return (each * kept).sum() / kept.sum()
+
+
+LOSSES: dict[str, Any] = {
+    "ignored labels": nn.functional.cross_entropy,
+    "weights of classes": nn.CrossEntropyLoss(weight=torch.tensor([0.5, 1.0, 3.0])),
+    "by hand": masked,
+    "sum": lambda o, t: nn.functional.cross_entropy(o, t, reduction="sum") / 7,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_parts_of_a_loss_are_weighed_by_what_they_count(name: str) -> None:
+    """In layers as workers execute them; a part without labels; a batch with other ones."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    x, y = torch.randn(9, 5), torch.randint(0, 3, (9,))
+    y[:4] = -100
+    model = TracedModel(ModelSource(net, (x,), LOSSES[name], y, "net"))
+    for targets in (y, y.roll(3)):
+        source = replace(model.source, targets=targets)
+        expected, gradients = one_process(source)
+        feeds, state = model.feeds(source), model.held()
+        found, start = 0.0, 0
+        net.zero_grad()
+        for share in (4, 2, 3):
+            part = {k: v[start : start + share] if v.dim() else v for k, v in feeds.items()}
+            values: tuple[torch.Tensor, ...] = ()
+            for program in model.programs(share):
+                values = LayerModule(program, state)(*values, feeds=part)
+            loss = values[0] * model.loss_share(share)
+            loss.backward()
+            found, start = found + float(loss.detach()), start + share
+        assert found == pytest.approx(expected, rel=1e-5)
+        for key, value in net.named_parameters():
+            assert value.grad is not None
+            assert torch.allclose(value.grad, gradients[f"model.{key}"], rtol=1e-4, atol=1e-6)
+
+
+def test_losses_that_need_the_whole_batch_are_not_split() -> None:
+    """The last layer sees all of it, and a plan that splits it is refused by the loss's name."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    model = TracedModel(ModelSource(net, (torch.randn(9, 5),), spread, torch.randn(9), "net"))
+    (reason,) = set(inexact_layers(model).values())
+    assert re.search("loss spread is no mean or sum over samples: parts of the batch add", reason)
+    both = (Replica((0,), 4), Replica((1,), 5))
+    plan = LayerPlan((Stage(0, len(model.layers) - 1, both),))
+    with pytest.raises(UnsupportedError, match="loss spread"):
+        demand_executable(model, plan, 2, exact=True)
+    demand_executable(model, plan, 2, exact=False)
+
+
+def test_inputs_whose_first_dimension_is_no_batch_are_not_split() -> None:
+    """A recurrent network that takes time first: no layer may have a part of it."""
+    torch.manual_seed(0)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.GRU(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rnn(x)[0]
+
+    y = torch.randn(6, 3, 5)
+    model = TracedModel(ModelSource(Last(), (torch.randn(6, 3, 4),), mean_square, y, "rnn"))
+    assert set(inexact_layers(model)) == set(range(len(model.layers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,7 @@ from placewright.cli.options import (
     TraceOption,
     TrainingOption,
 )
-from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+from placewright.errors import CheckError, InputError, MissingDependencyError, UnsupportedError
 from placewright.planning.fixed_plan import refuse_beside_plan
 
 if TYPE_CHECKING:
@@ -209,7 +210,10 @@ def run(
         if streamed:
             _run_stream(console, placed, options)
             return
-        measured = placed.run(options.steps, check=check, adapt=adapt, snapshots=snapshots)
+        with suppress(CheckError):  # raised below, when all is printed and kept
+            placed.run(options.steps, check=check, adapt=adapt, snapshots=snapshots)
+        measured = placed.measurement
+        assert measured is not None
     _answer_steps(console, placed, measured, options)
 
 
@@ -278,7 +282,10 @@ def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> N
     from placewright.operators.views import stream_text
     from placewright.report.perfetto import write_trace
 
-    found = placed.measure_stream(options.steps, check=options.check)
+    with suppress(CheckError):  # raised below, when all is printed and kept
+        placed.measure_stream(options.steps, check=options.check)
+    found = placed.stream_measurement
+    assert found is not None
     result, measurement = placed.result, found.measurement
     data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
     console.answer(lambda: data, lambda: stream_text(result, found))

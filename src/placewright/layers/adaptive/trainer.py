@@ -65,7 +65,8 @@ class Trained:
                 "training does not do what one process does",
                 where="losses",
                 by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
-                hint="layers with dropout or batch norm cannot be compared",
+                hint="dropout, and what exact=False (--approximate) accepts, make other losses; "
+                "train with exact=True, or report this model",
             )
 
     def __repr__(self) -> str:

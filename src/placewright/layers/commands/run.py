@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import CheckError, InputError, UnknownNameError
 from placewright.io.output import output_file
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def run(
         bool,
         typer.Option(
             "--exact/--approximate",
-            help="Refuse dropout and batch norm on parts of the batch, or accept them.",
+            help="Refuse dropout, batch norm and losses that need the whole batch on parts of it, "
+            "or accept them.",
         ),
     ] = True,
     trials: Annotated[
@@ -127,7 +129,10 @@ def run(
     ) as placed:
         for note in placed.notes:
             console.note(note)
-        measured = placed.run(steps, check=check)
+        with suppress(CheckError):  # raised below, when all is printed and kept
+            placed.run(steps, check=check)
+        measured = placed.measurement
+        assert measured is not None
         result = placed.result
         if report is not None:
             console.kept(placed.report(report))

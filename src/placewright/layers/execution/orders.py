@@ -93,7 +93,7 @@ class StageOrder:
     feeds, batched
         Values of a batch in order; those that are cut along samples.
     loss_share
-        Weight of this worker's loss in that of the whole batch, per micro-batch.
+        Weight of the loss of this worker's samples of a micro-batch in that of the whole batch.
     counts
         Whether its loss is counted: workers that compute the same one count once.
     received, sent

@@ -26,6 +26,26 @@ def layer_programs(step: TracedStep, layers: Sequence[Layer]) -> tuple[LayerProg
     return tuple(_program(step, layer, prelude) for layer in layers)
 
 
+def count_program(step: TracedStep) -> LayerProgram:
+    """What the samples of a step count, from the batch alone.
+
+    Raises `UnsupportedError`: it depends on parameters.
+    """
+    wanted, own = set(step.counts), []
+    for k in reversed(range(len(step.instructions))):
+        if wanted.intersection(step.instructions[k].results):
+            own.append(k)
+            wanted.update(reads(step.instructions[k]))
+    trained = sorted(step.parameters[v] for v in wanted if v in step.parameters)
+    if trained:
+        raise UnsupportedError(
+            "the loss is divided by a number that depends on parameters",
+            where=f"parameter {trained[0]}",
+            hint="divide by what depends on targets and inputs alone",
+        )
+    return _made_of(step, sorted(own), wanted, (), step.counts)
+
+
 def _program(step: TracedStep, layer: Layer, prelude: frozenset[int]) -> LayerProgram:
     own = [k for k in range(layer.first, layer.end) if k not in prelude]
     wanted = {v for k in own for v in reads(step.instructions[k])} | set(layer.outputs)
@@ -34,22 +54,30 @@ def _program(step: TracedStep, layer: Layer, prelude: frozenset[int]) -> LayerPr
         if wanted.intersection(step.instructions[k].results):
             calls.add(k)
             wanted.update(reads(step.instructions[k]))
+    return _made_of(step, sorted(calls), wanted, layer.inputs, layer.outputs)
+
+
+def _made_of(
+    step: TracedStep,
+    calls: Sequence[int],
+    wanted: set[str],
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+) -> LayerProgram:
+    """The program of these calls, which read what is `wanted`."""
     made = {v for k in calls for v in step.instructions[k].results}
-    ordered = tuple(step.instructions[k] for k in sorted(calls))
 
     def of(names: dict[str, str]) -> dict[str, str]:
         return {value: name for value, name in names.items() if value in wanted}
 
     return LayerProgram(
         samples=step.batch,
-        instructions=ordered,
-        inputs=layer.inputs,
-        outputs=layer.outputs,
+        instructions=tuple(step.instructions[k] for k in calls),
+        inputs=inputs,
+        outputs=outputs,
         feeds=tuple(f for f in step.feeds if f in wanted),
         parameters=of(dict(step.parameters)),
         buffers=of(dict(step.buffers)),
         constants=of({v: f"constant:{v}" for v in step.constants}),
-        specs={
-            v: step.specs[v] for v in sorted({*wanted, *made, *layer.inputs}) if v in step.specs
-        },
+        specs={v: step.specs[v] for v in sorted({*wanted, *made, *inputs}) if v in step.specs},
     )

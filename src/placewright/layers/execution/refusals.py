@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from placewright.capturing.split_loss import loss_name
 from placewright.errors import UnsupportedError
 from placewright.graph.program import Instruction
 from placewright.layers.execution.stage_orders import (
@@ -77,13 +78,22 @@ def whole_batch_reason(call: Instruction) -> str:
 
 
 def inexact_layers(model: TracedModel) -> dict[int, str]:
-    """Layers that compute something else on a part of the batch, and why."""
-    found = {}
+    """Layers that compute something else on a part of the batch, and why.
+
+    The last one has the loss; where the model mixes samples, no comparison tells which layer does.
+    """
+    found, last = {}, len(model.layers) - 1
+    if model.split.refusal:
+        mixes, loss = model.split.mixes, f"the loss {loss_name(model.source)}"
+        why = "the model mixes samples" if mixes else f"{loss} is no mean or sum over samples"
+        found = dict.fromkeys(
+            range(0 if mixes else last, last + 1), f"{why}: {model.split.refusal}"
+        )
     for k, layer in enumerate(model.layers):
         calls = model.step.instructions[layer.first : layer.end]
         reasons = [reason for reason in map(whole_batch_reason, calls) if reason]
         if reasons:
-            found[k] = reasons[0]
+            found.setdefault(k, reasons[0])
     return found
 
 
@@ -106,8 +116,8 @@ def demand_exact(model: TracedModel, plan: LayerPlan) -> None:
                 f"layer {model.layers[k].name!r} cannot be {strategy} over {part}",
                 where=f"{replicas} replicas, {plan.micro_batches} micro-batches",
                 by=reason,
-                hint="train without it, or accept what data parallelism usually does to it: "
-                "--approximate, or exact=False",
+                hint="give this layer the whole batch, train without what needs it, or accept what "
+                "data parallelism usually does to it: --approximate, or exact=False",
             )
 
 

@@ -46,7 +46,7 @@ class StageModule(nn.Module):
         self.waited_s = 0.0
 
     def forward(self, *values: Tensor, **batched: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Activations of the next stage, or the mean loss of the replica's samples."""
+        """Activations of the next stage, or the loss of the worker's samples."""
         if self.peers is None:
             return self._forward(values, batched)
         before = self.peers.waited_s
@@ -73,7 +73,7 @@ class StageModule(nn.Module):
                 values = layer(*values, feeds=feeds)
             at_rows = in_rows
         if self.is_last:
-            return self._weighted(values[0]) if at_rows else values[0]
+            return values[0]
         values = self._moved(values, at_rows, False)
         values = tuple(value.contiguous() for value in values)  # messages have no strides
         return values[0] if len(values) == 1 else values
@@ -83,11 +83,6 @@ class StageModule(nn.Module):
             return values
         change = to_rows if to else to_whole
         return tuple(change(value, self.peers) for value in values)
-
-    def _weighted(self, loss: Tensor) -> Tensor:
-        """The part of the replica's mean that its own samples make."""
-        assert self.peers is not None
-        return loss * (self.peers.rows[self.peers.column] / sum(self.peers.rows))
 
 
 def _sendable_gradient(value: Tensor) -> Tensor:

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from placewright.capturing.source import ModelSource
+from placewright.capturing.split_loss import LossSplit, split_loss
 from placewright.errors import UnsupportedError
+from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
-from placewright.layers.execution.programs import layer_programs
+from placewright.layers.execution.programs import count_program, layer_programs
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.profile.chain import Layer, chain
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
@@ -24,10 +26,12 @@ class TracedModel:
     """A model traced on as many numbers of samples as plans ask for.
 
     `step`, `layers`: on the whole batch.
+    `split`: how its loss is made of those of parts of the batch.
     """
 
     source: ModelSource
     batch: int = 0
+    split: LossSplit = field(init=False)
     step: TracedStep = field(init=False)
     layers: tuple[Layer, ...] = field(init=False)
     _steps: dict[int, TracedStep] = field(default_factory=dict)
@@ -35,13 +39,16 @@ class TracedModel:
 
     def __post_init__(self) -> None:
         self.batch = self.batch or batch_of(self.source)
+        self.split = split_loss(self.source)
         self.step = self.traced(self.batch)
         self.layers = chain(self.step)
 
     def traced(self, samples: int) -> TracedStep:
         """The step on so many samples, traced when first asked for."""
         if samples not in self._steps:
-            self._steps[samples] = trace_step(self.source, samples, repeatable=not self._steps)
+            self._steps[samples] = trace_step(
+                self.source, samples, self.split, repeatable=not self._steps
+            )
         return self._steps[samples]
 
     def programs(self, samples: int) -> tuple[LayerProgram, ...]:
@@ -73,8 +80,29 @@ class TracedModel:
 
     def feeds(self, source: ModelSource | None = None) -> dict[str, Tensor]:
         """A batch by the names of `TracedStep.feeds`; the example's without another one."""
-        tensors = feed_tensors(source or self.source)
-        return dict(zip(self.step.feeds, tensors, strict=True))
+        source = source or self.source
+        return dict(
+            zip(self.step.feeds, [*feed_tensors(source), *self._counts(source)], strict=True)
+        )
+
+    def _counts(self, source: ModelSource) -> list[Tensor]:
+        """What a batch counts; per sample where its parts count by their rows.
+
+        Ones for a batch of a size that is not traced: whoever takes it refuses it.
+        """
+        batch = batch_of(source)
+        if not self.step.counts or batch not in self._steps:
+            return [torch.ones((), dtype=torch.float64) for _ in self.step.counts]
+        step, held = self._steps[batch], self.held()
+        given = dict(zip(step.feeds, feed_tensors(source), strict=False))
+        with torch.no_grad():
+            found = LayerModule(count_program(step), held)(feeds=given)
+        mean = self.split.reduction == "mean"
+        return [count / batch if mean else count for count in found]
+
+    def loss_share(self, samples: int) -> float:
+        """By which the loss of so many samples counts in that of the batch."""
+        return samples / self.batch if self.split.reduction == "mean" else 1.0
 
 
 def stage_orders(
@@ -86,14 +114,15 @@ def stage_orders(
     """
     check_executable(plan)
     orders: list[tuple[StageOrder, ...]] = [()] * workers
-    micro, ring = plan.micro_batch, plan.stages[: len(worker_groups(plan))]
+    ring = plan.stages[: len(worker_groups(plan))]
     for s, stage in enumerate(plan.stages):
         for r, replica in enumerate(stage.replicas):
             for c, worker in enumerate(replica.workers):
                 order = StageOrder(
                     stage=s,
                     stages=len(plan.stages),
-                    layers=tuple(_layer(model, stage, k, r, c) for k in stage.layers),
+                    # A list: a trace inside looks at all objects, a half-made tuple too.
+                    layers=tuple([_layer(model, stage, k, r, c) for k in stage.layers]),
                     replica=r,
                     column=c,
                     shares=stage.shares,
@@ -106,7 +135,7 @@ def stage_orders(
                     inside=replica.workers,
                     feeds=model.step.feeds,
                     batched=tuple(f for f in model.step.feeds if f in model.step.batched),
-                    loss_share=replica.share / (micro * plan.micro_batches),
+                    loss_share=model.loss_share(_samples(stage, stage.last_layer, r, c)),
                     counts=s == len(plan.stages) - 1
                     and (c == 0 or stage.strategy(stage.last_layer) in IN_ROWS),
                     received=_specs(model, stage, replica.share),
@@ -201,18 +230,21 @@ def _check_interleaved(plan: LayerPlan) -> None:
         )
 
 
+def _samples(stage: Stage, k: int, replica: int, column: int) -> int:
+    """Samples of a micro-batch that a worker takes in a layer."""
+    share, degree = stage.replicas[replica].share, stage.tensor_degree
+    if degree > 1 and stage.strategy(k) in IN_ROWS:
+        return share // degree + (column < share % degree)
+    return share
+
+
 def _layer(model: TracedModel, stage: Stage, k: int, replica: int, column: int) -> LayerOrder:
-    strategy, share = stage.strategy(k), stage.replicas[replica].share
-    degree = stage.tensor_degree
-    if degree > 1 and strategy in IN_ROWS:
-        samples = share // degree + (column < share % degree)
-    else:
-        samples = share
+    strategy, samples = stage.strategy(k), _samples(stage, k, replica, column)
     if samples == 0:
         raise UnsupportedError(
             f"layer {model.layers[k].name!r} has fewer samples than workers",
             where=f"replica {replica}",
-            by=f"{share} samples for {degree} workers",
+            by=f"{stage.replicas[replica].share} samples for {stage.tensor_degree} workers",
             hint="use larger micro-batches, or fewer workers",
         )
     return LayerOrder(model.layers[k].name, str(strategy), model.programs(samples)[k])

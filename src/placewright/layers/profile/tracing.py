@@ -27,12 +27,16 @@ from placewright.capturing.repeatable import (
     refuse_python_draws,
 )
 from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.split_loss import CountedMeans, LossSplit
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
 
 MODEL = "model."
 """Prefix of the model's parameters in a traced step; those of the loss begin with ``loss.``"""
+
+WHOLE = LossSplit()
+"""Of a batch that is not split."""
 
 _IGNORED = ("aten._assert_tensor_metadata.default", "aten._assert_async.msg")
 
@@ -50,11 +54,14 @@ class TracedStep:
     parameters, buffers
         Value -> name in the model; tied weights have one name.
     feeds
-        Values that a batch brings, in the order of its tensors; `batched` are cut along samples.
+        Values that a batch brings, in the order of its tensors, then what the whole batch counts
+        (`LossSplit`), per sample where parts count by their rows; `batched` are cut along samples.
     constants
         Values that the model's code made.
     loss
         The value that the backward pass starts from.
+    counts
+        Values that are what these samples count.
     """
 
     batch: int
@@ -67,18 +74,23 @@ class TracedStep:
     batched: frozenset[str]
     constants: Mapping[str, Tensor]
     loss: str
+    counts: tuple[str, ...] = ()
 
 
 class _Step(nn.Module):
-    """Model and loss as one module."""
+    """Model and loss of a part of a batch as one module; `weight`: its rows, or 1 for a sum."""
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(self, source: ModelSource, split: LossSplit, weight: float) -> None:
         super().__init__()
-        self.model = source.model
+        self.model, self.split, self.weight = source.model, split, weight
         self.loss = source.loss_fn or mean_square
 
-    def forward(self, args: Any, kwargs: Any, targets: Any) -> Tensor:
-        return self.loss(self.model(*args, **kwargs), targets)
+    def forward(self, args: Any, kwargs: Any, targets: Any, whole: Any) -> tuple[Tensor, ...]:
+        """What the part counts, and its loss, whose means are over what the `whole` counts."""
+        with CountedMeans(self.split.divisors(whole, self.weight)) as means:
+            loss = self.loss(self.model(*args, **kwargs), targets)
+        seen = zip(means.counts, self.split.counted, strict=False)
+        return (*(count for count, counted in seen if counted), loss)
 
 
 def batch_of(source: ModelSource) -> int:
@@ -125,12 +137,14 @@ def with_batch(source: ModelSource, batch: int) -> ModelSource:
 
 
 def feed_tensors(source: ModelSource) -> list[Tensor]:
-    """The tensors of inputs and targets, in the order of `TracedStep.feeds`."""
+    """The tensors of inputs and targets, in the order of `TracedStep.feeds`, without counts."""
     return [leaf for leaf in _leaves(source) if isinstance(leaf, Tensor)]
 
 
-def trace_step(source: ModelSource, batch: int, *, repeatable: bool = True) -> TracedStep:
-    """Trace the training step of `source` on `batch` samples.
+def trace_step(
+    source: ModelSource, batch: int, split: LossSplit = WHOLE, *, repeatable: bool = True
+) -> TracedStep:
+    """Trace the training step of `source` on `batch` samples, of a batch that is split like that.
 
     `repeatable`: check that it is a function of its inputs, which takes a second trace.
 
@@ -139,12 +153,15 @@ def trace_step(source: ModelSource, batch: int, *, repeatable: bool = True) -> T
     """
     name = type(source.model).__name__
     with isolated_trace(name), in_mode(source.model, source.loss_fn, training=True) as state:
-        return _traced(with_batch(source, batch), batch, state if repeatable else None)
+        return _traced(with_batch(source, batch), batch, split, state if repeatable else None)
 
 
-def _traced(source: ModelSource, batch: int, state: PythonState | None) -> TracedStep:
+def _traced(
+    source: ModelSource, batch: int, split: LossSplit, state: PythonState | None
+) -> TracedStep:
     """The step, checked to be repeatable from a `state` if it is given."""
-    step, name = _Step(source), type(source.model).__name__
+    step = _Step(source, split, float(batch) if split.reduction == "mean" else 1.0)
+    name = type(source.model).__name__
 
     def export() -> torch.export.ExportedProgram:
         return _exported(step, source)
@@ -156,15 +173,17 @@ def _traced(source: ModelSource, batch: int, state: PythonState | None) -> Trace
             check_repeatable(
                 exported.graph_module.graph, lambda: export().graph_module, state, name
             )
-    return _lowered(exported, step, source, batch)
+    return _lowered(exported, step, source, batch, sum(split.counted))
 
 
-def _exported(step: nn.Module, source: ModelSource) -> torch.export.ExportedProgram:
+def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
+    whole = [torch.ones((), dtype=torch.float64) for counted in step.split.counted if counted]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of lists of weights in recurrent layers
-            return torch.export.export(step, (args, kwargs, source.targets), strict=False)
+            given = (args, kwargs, source.targets, whole)
+            return torch.export.export(step, given, strict=False)
     except Exception as error:
         raise UnsupportedError(
             "the model cannot be traced as layers",
@@ -175,7 +194,11 @@ def _exported(step: nn.Module, source: ModelSource) -> torch.export.ExportedProg
 
 
 def _lowered(
-    exported: torch.export.ExportedProgram, step: _Step, source: ModelSource, batch: int
+    exported: torch.export.ExportedProgram,
+    step: _Step,
+    source: ModelSource,
+    batch: int,
+    counts: int,
 ) -> TracedStep:
     lowering = _Lowering()
     signature, first = exported.graph_signature, _first_names(step)
@@ -189,7 +212,7 @@ def _lowered(
     constants = {v: held[k].detach() for v, k in lifted.items() if isinstance(held[k], Tensor)}
     for node in exported.graph.nodes:
         lowering.lower(node)
-    tensors = [isinstance(leaf, Tensor) for leaf in _leaves(source)]
+    tensors = [isinstance(leaf, Tensor) for leaf in _leaves(source)] + [True] * counts
     users = [n for n in exported.graph.nodes if n.op == "placeholder"]
     known = {*parameters, *buffers, *constants, *lifted}
     given = [n.name for n in users if n.name not in known]
@@ -205,7 +228,8 @@ def _lowered(
         feeds=feeds,
         batched=frozenset(f for f in feeds if specs[f].shape[:1] == (batch,)),
         constants=constants,
-        loss=lowering.output,
+        loss=lowering.outputs[-1],
+        counts=tuple(lowering.outputs[:-1]),
     )
 
 
@@ -217,14 +241,14 @@ class _Lowering:
         self.modules: list[str] = []
         self.specs: dict[str, TensorSpec] = {}
         self.names: dict[fx.Node, Any] = {}
-        self.output = ""
+        self.outputs: list[str] = []
 
     def lower(self, node: fx.Node) -> None:
         if node.op == "placeholder":
             self.names[node] = Ref(node.name)
             self._specify(node.name, node.meta.get("val"))
         elif node.op == "output":
-            self.output = self._argument(_parts(node.args[0])[-1]).name
+            self.outputs = [self._argument(made).name for made in _parts(node.args[0])]
         elif node.target is operator.getitem:
             source, k = _parts(node.args)
             self.names[node] = self.names[source][k]

@@ -1,0 +1,432 @@
+"""How the loss of a batch is made of the losses of its parts.
+
+share        rows of the part / rows of the batch, or 1 where the loss is a sum over samples
+counted      a mean over something else than rows: labels that are not ignored, weights of classes,
+             a mask. In a part it is divided by share x what the whole batch counts
+loss         sum over the parts of share x loss of the part
+
+Whether that is the loss of the whole, and its gradients, is tried on rows of the example: roots of
+means, contrastive losses and models that mix samples are found by it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from placewright.capturing.containers import refilled, tensors_of
+from placewright.capturing.inputs import as_arguments
+from placewright.capturing.micro_batches import MicroBatch
+from placewright.capturing.mode import in_mode
+from placewright.capturing.named_state import ModelAndLoss, named_state
+from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.repeatable import python_generators_kept
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.errors import UnsupportedError
+
+MOST_ROWS = 32
+"""Of the example that are compared, spread over it: the fewer, the more parts differ by chance."""
+
+STILL = (_BatchNorm, _DropoutNd, nn.RNNBase, nn.MultiheadAttention)
+"""In evaluation mode while parts are compared: statistics and dropout differ between parts."""
+
+_LABELLED = {f: inspect.signature(f) for f in (functional.cross_entropy, functional.nll_loss)}
+_DIVISIONS = ("__truediv__", "div", "true_divide")
+
+
+@dataclass(frozen=True, slots=True)
+class LossSplit:
+    """How a loss is split over parts of a batch.
+
+    Attributes
+    ----------
+    reduction
+        ``mean``: parts count by their share of the rows; ``sum``: they are added up.
+    counted
+        Of every mean that `CountedMeans` sees, in order: whether it is divided by what the whole
+        batch counts.
+    inside
+        Whether the model, not the loss function, has such a mean.
+    refusal
+        Why the loss cannot be split, and by how much it differs; empty if it can.
+    mixes
+        Whether already the outputs of the model differ.
+    tried
+        Whether parts were compared with a whole.
+    """
+
+    reduction: Literal["mean", "sum"] = "mean"
+    counted: tuple[bool, ...] = ()
+    inside: bool = False
+    refusal: str = ""
+    mixes: bool = False
+    tried: bool = False
+
+    def divisors(self, counts: Sequence[Tensor], share: float) -> list[Tensor | None]:
+        """What a part divides its means by; `counts`: of the whole batch, the counted ones."""
+        given = iter(counts)
+        return [next(given) * share if counted else None for counted in self.counted]
+
+
+class CountedMeans(TorchFunctionMode):
+    """Means over labels and masks inside are divided by `divisors` where one is given.
+
+    `counts`: what each mean would be divided by; `labelled`: whether it is one over labels.
+    """
+
+    def __init__(self, divisors: Sequence[Tensor | None] = ()) -> None:
+        super().__init__()
+        self.divisors = divisors
+        self.counts: list[Tensor] = []
+        self.labelled: list[bool] = []
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _LABELLED:
+            given = _LABELLED[function].bind(*args, **kwargs)
+            given.apply_defaults()
+            if _over_labels(given.arguments):
+                return self._mean(_label_count(given.arguments), True, _summed(function, given))
+        elif getattr(function, "__name__", "") in _DIVISIONS and _is_scalar_mean(args, kwargs):
+            return self._mean(args[1], False, lambda: args[0], lambda: function(*args))
+        return function(*args, **kwargs)
+
+    def _mean(
+        self,
+        count: Tensor,
+        labelled: bool,
+        total: Callable[[], Tensor],
+        plain: Callable[[], Tensor] | None = None,
+    ) -> Tensor:
+        k = len(self.counts)
+        self.counts.append(count.detach().double())
+        self.labelled.append(labelled)
+        divisor = self.divisors[k] if k < len(self.divisors) else None
+        if divisor is None and plain is not None:
+            return plain()
+        summed = total()
+        # As precise as the mean's own kernel: the count is exact in double precision.
+        return (summed / (self.counts[k] if divisor is None else divisor)).to(summed.dtype)
+
+
+def _over_labels(given: dict[str, Any]) -> bool:
+    """Whether a call is a mean over labels, which are whole numbers."""
+    legacy = given["size_average"] is not None or given["reduce"] is not None
+    return not legacy and given["reduction"] == "mean" and not given["target"].is_floating_point()
+
+
+def _label_count(given: dict[str, Any]) -> Tensor:
+    """Labels that are not ignored, by the weights of their classes."""
+    kept: Tensor = given["target"] != given["ignore_index"]
+    if given["weight"] is None:
+        return kept.sum()
+    weights = given["weight"].double()[torch.where(kept, given["target"], 0)]
+    return torch.where(kept, weights, 0.0).sum()
+
+
+def _summed(function: Any, given: inspect.BoundArguments) -> Callable[[], Tensor]:
+    """The same call as a sum; of half precision in single precision, whose range is larger."""
+
+    def total() -> Tensor:
+        values: Any = {**given.arguments, "reduction": "sum"}
+        scores = values["input"]
+        if scores.dtype.itemsize == 2:
+            values["input"] = scores.float()
+            if values["weight"] is not None:
+                values["weight"] = values["weight"].float()
+            return function(**values).to(scores.dtype)  # type: ignore[no-any-return]
+        return function(**values)  # type: ignore[no-any-return]
+
+    return total
+
+
+def _is_scalar_mean(args: Any, kwargs: Any) -> bool:
+    """Whether a number of the batch is divided by another that no gradient goes through."""
+    if kwargs or len(args) != 2 or not all(isinstance(x, Tensor) and x.dim() == 0 for x in args):
+        return False
+    return bool(args[0].is_floating_point() and not args[1].requires_grad)
+
+
+def whole_counts(
+    split: LossSplit, loss_fn: Any, outputs: Any, targets: Any, part: MicroBatch
+) -> list[Tensor]:
+    """What the loss of the whole batch counts, from the outputs of a part and all targets.
+
+    Only targets count: outputs are zeros here, and a trace drops what is computed from them.
+    """
+    if not any(split.counted):
+        return []
+
+    def whole(output: Tensor) -> Tensor:
+        if output.dim() == 0 or output.shape[0] != part.rows:
+            return output.detach()
+        return output.detach().new_zeros((part.batch_rows, *output.shape[1:]))
+
+    zeros = [whole(x).requires_grad_(x.requires_grad) for x in tensors_of(outputs)]
+    with CountedMeans() as means:
+        loss_fn(refilled(outputs, iter(zeros)), targets)
+    return [c for c, counted in zip(means.counts, split.counted, strict=True) if counted]
+
+
+def split_rows(source: ModelSource) -> LossSplit:
+    """How the loss is split over the micro-batches of the source's recipe.
+
+    Raises `UnsupportedError`, which names the loss, by how much it differs, and a way out.
+    """
+    found, recipe = split_loss(source), source.recipe or TrainingRecipe()
+    where = f"loss {loss_name(source)}, micro_batches={recipe.micro_batches}"
+    if found.refusal:
+        raise UnsupportedError(
+            "the model mixes samples of a batch, which micro-batches would change"
+            if found.mixes
+            else "the loss of a batch is not made of the losses of its micro-batches",
+            where=where,
+            by=found.refusal,
+            hint="train with micro_batches=1, or with a loss that is a mean or a sum over samples",
+        )
+    if found.inside and any(found.counted):
+        raise UnsupportedError(
+            "the model computes its loss itself, and labels that are ignored divide it",
+            where=where,
+            hint="compute the loss in loss_fn, from outputs and targets, or use micro_batches=1",
+        )
+    if found.reduction != recipe.reduction and found.tried:
+        raise UnsupportedError(
+            f"the loss is a {found.reduction} over samples",
+            where=where,
+            by=f"reduction={recipe.reduction!r}",
+            hint=f"TrainingRecipe(..., reduction={found.reduction!r})",
+        )
+    return found
+
+
+def split_loss(source: ModelSource) -> LossSplit:
+    """How the loss of a model is split, tried on rows of the example.
+
+    Where nothing can be tried (a model without data, one that draws random numbers by itself, a
+    batch of one row) parts count by their rows.
+    """
+    for training in (True, False):
+        with _still(source, training=training):
+            found = _Comparison(source).verdict()
+        if found is not None:
+            return found
+    return LossSplit()
+
+
+@contextmanager
+def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
+    """The model's mode; dropout and batch norm treat each sample by itself."""
+    with (
+        warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        python_generators_kept(),
+        torch.enable_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        with in_mode(source.model, source.loss_fn, training=training):
+            for module in source.model.modules():
+                if isinstance(module, STILL):
+                    module.training = False
+            yield
+
+
+@dataclass(slots=True)
+class _Evaluated:
+    """A loss, its gradients, the outputs, and the means that were seen."""
+
+    loss: Tensor
+    gradients: list[Tensor]
+    outputs: list[Tensor]
+    means: CountedMeans
+    inside: int = 0
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Two parts of some rows of the example, and these rows as a whole."""
+
+    source: ModelSource
+    rows: int = field(init=False)
+    whole: _Evaluated = field(init=False)
+
+    def verdict(self) -> LossSplit | None:
+        """``None`` where the whole cannot be evaluated, or is another one each time."""
+        given = tensors_of((self.source.inputs, self.source.targets))
+        self.rows = next((int(x.shape[0]) for x in given if x.dim()), 0)
+        if self.rows < 2 or _without_statistics(self.source.model):
+            return LossSplit()
+        tried = torch.linspace(0, self.rows - 1, min(self.rows, MOST_ROWS)).long()
+        for rows in (tried, torch.arange(self.rows)):
+            # Every third row first: what is padded lies together.
+            taken = torch.cat([rows[::3], rows[1::3], rows[2::3]])
+            try:
+                self.whole = self._evaluated(taken)
+            except Exception:  # capturing the model names what is wrong with it
+                continue
+            return self._of_parts(taken)
+        return None
+
+    def _of_parts(self, taken: Tensor) -> LossSplit | None:
+        means, inside = self.whole.means, self.whole.inside > 0
+        found = LossSplit("mean", tuple(means.labelled), inside)
+        if self.whole.loss.is_meta or not bool(self.whole.loss.isfinite()):
+            return found
+        parts, reasons, mixes = torch.split(taken, _sizes(len(taken))), [], True
+        for reduction in ("mean", "sum"):
+            shares = [len(p) / len(taken) if reduction == "mean" else 1.0 for p in parts]
+            try:
+                counted, made = self._made(parts, shares)
+                reason = self._difference(made, shares)
+                mixes = self._outputs_differ(made)
+            except Exception as error:
+                counted, reason = found.counted, f"{type(error).__name__} on a part: {error}"[:300]
+            if not reason:
+                return LossSplit(reduction, counted, inside, tried=True)
+            reasons.append(reason)
+        if self._is_random(taken):
+            return None
+        return LossSplit("mean", found.counted, inside, reasons[0], mixes)
+
+    def _made(
+        self, parts: Sequence[Tensor], shares: Sequence[float]
+    ) -> tuple[tuple[bool, ...], list[_Evaluated]]:
+        """The parts; what is counted is what adds up over them."""
+        means = self.whole.means
+        counted = (True,) * len(means.counts)
+        for _ in range(2):
+            split = LossSplit(counted=counted)
+            given = [c for c, own in zip(means.counts, counted, strict=True) if own]
+            made = [
+                self._evaluated(part, split.divisors(given, share))
+                for part, share in zip(parts, shares, strict=True)
+            ]
+            own = [list(map(float, m.means.counts)) for m in made]
+            adds_up = tuple(
+                labelled or _adds_up(float(whole), [counts[k] for counts in own])
+                for k, (labelled, whole) in enumerate(
+                    zip(means.labelled, means.counts, strict=True)
+                )
+            )
+            if adds_up == counted:
+                break
+            counted = adds_up
+        return counted, made
+
+    def _difference(self, parts: Sequence[_Evaluated], shares: Sequence[float]) -> str:
+        """By how much the parts differ from the whole; empty where only by rounding."""
+        whole, most = self.whole, self._tolerance()
+        losses = [float(p.loss) * share for p, share in zip(parts, shares, strict=True)]
+        expected = float(whole.loss)
+        if not abs(sum(losses) - expected) <= most * max(abs(expected), *map(abs, losses)):
+            return f"parts of the batch add up to {sum(losses):.6g}, the whole is {expected:.6g}"
+        largest = max((float(g.abs().max()) for g in whole.gradients if g.numel()), default=0.0)
+        for k, gradient in enumerate(whole.gradients):
+            added = sum(p.gradients[k] * share for p, share in zip(parts, shares, strict=True))
+            off = float((added - gradient).abs().max()) if gradient.numel() else 0.0
+            if not off <= most * largest:
+                return f"gradients of parts differ by {off / largest:.2g} of the largest one"
+        return ""
+
+    def _tolerance(self) -> float:
+        """Far above rounding in the least precise numbers, and below what chance makes of parts."""
+        recipe = self.source.recipe or TrainingRecipe()
+        floating = [x.dtype for x in (*self.whole.gradients, self.whole.loss, *self.whole.outputs)]
+        used = [d for d in (*floating, recipe.autocast_dtype) if d is not None]
+        least = max(torch.finfo(d).eps for d in used if d.is_floating_point)
+        return float(least ** (2 / 3))
+
+    def _outputs_differ(self, parts: Sequence[_Evaluated]) -> bool:
+        """Whether the model's outputs for parts are other rows than those for the whole."""
+        for whole, *own in zip(self.whole.outputs, *(p.outputs for p in parts), strict=True):
+            if any(x.dim() == 0 for x in own) or torch.cat(own).shape != whole.shape:
+                return True
+            off = (torch.cat(own).double() - whole.double()).abs().max()
+            if not off <= self._tolerance() * whole.double().abs().max():
+                return True
+        return False
+
+    def _is_random(self, taken: Tensor) -> bool:
+        """Whether other random numbers make another whole."""
+        again = self._evaluated(taken, seed=1)
+        return float(again.loss) != float(self.whole.loss)
+
+    def _evaluated(
+        self, taken: Tensor, divisors: Sequence[Tensor | None] = (), seed: int = 0
+    ) -> _Evaluated:
+        source, noted = self.source, list[Any]()
+        model, loss_fn = source.model, source.loss_fn or mean_square
+        recipe = source.recipe or TrainingRecipe()
+
+        def then(outputs: Any, targets: Any) -> Tensor:
+            noted.extend([tensors_of(outputs), len(means.counts)])
+            loss: Tensor = loss_fn(outputs, targets)
+            return loss
+
+        parameters, buffers = named_state(model, loss_fn)
+        trained = [m.value for m in parameters if m.value.requires_grad]
+        copies = {m.path: m.value.detach().clone() for m in buffers}
+        batch = as_arguments(source.inputs, type(model).__name__), source.targets
+        torch.manual_seed(seed)
+        with recipe.casting(), CountedMeans(divisors) as means:
+            whole = ModelAndLoss(model, loss_fn, then)
+            loss = torch.func.functional_call(whole, copies, tuple(self._rows(batch, taken)))
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        gradients = [
+            torch.zeros(()) if g is None else g.detach()
+            for g in found
+            if g is None or not g.is_sparse
+        ]
+        outputs = [x.detach() for x in noted[0]]
+        return _Evaluated(loss.detach(), gradients, outputs, means, noted[1])
+
+    def _rows(self, tree: Any, taken: Tensor) -> Any:
+        own = [
+            x.detach()[taken.to(x.device)] if x.dim() and x.shape[0] == self.rows else x
+            for x in tensors_of(tree)
+        ]
+        return refilled(tree, iter(own))
+
+
+def _sizes(rows: int) -> list[int]:
+    """Two unequal parts where there are enough rows."""
+    first = -(-rows // 3) if rows > 2 else 1
+    return [first, rows - first]
+
+
+def _adds_up(whole: float, parts: Sequence[float]) -> bool:
+    """Whether a divisor counts something of the batch; not one that is the same for every part.
+
+    Raises `ValueError` where it is neither: no weights make up for it.
+    """
+    if all(math.isclose(part, whole, rel_tol=1e-6) for part in parts):
+        return False
+    if math.isclose(sum(parts), whole, rel_tol=1e-6):
+        return True
+    raise ValueError(f"the loss is divided by {whole:.6g}, by {' and '.join(map(repr, parts))}")
+
+
+def _without_statistics(model: nn.Module) -> bool:
+    """Whether a batch norm has no statistics but those of its batch."""
+    norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
+    return any(norm.running_mean is None for norm in norms)
+
+
+def loss_name(source: ModelSource) -> str:
+    """What a user calls the loss."""
+    loss_fn = source.loss_fn or mean_square
+    return getattr(loss_fn, "__name__", type(loss_fn).__name__)
