@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from placewright.capturing.model import capture
 from placewright.capturing.source import ModelSource
@@ -167,3 +168,18 @@ def test_weights_of_another_model_are_named(folder: Path, tmp_path: Path) -> Non
     save_file(state | {"a.weights": torch.zeros(3)}, folder / "model.safetensors")
     with pytest.raises(InputError, match=r"lack the parameter 'a\.weight'(?s:.*)nearest name"):
         placed(on_meta(), weights=folder)
+
+
+@pytest.mark.parametrize("change", ["pruned", "normed"])
+def test_models_whose_hooks_compute_weights_are_copied(change: str) -> None:
+    """A plain module of them computes the same, and so does eager PyTorch in a check."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    if change == "pruned":
+        prune.l1_unstructured(model[0], "weight", 0.5)
+    else:
+        nn.utils.weight_norm(model[0])
+    with placed(model) as up:
+        plain = up.to_module()
+        assert torch.equal(expected(plain, X), expected(model, X))
+        assert up.run(1, check=True).check is not None

@@ -68,7 +68,14 @@ def copied(model: nn.Module, loss_fn: Loss | None) -> tuple[nn.Module, Loss | No
 
     A loss that closes over the model closes over the copy.
     """
-    memo: dict[int, Any] = {}
+    # Hooks of pruned and weight-normed models keep what they compute as an attribute, which a deep
+    # copy refuses; their copies compute it again at the next call.
+    memo: dict[int, Any] = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
     return copy.deepcopy(model, memo), _copied_loss(loss_fn, memo)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import json
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.named_state import copied
 from placewright.capturing.state import aliases
 from placewright.errors import InputError, RunError
 from placewright.io.stored import to_disk
@@ -273,7 +273,7 @@ def _file_name(k: int, count: int, generation: str) -> str:
 
 def plain_module(model: nn.Module, weights: Mapping[str, AnyTensor]) -> nn.Module:
     """A copy of the model with these weights on the CPU; tied ones stay tied."""
-    made = copy.deepcopy(model)
+    made, _ = copied(model, None)
     _materialise(made)
     with torch.no_grad():
         for name, own in made.state_dict(keep_vars=True).items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.named_state import copied
 from placewright.capturing.source import ModelSource, mean_square
 
 
@@ -30,7 +30,7 @@ def trained_alone(
     source: ModelSource, batches: Iterable[tuple[Any, Any]], optimizer: str, lr: float
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and parameters after a step on every batch; the model is left as it was."""
-    model, losses = copy.deepcopy(source.model).train(), []
+    model, losses = copied(source.model, None)[0].train(), []
     kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adam
     steps: torch.optim.Optimizer = kind(model.parameters(), lr=lr)
     for inputs, targets in batches:
