@@ -174,7 +174,7 @@ def test_weights_of_another_model_are_named(folder: Path, tmp_path: Path) -> Non
 def test_models_whose_hooks_compute_weights_are_copied(change: str) -> None:
     """A plain module of them computes the same, and so does eager PyTorch in a check."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
     if change == "pruned":
         prune.l1_unstructured(model[0], "weight", 0.5)
     else:

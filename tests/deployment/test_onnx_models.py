@@ -73,6 +73,55 @@ def test_parts_hold_every_operator_once_and_find_their_inputs_made(
     assert set(file.outputs) <= made
 
 
+def written(path: Path, graph: onnx.GraphProto) -> ModelFile:
+    """A model of one graph, captured."""
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), str(path))
+    return capture_model_file(path)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_right_run_passes_its_check_in_every_type(tmp_path: Path, dtype: type) -> None:
+    """The runtime computes a whole model of 16 bits in 32, and rounds where a part ends."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ends = [helper.make_tensor_value_info(name, kind, [8, 64]) for name in ("h0", "h4")]
+    rng = np.random.default_rng(0)
+    weights = [
+        onnx.numpy_helper.from_array((rng.standard_normal((64, 64)) / 8).astype(dtype), f"w{k}")
+        for k in range(4)
+    ]
+    nodes = [helper.make_node("MatMul", [f"h{k}", f"w{k}"], [f"h{k + 1}"]) for k in range(4)]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], weights)
+    load = workload(written(tmp_path / "products.onnx", graph))
+    checked = load.measure(scattered(load), steps=1, warmup=0, check=True).check
+    assert checked is not None
+    assert checked.passed
+    assert checked.tolerance.relative == (1e-5 if dtype is np.float32 else 2.0**-5.5)
+
+
+def test_outputs_that_no_operator_makes_are_given(tmp_path: Path) -> None:
+    """An initializer, a Constant and what is computed from constants, in runs and in files."""
+    info = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node(
+            "Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.ones(3, "f"))
+        ),
+        helper.make_node("Neg", ["w"], ["n"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    shapes = {"y": [2, 4], "w": [8, 4], "c": [3], "n": [8, 4], "h": [2, 4]}
+    outputs = [info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    inputs = [info("x", onnx.TensorProto.FLOAT, [2, 8])]
+    weight = onnx.numpy_helper.from_array(np.arange(32, dtype="f").reshape(8, 4), "w")
+    graph = helper.make_graph(nodes, "constants", inputs, outputs, [weight])
+    load = workload(written(tmp_path / "constants.onnx", graph))
+    checked = load.measure(scattered(load), steps=1, warmup=0, check=True).check
+    assert checked is not None
+    assert (checked.passed, checked.compared["output"]) == (True, 5)
+    assert load.export(scattered(load), tmp_path / "written")[1].max_abs_error == 0.0
+
+
 def test_a_scattered_model_gives_the_outputs_of_the_whole_one(file: ModelFile) -> None:
     """A scattered model gives the outputs of the whole one."""
     load = workload(file)

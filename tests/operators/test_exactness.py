@@ -76,6 +76,41 @@ def test_kernels_that_eager_fuses_get_half_of_the_digits() -> None:
     assert tolerance(capture_source(source, training=True), [Device("a")], source) is EXACT
 
 
+class Padded(nn.Module):
+    """An encoder whose mask is an input."""
+
+    def __init__(self, norm: nn.Module | None) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, norm)
+
+    def forward(self, x: torch.Tensor, padded: torch.Tensor) -> torch.Tensor:
+        """Tokens at padded positions are 0 where eager packs them."""
+        made: torch.Tensor = self.encoder(x, src_key_padding_mask=padded)
+        return made
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("additive", [False, True])
+def test_padded_positions_are_those_of_eager(norm: bool, additive: bool) -> None:
+    """Zero where the padding is at the end, whatever mask the program is given later."""
+    torch.manual_seed(0)
+    model = Padded(nn.LayerNorm(16) if norm else None).eval()
+    ends = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1], [0] * 6]).bool()
+    inside = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 0, 1, 1, 1], [0] * 6]).bool()
+    masks = [torch.zeros(3, 6).masked_fill(m, -math.inf) if additive else m for m in (ends, inside)]
+    x = torch.randn(3, 6, 16)
+    source = ModelSource(model, (x, masks[0]), name="padded")
+    graph = capture_source(source)
+    for mask in masks:
+        given = ModelSource(model, (x, mask), name="padded")
+        eager = run_eager(given, training=False, steps=1).outputs[0]
+        placed = run(graph, initial_state(given, graph.program))["output"]
+        assert (eager - placed).abs().max() < 1e-5
+    assert eager[masks[1] != 0].abs().max() > 0.1
+
+
 def test_a_mask_that_hides_nothing_leaves_every_bit() -> None:
     """Transformers leaves it out by its values, which a program cannot; the kernels agree."""
     source = masked(torch.ones(2, 6, dtype=torch.int64))

@@ -37,6 +37,7 @@ from placewright.capturing.repeatable import (
 )
 from placewright.capturing.rewrites.calls import (
     FUNCTIONAL_BATCH_NORM,
+    padding_as_in_eager,
     strided_updates,
     update_strided,
 )
@@ -99,6 +100,7 @@ def _record(
             shape_rules(),
             recorded_rng_state() as restores,
             known_values_readable(),
+            padding_as_in_eager(),
             _quiet(),
         ):
             recorded = make_fx(

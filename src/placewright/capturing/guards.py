@@ -330,13 +330,22 @@ def _changed_keys(container: Container, weights: set[int]) -> Iterator[str]:
         yield container.path
         return
     code = isinstance(container.holder, Globals | type)
+    computed = _set_by_hooks(then)
     for key in dict.fromkeys((*then, *now)):
         old, new = then.get(key, _MISSING), now.get(key, _MISSING)
         if new is old or key == "training" or (code and isinstance(old, _CODE)):
             continue
         replaced = isinstance(new, Tensor) and id(old) in weights
-        if not replaced and not _equal(old, new):
+        if not replaced and key not in computed and not _equal(old, new):
             yield f"{container.path}.{key}".rstrip(".")
+
+
+def _set_by_hooks(attributes: Mapping[str, Any]) -> set[str]:
+    """Attributes that hooks of PyTorch (pruning, weight norm) compute anew before every call."""
+    hooks = attributes.get("_forward_pre_hooks")
+    every = hooks.values() if isinstance(hooks, Mapping) else ()
+    named = (getattr(hook, "_tensor_name", getattr(hook, "name", None)) for hook in every)
+    return {name for name in named if isinstance(name, str)}
 
 
 _MISSING = object()

@@ -20,6 +20,7 @@ from placewright.measurement.distance import distance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.turns import in_turns
 from placewright.numerics.arrays import IntArray
+from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.measuring import execution_order
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -45,6 +46,13 @@ ROUNDED = Tolerance(
     reason="a device computes in 16 bits; the unplaced model in 32",
 )
 PRECISE = ("", "f32")
+
+QUANTIZE = ("QuantizeLinear", "FakeQuantize")
+"""Ends of the kinds of operators that round to integers of 8 bits."""
+QUANTIZED = Tolerance(
+    relative=0.05,
+    reason="a value between two integers of 8 bits may be rounded to either in parts of a model",
+)
 
 
 def is_model_file(source: str) -> bool:
@@ -192,9 +200,19 @@ class FileWorkload:
         return self._compared(placed.infer(inputs), inputs)
 
     def _compared(self, made: Mapping[str, Array], inputs: Mapping[str, Array]) -> Check:
-        exact = all(device.precision in PRECISE for device in self.cluster.devices)
-        wanted, tolerance = unplaced_outputs(self.file, inputs), EXACT if exact else ROUNDED
-        return compared(made, wanted, self.file.runtime, tolerance)
+        wanted = unplaced_outputs(self.file, inputs)
+        return compared(made, wanted, self.file.runtime, self._tolerance())
+
+    def _tolerance(self) -> Tolerance:
+        if any(device.precision not in PRECISE for device in self.cluster.devices):
+            return ROUNDED
+        graph = self.file.graph
+        if any(operator.kind.endswith(QUANTIZE) for operator in graph.operators):
+            return QUANTIZED
+        if coarsest(graph) <= ROUNDOFF["float32"]:
+            return EXACT
+        reason = "a runtime rounds to 16 bits where a part ends; within it computes in 32"
+        return Tolerance(relative=half_of_the_digits(graph), reason=reason)
 
     def export(self, result: Result, folder: str | Path) -> tuple[list[Path], Check]:
         """Write the plan in the model's own format, load what was written, and check its outputs.

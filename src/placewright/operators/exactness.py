@@ -62,7 +62,6 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
     assert isinstance(program, Program)
     if not gpus and len(cores) < 2 and not _fuses(source, training=program.training):
         return EXACT
-    roundoff = max(_coarsest(graph), TF32 if gpus else 0.0)
     if gpus:
         reason = "GPU kernels add up in another order and may round to TF32"
     elif len(cores) > 1:
@@ -70,7 +69,7 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
     else:
         reason = "eager fuses attention layers of torch.nn in evaluation mode"
     return Tolerance(
-        relative=math.sqrt(roundoff),
+        relative=half_of_the_digits(graph, gpus=gpus),
         update=2.0 * float(program.optimizer.get("lr", 0.0)),
         reason=reason,
         steps=1 if program.training else None,
@@ -83,7 +82,12 @@ def _fuses(source: ModelSource, *, training: bool) -> bool:
     return fast and any(isinstance(module, FUSED) for module in source.model.modules())
 
 
-def _coarsest(graph: Graph) -> float:
+def half_of_the_digits(graph: Graph, *, gpus: bool = False) -> float:
+    """Relative tolerance where other kernels compute a graph, on GPUs or not."""
+    return math.sqrt(max(coarsest(graph), TF32 if gpus else 0.0))
+
+
+def coarsest(graph: Graph) -> float:
     """Unit roundoff of the coarsest type of any operator's output."""
     types = {spec.dtype for operator in graph.operators for spec in operator.outputs}
     return max((ROUNDOFF.get(name, 0.0) for name in types), default=0.0) or ROUNDOFF["float32"]

@@ -8,15 +8,20 @@
    third of each row); the functional twin makes a dense tensor, whose rows are computed together.
 3. Factory calls that read a tensor only for its shape read none: ``zeros_like(x)`` would otherwise
    tie itself to the device of ``x``, or move ``x`` there.
+4. ``nn.TransformerEncoder`` with a padding mask packs its tokens where eager takes the fast path
+   (evaluation mode, no gradients), so that padded positions of its output are zero. A trace has no
+   packed tensors: it fills in the zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 
 aten = torch.ops.aten
@@ -124,3 +129,48 @@ def _is_row_major(made: Tensor) -> bool:
 
 def _options(made: Tensor) -> dict[str, Any]:
     return {"dtype": made.dtype, "device": made.device}
+
+
+@contextmanager
+def padding_as_in_eager() -> Iterator[None]:
+    """Let encoders give zeros at padded positions where eager's fast path does."""
+    plain = nn.TransformerEncoder.forward
+
+    def forward(
+        encoder: nn.TransformerEncoder,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        padded = src_key_padding_mask
+        if padded is None or mask is not None or not _packs(encoder, src):
+            return plain(encoder, src, mask, padded, is_causal)
+        output = src
+        for layer in encoder.layers:
+            output = layer(output, src_key_padding_mask=padded)
+        kept = ~padded if padded.dtype is torch.bool else padded == 0
+        # Eager packs a batch only where the padding of every sample is at its end.
+        places = torch.arange(kept.shape[1], device=kept.device)
+        at_the_end = (kept == (places < kept.sum(1, keepdim=True))).all()
+        output = output.masked_fill((~kept & at_the_end).unsqueeze(-1), 0.0)
+        return output if encoder.norm is None else encoder.norm(output)
+
+    with patch.object(nn.TransformerEncoder, "forward", forward):
+        yield
+
+
+def _packs(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
+    """Whether eager takes the fast path of an encoder, given a padding mask."""
+    first: Any = encoder.layers[0]
+    attention = first.self_attn
+    read = [src, attention.in_proj_weight, attention.in_proj_bias, first.norm1.weight]
+    read += [attention.out_proj.weight, first.norm2.weight, first.linear1.weight]
+    return (
+        torch.backends.mha.get_fastpath_enabled()
+        and getattr(encoder, "use_nested_tensor", False)
+        and not first.training
+        and src.dim() == 3
+        and not torch.is_autocast_enabled()
+        and not (torch.is_grad_enabled() and any(value.requires_grad for value in read))
+    )

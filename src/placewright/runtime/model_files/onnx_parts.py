@@ -24,7 +24,8 @@ class Part:
     inputs
         Values that come from elsewhere: inputs of the model, and what other parts make.
     outputs
-        Values that other parts, on whatever device, or the model's user read.
+        Values that other parts, on whatever device, or the model's user read; of the first part
+        those that are constants, too.
     """
 
     device: int
@@ -88,6 +89,7 @@ def _with_values(
         made = [value for name in names for value in nodes[name].output if value]
         read = dict.fromkeys(value for name in names for value in nodes[name].input if value)
         outputs = [v for v in made if v in wanted or readers.get(v, set()) - {k}]
+        outputs += [v for v in file.outputs if v in held and k == 0]
         inputs = [v for v in read if v not in held and v not in made]
         parts.append(Part(d, tuple(names), tuple(inputs), tuple(outputs)))
     return parts
@@ -99,7 +101,7 @@ def sub_model(file: ModelFile, part: Part) -> Any:
 
     graph = file.model.graph
     own = _with_constants(file, part)
-    read = {value for node in own for value in node.input}
+    read = {value for node in own for value in node.input} | set(part.outputs)
     made = {value for node in own for value in node.output}
     types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
     made_graph = helper.make_graph(
@@ -137,6 +139,9 @@ def _with_constants(file: ModelFile, part: Part) -> list[Any]:
 
     for name in part.nodes:
         add(nodes[name])
+    for value in part.outputs:
+        if value in maker:
+            add(maker[value])
     return list(found.values())
 
 
