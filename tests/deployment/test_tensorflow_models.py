@@ -93,6 +93,36 @@ def test_a_graph_def_becomes_a_graph(folder: Path, process: TensorFlowProcess) -
     assert tensors["after:b2"].consumers == ("sum",)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_inputs_by_name_reach_the_input_of_that_name(
+    process: TensorFlowProcess, training: bool
+) -> None:
+    """In the order of the dict, which is not that of the model."""
+    source = f"{SOURCES}:by_name"
+    workload = workload_of(capture_tensorflow(source, training=training, process=process))
+    assert workload.check(alternating(workload), steps=1).max_abs_error == 0
+
+
+def test_an_error_inside_of_a_function_keeps_its_reason(process: TensorFlowProcess) -> None:
+    """Not the header that TensorFlow puts before the frames."""
+    with pytest.raises(InputError, match=r"Cannot reshape a tensor with 12 elements"):
+        capture_tensorflow(f"{SOURCES}:failing", process=process)
+
+
+def test_kernels_that_are_fused_on_one_device_get_half_of_the_digits(
+    process: TensorFlowProcess,
+) -> None:
+    """And one device every bit."""
+    source = f"{SOURCES}:convolution"
+    workload = workload_of(capture_tensorflow(source, training=True, process=process))
+    found = workload.check(OperatorPlan(np.arange(workload.problem.n) % 2), steps=3)
+    assert found.passed
+    assert found.steps == 1
+    assert found.tolerance.update == pytest.approx(2e-3)
+    alone = workload.check(OperatorPlan(np.zeros(workload.problem.n, int)), steps=2)
+    assert (alone.tolerance.relative, alone.max_abs_error) == (0, 0)
+
+
 def test_a_placed_graph_def_runs_and_is_written_back(
     folder: Path, process: TensorFlowProcess
 ) -> None:

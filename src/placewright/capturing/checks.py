@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -166,6 +167,22 @@ def trace_error(
             where=where,
             by=text,
             hint="register one with torch.library.register_fake",
+        )
+    if isinstance(error, RecursionError):
+        return InputError(
+            "its modules are nested deeper than Python's recursion limit lets a trace go",
+            where=f"model {model}",
+            by=f"sys.getrecursionlimit() is {sys.getrecursionlimit()}",
+            hint="raise it with sys.setrecursionlimit before the model is placed, if the model "
+            "runs in plain PyTorch, or write the nested modules as a loop",
+        )
+    if "more than 1 value per channel" in text:
+        return InputError(
+            f"calling it raised {kind}: {text}",
+            where=where,
+            by=given,
+            hint="batch norm cannot train on one row: take fewer micro-batches, or a batch size "
+            "that leaves none with a single row",
         )
     return InputError(
         f"calling it raised {kind}: {text}",

@@ -10,6 +10,7 @@ for every buffer that the step updates.
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,6 +102,8 @@ def _record(
             recorded_rng_state() as restores,
             known_values_readable(),
             padding_as_in_eager(),
+            torch.autograd.set_detect_anomaly(False),  # it reads values, which fakes have not
+            deeper_recursion(),
             _quiet(),
         ):
             recorded = make_fx(
@@ -115,6 +118,21 @@ def _record(
         module, name = path[-1] if path else "", type(model).__name__
         raise trace_error(error, module, name, given=inputs.described()) from error
     return recorded, restores
+
+
+@contextmanager
+def deeper_recursion() -> Iterator[None]:
+    """Let a trace, which has several frames per module, go as deep as eager PyTorch does."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(TRACING_FRAMES * before)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+TRACING_FRAMES = 4
+"""Frames of a trace for each that eager PyTorch needs; more could overflow the stack of C."""
 
 
 def _functionalized(

@@ -135,13 +135,13 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
 
     def loss_of(outputs: Any, targets: Any, part: MicroBatch | None) -> Tensor:
         if part is None:
-            loss = loss_fn(outputs, targets)
+            loss = _loss(loss_fn, outputs, targets)
             _check_loss(loss)
             return loss
         if kept.counts is None:
             kept.counts = counts(outputs, part)
         with CountedMeans(split.divisors(kept.counts, part.share)):
-            loss = loss_fn(outputs, targets)
+            loss = _loss(loss_fn, outputs, targets)
         _check_loss(loss)
         return loss * part.share
 
@@ -193,7 +193,11 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
 
     _check_trained(source.model, trained)
     check_parameters(source.model, source.loss_fn)
-    with in_mode(source.model, source.loss_fn, training=True) as state:
+    # Whatever mode the caller is in, a training step has gradients.
+    with (
+        torch.enable_grad(),
+        in_mode(source.model, source.loss_fn, training=True) as state,
+    ):
         module = functional_graph(step, reads, state, forward)
     return Traced(module, inputs, ("loss", *kept.names), tuple(reached), kept.structure)
 
@@ -304,6 +308,21 @@ def _check_trained(model: nn.Module, trained: Sequence[int]) -> None:
             where=f"model {type(model).__name__}",
             hint="capture it with training=False",
         )
+
+
+def _loss(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
+    try:
+        return loss_fn(outputs, targets)
+    except (AttributeError, TypeError) as error:
+        if targets is not None or "NoneType" not in str(error):
+            raise
+        raise InputError(
+            "the loss needs targets, and none are given",
+            where="loss_fn(outputs, targets)",
+            by=f"targets are None: {error}",
+            hint="give targets=... like those of a training step, in a factory as the fourth "
+            "of (model, inputs, loss_fn, targets)",
+        ) from error
 
 
 def _check_loss(loss: Any) -> None:

@@ -21,6 +21,7 @@ from placewright.measurement.check import Check, Difference, Role, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.speed_up import SpeedUp, speed_up
 from placewright.measurement.turns import in_turns
+from placewright.operators.exactness import half_of_the_digits
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -40,7 +41,8 @@ REPEATS = 7
 CHECKED_STEPS = 3
 
 SAME = Tolerance(reason="the same kernels on the CPUs of one machine: every bit must be equal")
-OTHER_KERNELS = Tolerance(relative=1e-4, update=1e-4, reason="GPUs have kernels of their own")
+FUSED = ("Conv", "DepthwiseConv")
+"""Beginnings of the names of operators that oneDNN computes with a neighbour on their device."""
 
 Placement = Mapping[str, str]
 
@@ -188,10 +190,12 @@ class TensorFlowWorkload:
 
     def check(self, plan: OperatorPlan, steps: int = CHECKED_STEPS) -> Check:
         """Outputs and variables of the placed step beside those of the unplaced graph."""
+        tolerance = self._tolerance(plan)
+        steps = min(steps, tolerance.steps or steps)
         found = self.model.process.order(
             "check", placement=self.placement(plan), cpus=cpus_of(self.cluster), steps=steps
         )
-        return _checked(found, self._tolerance(plan), self.model.runtime)
+        return _checked(found, tolerance, self.model.runtime)
 
     def export(self, result: Result, target: str | Path) -> tuple[list[Path], Check]:
         """Write the placed step: a GraphDef if `target` ends in ``.pb``, else a SavedModel.
@@ -205,8 +209,20 @@ class TensorFlowWorkload:
         return [Path(target)], _checked(found, self._tolerance(result.plan), self.model.runtime)
 
     def _tolerance(self, plan: OperatorPlan) -> Tolerance:
-        used = {self.cluster.devices[k].kind for k in plan.placement.tolist()}
-        return SAME if used == {"cpu"} else OTHER_KERNELS
+        graph = self.model.graph
+        devices = set(plan.placement.tolist())
+        gpus = any(self.cluster.devices[k].kind != "cpu" for k in devices)
+        kinds = (operator.kind.removeprefix("tensorflow.") for operator in graph.operators)
+        fuses = len(devices) > 1 and any(kind.startswith(FUSED) for kind in kinds)
+        if not gpus and not fuses:
+            return SAME
+        reason = "oneDNN fuses convolutions with neighbours that are on the same device"
+        return Tolerance(
+            relative=half_of_the_digits(graph, gpus=gpus),
+            update=2.0 * self.model.lr,
+            reason="GPUs have kernels of their own" if gpus else reason,
+            steps=1 if self.model.lr else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -163,6 +163,7 @@ class Stepper:
         """One step."""
         return self._train() if self.training else self._infer()
 
+    @torch.enable_grad()
     def _train(self) -> torch.Tensor:
         assert self.source.loss_fn is not None
         recipe = self.recipe

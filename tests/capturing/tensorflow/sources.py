@@ -23,6 +23,30 @@ def perceptron(batch: int = 4) -> tuple[Any, ...]:
     return model, x, tf.keras.losses.MeanSquaredError(), wanted[:, :3]
 
 
+def by_name(batch: int = 2) -> tuple[Any, Any]:
+    """A Keras model that takes its inputs by name, in another order than the alphabet's."""
+    z, a = tf.keras.Input((4,), name="z"), tf.keras.Input((3,), name="a")
+    both = tf.keras.layers.Concatenate()([a, z])
+    model = tf.keras.Model({"z": z, "a": a}, tf.keras.layers.Dense(2)(both))
+    rng = np.random.default_rng(0)
+    given = {"z": rng.normal(size=(batch, 4)), "a": rng.normal(size=(batch, 3))}
+    return model, {name: value.astype(np.float32) for name, value in given.items()}
+
+
+def failing() -> tuple[Any, Any]:
+    """A function of TensorFlow that cannot be traced."""
+    return tf.function(lambda x: tf.reshape(x, (5, 7))), np.ones((3, 4), np.float32)
+
+
+def convolution(batch: int = 4) -> tuple[Any, Any]:
+    """A Keras model whose filter and bias gradients oneDNN computes by one kernel."""
+    pixels = tf.keras.Input((8, 8, 3))
+    flat = tf.keras.layers.Flatten()(tf.keras.layers.Conv2D(4, 3)(pixels))
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((batch, 8, 8, 3)).astype(np.float32)
+    return tf.keras.Model(pixels, tf.keras.layers.Dense(2)(flat)), values
+
+
 def files() -> tuple[Any, Any]:
     """Write all files of the tests into the folder PLACEWRIGHT_TEST_MODELS."""
     folder = Path(os.environ["PLACEWRIGHT_TEST_MODELS"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +141,9 @@ def _from_keras_file(path: Path, source: Mapping[str, Any]) -> StepGraph:
         model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
     inputs = [_random(t.name, _batched(t.shape, source), t.dtype) for t in model.inputs]
     given = inputs if len(inputs) > 1 else inputs[0]
+    structure = getattr(model, "_inputs_struct", None)  # of Keras 3: inputs by name
+    if isinstance(structure, dict):
+        given = tf.keras.tree.pack_sequence_as(structure, inputs)
     return _of_keras(path.stem, (model, given, None, None), source)
 
 
@@ -172,35 +175,43 @@ def _from_factory(source: Mapping[str, Any]) -> StepGraph:
 def _of_keras(name: str, made: tuple[Any, ...], source: Mapping[str, Any]) -> StepGraph:
     """The step of a model: its outputs, or with training the update of its weights."""
     model, inputs, loss_fn, targets = made
-    several = isinstance(inputs, list | tuple)
-    given = [np.asarray(value) for value in (inputs if several else [inputs])]
+    named = isinstance(inputs, Mapping)
+    several = named or isinstance(inputs, list | tuple)
+    parts = inputs.values() if named else inputs if several else [inputs]
+    given = [np.asarray(value) for value in parts]
     aims = [] if targets is None else [np.asarray(targets)]
+
+    def packed(values: Sequence[Any]) -> Any:
+        """The inputs as the model takes them: by name, a list, or one alone."""
+        if named:
+            return dict(zip(inputs, values, strict=True))
+        return list(values) if several else values[0]
 
     def forward(*values: Any) -> Any:
         if hasattr(model, "layers"):
-            return model(list(values) if several else values[0], training=False)
-        return model(*values)
+            return model(packed(values), training=False)
+        return model(**packed(values)) if named else model(*values)
 
     function: Callable[..., Any] = forward
+    rate = 0.0
     if source.get("training"):
-        function = _training(model, forward_of(model, several), loss_fn, len(given))
+        optimizer = _optimizer(model)
+        rate = float(optimizer.learning_rate)
+
+        def trained(*values: Any) -> Any:
+            return model(packed(values), training=True)
+
+        function = _training(model, optimizer, trained, loss_fn, len(given))
         given = given + aims
     with _refusing(f"model {name}", "tracing the step failed", "call it in a Python shell"):
         specs = [tf.TensorSpec(value.shape, value.dtype) for value in given]
         traced = tf.function(function, autograph=False).get_concrete_function(*specs)
     own = [tensor.op.name for tensor in traced.inputs][: len(given)]
-    return _of_function(name, traced, dict(zip(own, given, strict=True)))
+    return replace(_of_function(name, traced, dict(zip(own, given, strict=True))), lr=rate)
 
 
-def forward_of(model: Any, several: bool) -> Callable[..., Any]:
-    """The model as it is trained."""
-    return lambda *values: model(list(values) if several else values[0], training=True)
-
-
-def _training(
-    model: Any, forward: Callable[..., Any], loss_fn: Any, inputs: int
-) -> Callable[..., Any]:
-    """A step that computes the loss, its gradients, and updates the weights."""
+def _optimizer(model: Any) -> Any:
+    """The model's own optimizer, or Adam."""
     if not hasattr(model, "trainable_variables"):
         raise UnsupportedError(
             "--training is for Keras models",
@@ -209,6 +220,13 @@ def _training(
         )
     optimizer = getattr(model, "optimizer", None) or tf.keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def _training(
+    model: Any, optimizer: Any, forward: Callable[..., Any], loss_fn: Any, inputs: int
+) -> Callable[..., Any]:
+    """A step that computes the loss, its gradients, and updates the weights."""
 
     def step(*values: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -344,8 +362,7 @@ def _finished(step: StepGraph, source: Mapping[str, Any]) -> tuple[StepGraph, An
     fed = [name for name, node in step.nodes.items() if node.op in INPUTS]
     shown = refuse_dynamic(graph, step)
     feeds = {name: step.feeds[name] if name in step.feeds else _drawn(graph, name) for name in fed}
-    done = StepGraph(step.name, step.graph_def, feeds, step.fetches, step.targets, step.init)
-    return done, graph, shown
+    return replace(step, feeds=feeds), graph, shown
 
 
 def _only(step: StepGraph) -> Any:
@@ -409,6 +426,16 @@ def _random(name: str, shape: Any, dtype: Any) -> Any:
     return rng.normal(size=list(shape)).astype(kind.as_numpy_dtype)
 
 
+def _reason(error: Exception) -> str:
+    """What an error says, without the frames of users' code that TensorFlow puts before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines[:1] == ["in user code:"]:
+        # Frames are a line "File ..." and a line of code, as often with a line of marks.
+        last = max((k for k, line in enumerate(lines) if line.startswith("File ")), default=0)
+        lines = [line for line in lines[last + 2 :] if set(line) - set("~^ ")] or lines
+    return lines[0][:300] if lines else ""
+
+
 @contextmanager
 def _refusing(where: str, what: str, hint: str) -> Iterator[None]:
     """Exceptions of TensorFlow, Keras and users' code as one of ours."""
@@ -417,6 +444,5 @@ def _refusing(where: str, what: str, hint: str) -> Iterator[None]:
     except PlacewrightError:
         raise
     except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        why = f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+        why = f"{type(error).__name__}: {_reason(error)}"
         raise InputError(what, where=where, by=why, hint=hint) from error

@@ -30,6 +30,7 @@ class TensorFlowModel:
     """A step of a TensorFlow model.
 
     `kernels`: by operator, the kinds of device that TensorFlow has a kernel on.
+    `lr`: learning rate of a training step, 0 where it is not known.
     """
 
     source: str
@@ -38,6 +39,7 @@ class TensorFlowModel:
     kernels: Mapping[str, frozenset[str]]
     feeds: tuple[str, ...]
     outputs: tuple[str, ...]
+    lr: float = 0.0
 
     @property
     def runtime(self) -> str:
@@ -172,7 +174,8 @@ def capture_tensorflow(
     graph = node_graph(found["name"], found["nodes"])
     kernels = {node["name"]: frozenset(node["kernels"]) for node in found["nodes"]}
     outputs = tuple(found["fetches"])
-    return TensorFlowModel(source, graph, process, kernels, tuple(found["feeds"]), outputs)
+    feeds = tuple(found["feeds"])
+    return TensorFlowModel(source, graph, process, kernels, feeds, outputs, found["lr"])
 
 
 def _check_files(path: Path) -> None:

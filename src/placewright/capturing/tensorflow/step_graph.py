@@ -67,6 +67,8 @@ class StepGraph:
         Nodes that it executes besides: updates of variables.
     init
         Node that gives variables their values, empty where there is none.
+    lr
+        Learning rate of a training step, as far as it is known.
     """
 
     name: str
@@ -75,6 +77,7 @@ class StepGraph:
     fetches: tuple[str, ...]
     targets: tuple[str, ...] = ()
     init: str = ""
+    lr: float = 0.0
 
     @property
     def nodes(self) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Orders:
             "fetches": list(self.step.fetches),
             "targets": list(self.step.targets),
             "variables": self.step.variables,
+            "lr": self.step.lr,
         }
 
     def devices(self) -> dict[str, str]:

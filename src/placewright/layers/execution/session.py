@@ -195,7 +195,9 @@ def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
                 "the batch differs from the one that was planned with",
                 where=f"tensor {name}",
                 by=f"{found.shape} {found.dtype}, planned for {tuple(spec.shape)} {spec.dtype}",
-                hint="give the loader drop_last=True, so that all batches are equally large",
+                hint="give the loader drop_last=True, so that all batches are equally large"
+                if found.shape != tuple(spec.shape)
+                else f"convert it with .to(torch.{spec.dtype})",
             )
 
 
