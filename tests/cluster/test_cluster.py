@@ -36,7 +36,7 @@ def test_devices_that_no_link_joins_copy_through_their_host() -> None:
 def test_an_overhead_is_a_number_of_seconds(overhead: float) -> None:
     """Zero and unknown are fine; less than nothing and without end are not."""
     assert Device("a", launch_overhead_s=0.0).launch_overhead_s == 0
-    with pytest.raises(InputError, match="launch_overhead must be zero or more"):
+    with pytest.raises(InputError, match="launch_overhead_s of Device 'a': must be a number >= 0"):
         Device("a", launch_overhead_s=overhead)
 
 

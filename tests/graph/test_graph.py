@@ -20,10 +20,7 @@ def test_sums_over_operators() -> None:
     [
         ((), (), "at least one operator"),
         ((Operator("a", "k"), Operator("a", "k")), (), "'a' is used twice"),
-        ((Operator("a", "k", flops=float("nan")),), (), "flops must be a number"),
-        ((Operator("a", "k", resident_bytes=-1),), (), "resident_bytes must be a number"),
         ((Operator("a", "k"),), (Tensor("t", "b", 1, ()),), "unknown operator 'b'"),
-        ((Operator("a", "k"),), (Tensor("t", "a", -1, ()),), "bytes must be >= 0"),
         (
             (Operator("a", "k"), Operator("b", "k")),
             (Tensor("t", "b", 1, ("a",)),),
@@ -47,3 +44,13 @@ def test_what_is_wrong_is_said(
     """With the graph's name in front."""
     with pytest.raises(InputError, match=f"^g: .*{says}|^g.*{says}"):
         Graph("g", operators, tensors)
+
+
+def test_numbers_of_operators_and_tensors_are_zero_or_more() -> None:
+    """The operator or tensor is named."""
+    with pytest.raises(InputError, match="flops of Operator 'a': must be a number >= 0"):
+        Operator("a", "k", flops=float("nan"))
+    with pytest.raises(InputError, match="resident_bytes of Operator 'a': must be a whole number"):
+        Operator("a", "k", resident_bytes=-1)
+    with pytest.raises(InputError, match="bytes of Tensor 't': must be a whole number >= 0"):
+        Tensor("t", "a", -1, ())

@@ -22,7 +22,7 @@ TWO = tiny([[2.0, 5.0], [4.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])],
 @pytest.mark.parametrize("limit_s", [math.nan, -1.0])
 def test_a_time_limit_is_a_number_of_seconds(limit_s: float) -> None:
     """NaN would be neither over nor left."""
-    with pytest.raises(InputError, match="time limit"):
+    with pytest.raises(InputError, match="time_limit_s of solve"):
         solve(TWO, time_limit_s=limit_s)
 
 

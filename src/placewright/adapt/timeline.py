@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.io.stored import write_file
 from placewright.measurement.check import Check
 
@@ -54,6 +55,7 @@ class Event:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+@checked
 @dataclass(slots=True)
 class Timeline:
     """The history of one run.
@@ -77,7 +79,7 @@ class Timeline:
 
     step_s: list[float] = field(default_factory=list)
     plan: list[int] = field(default_factory=list)
-    scalars: list[Mapping[str, float]] = field(default_factory=list)
+    scalars: list[Mapping[str, NumberOrUnknown]] = field(default_factory=list)
     check: Check | None = None
     events: list[Event] = field(default_factory=list)
     plans: int = 0
@@ -120,6 +122,7 @@ class Timeline:
             ],
         }
 
+    @checked
     def save(self, path: Path) -> Path:
         """Write it as JSON."""
         return write_file(path, json.dumps(self.as_json(), indent=1))

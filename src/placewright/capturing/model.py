@@ -20,10 +20,11 @@ from placewright.capturing.colocation import colocate
 from placewright.capturing.dataflow import resolve
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
-from placewright.capturing.recipe import TrainingRecipe, recipe_of
+from placewright.capturing.recipe import OptimizerName, TrainingRecipe, recipe_of
 from placewright.capturing.recipe_updates import append_recipe
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.tracing import trace
+from placewright.io.arguments import checked
 
 __all__ = [
     "CapturedCall",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+@checked
 def capture(
     model: torch.nn.Module,
     inputs: Any,
@@ -42,7 +44,7 @@ def capture(
     training: bool = False,
     loss_fn: Callable[[Any, Any], torch.Tensor] | None = None,
     targets: Any = None,
-    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
+    optimizer: OptimizerName | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
     name: str = "",
 ) -> Graph:
@@ -119,6 +121,7 @@ def _captured(source: ModelSource, *, training: bool) -> CapturedCall:
     return CapturedCall(assemble(flow, groups, model, name), traced.structure)
 
 
+@checked
 def capture_source(source: ModelSource, *, training: bool = False, **settings: Any) -> Graph:
     """`capture` of what `load_model` returned; its recipe, if any, goes before `settings`."""
     if source.recipe is not None:

@@ -6,15 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 
 from placewright.capturing.update_rule import is_number
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import OneOf
 
 BUILT_IN = ("adam", "sgd")
 """Optimizers that are known by name, without state of the user's."""
+
+OptimizerName: TypeAlias = Annotated[str, OneOf(*BUILT_IN)]
 
 _HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -60,7 +63,7 @@ class TrainingRecipe:
         A limit that is not positive.
     """
 
-    optimizer: str | torch.optim.Optimizer = "adam"
+    optimizer: OptimizerName | torch.optim.Optimizer = "adam"
     lr: float = 1e-3
     clip_norm: float | None = None
     clip_value: float | None = None

@@ -26,10 +26,12 @@ from placewright.errors import (
     described,
 )
 from placewright.interpreter import import_from, inductor_cache
+from placewright.io.arguments import checked, described_value
 
 ZOO = "zoo:"
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSource:
     """A model with its inputs, loss and targets.
@@ -58,6 +60,7 @@ class ModelSource:
             object.__setattr__(self, "recipe", own)
 
 
+@checked
 def load_model(
     source: str,
     batch: int | None = None,
@@ -106,12 +109,15 @@ def load_model(
     return ModelSource(model, inputs, loss_fn, targets, name)
 
 
+@checked
 def mean_square(outputs: Any, targets: Any = None) -> Tensor:
     """Mean square of every floating-point output, summed: a loss where none was given."""
     leaves = [x for x in tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
     if not leaves:
         raise InputError(
             "the model has no floating-point output to make a loss of",
+            where="outputs of mean_square()",
+            by=f"got {described_value(outputs)}",
             hint="return (model, inputs, loss_fn, targets) from the factory",
         )
     return torch.stack([x.square().mean() for x in leaves]).sum()

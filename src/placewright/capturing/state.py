@@ -18,9 +18,11 @@ from placewright.capturing.user_optimizer import current_settings, optimizer_sta
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Program, ProgramInput
+from placewright.io.arguments import checked
 from placewright.io.tensor_files import AnyTensor, StoredTensor
 
 
+@checked
 def initial_state(
     source: ModelSource,
     program: Program,

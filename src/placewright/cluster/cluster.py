@@ -10,6 +10,7 @@ import numpy as np
 
 from placewright.cluster.devices import Device, Link
 from placewright.errors import InputError, UnknownNameError, demand_type
+from placewright.io.arguments import checked
 from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.report.text import counted, plain_table, seconds, size
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Node:
     """A host and the devices it holds."""
@@ -33,6 +35,7 @@ class Node:
     devices: tuple[Device, ...]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Devices and the links between them.
@@ -81,6 +84,7 @@ class Cluster:
         """Names in order."""
         return tuple(d.name for d in self.devices)
 
+    @checked
     def index(self, name: str) -> int:
         """Position of the device called `name`."""
         if name not in self.device_names:
@@ -164,6 +168,7 @@ class Cluster:
         return found
 
     @staticmethod
+    @checked
     def from_file(path: str | Path) -> Cluster:
         """Read a cluster.yaml."""
         from placewright.io.boundary import read_text
@@ -171,6 +176,7 @@ class Cluster:
         return Cluster.from_text(read_text(path), where=str(path), name=Path(path).stem)
 
     @staticmethod
+    @checked
     def from_text(text: str, *, where: str, name: str = "cluster") -> Cluster:
         """A cluster from YAML text; an `InputError` names `where`, the line and the field."""
         from placewright.cluster.schema import parse_cluster
@@ -183,6 +189,7 @@ class Cluster:
             raise placed(error, where) from None
 
     @staticmethod
+    @checked
     def preset(name: str) -> Cluster:
         """A cluster that ships with Placewright, for example ``edge-duo``."""
         from placewright.cluster.schema import preset_text

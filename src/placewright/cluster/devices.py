@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import checked
 
 WORK = (
     "matmul",
@@ -19,6 +20,7 @@ WORK = (
 """Kinds of work with a share of the peak of their own."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Device:
     """A processor that runs operators.
@@ -78,15 +80,9 @@ class Device:
                     where=where,
                     by=f"got {share}",
                 )
-        overhead = self.launch_overhead_s
-        if overhead is not None and not 0 <= overhead < float("inf"):
-            raise InputError(
-                "launch_overhead must be zero or more",
-                where=where,
-                by=f"{overhead} s",
-            )
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Link:
     """A directed connection. Links that name the same channel share it.
@@ -110,8 +106,6 @@ class Link:
     def __post_init__(self) -> None:
         where = f"link {self.source!r} -> {self.target!r}"
         _positive(where, "bandwidth", self.bandwidth)
-        if not 0 <= self.latency_s < float("inf"):
-            raise InputError("latency must be zero or more", where=where, by=f"{self.latency_s} s")
         if self.source == self.target:
             raise InputError("a link must join two devices", where=where)
         if not self.channel:

@@ -11,11 +11,13 @@ import yaml
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.devices import Device, Link
 from placewright.cluster.schema import SCHEMA_VERSION
+from placewright.io.arguments import checked
 from placewright.io.boundary import named_path
 from placewright.io.stored import write_file
 from placewright.io.units import BANDWIDTH, BYTES, FLOPS, SECONDS, write
 
 
+@checked
 def load_cluster(spec: str) -> Cluster:
     """The cluster that `spec` names on the command line: a file, or a preset."""
     path = named_path(spec)
@@ -24,11 +26,13 @@ def load_cluster(spec: str) -> Cluster:
     return Cluster.preset(spec)
 
 
+@checked
 def read_cluster(path: str | Path) -> Cluster:
     """Read a cluster file; an `InputError` names the file, the line and the field."""
     return Cluster.from_file(path)
 
 
+@checked
 def write_cluster(cluster: Cluster, path: str | Path) -> Path:
     """Write a cluster file that `read_cluster` reads back equal."""
     return write_file(path, cluster_to_text(cluster))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.deployment.loaded_model import LoadedModel
 from placewright.errors import InputError
+from placewright.io.arguments import checked
 from placewright.measurement.measurement import Measurement
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Progress
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.operators.streaming.run import StreamMeasurement
-    from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.engines.engine import Engine, EngineName
 
 MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
@@ -104,6 +105,7 @@ class PlacedModel:
         self.workers.check_open()
         return self._model.call(args, keywords)
 
+    @checked
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
         """What the model returns for each batch, in order; several are in flight on the workers.
 
@@ -196,6 +198,7 @@ class PlacedModel:
         """The plan, and others that a run that adapts may try."""
         return tuple(result.plan for result in (self.result, *self._others))
 
+    @checked
     def with_plan(self, plan: OperatorPlan | str | Path) -> PlacedModel:
         """The same model on the same workers, by another plan or the one in this file.
 
@@ -224,6 +227,7 @@ class PlacedModel:
         with self.workers.session(self.workload.graph, self.workload.values) as session:
             yield Runner(session)
 
+    @checked
     def run(
         self,
         steps: int = 10,
@@ -231,7 +235,7 @@ class PlacedModel:
         check: bool = False,
         adapt: bool = False,
         snapshots: str | Path | None = None,
-        engine: str | Engine | None = None,
+        engine: EngineName | Engine | None = None,
         warmup: int = 2,
         seed: int | None = None,
         progress: Progress | Monitor | None = None,
@@ -324,6 +328,7 @@ class PlacedModel:
                 each.demand()
         return self.measurement
 
+    @checked
     def measure_stream(
         self,
         samples: int = 30,
@@ -373,6 +378,7 @@ class PlacedModel:
             self.measurement.check.demand()
         return found
 
+    @checked
     def trainer(
         self,
         folder: str | Path | None = None,
@@ -470,6 +476,7 @@ class PlacedModel:
 
         return {name: own_tensor(weight) for name, weight in self._model.weights().items()}
 
+    @checked
     def save_pretrained(self, folder: str | Path) -> Path:
         """Write weights as safetensors files, the plan, and the model's ``config`` if it has one.
 
@@ -511,18 +518,22 @@ class PlacedModel:
         """
         return self._model.memory()
 
+    @checked
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""
         return self.result.explain(name)
 
+    @checked
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: the plan, and what was measured in the last `run`."""
         return self.result.report(path, self.measurement, self.workload.graph, self.timeline)
 
+    @checked
     def trace(self, path: str | Path) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``): the plan and a measured step of it."""
         return self.result.trace(path, self.measurement)
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON, which ``place(..., plan=path)`` reads."""
         return self.result.save(path)

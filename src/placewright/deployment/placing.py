@@ -10,6 +10,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import demand_type
+from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.collector import collector_paused
 from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.monitor import Monitor, monitor_of
@@ -19,15 +20,16 @@ from placewright.planning.solving import AUTO
 if TYPE_CHECKING:
     import torch
 
-    from placewright.capturing.recipe import TrainingRecipe
+    from placewright.capturing.recipe import OptimizerName, TrainingRecipe
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
-    from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.engines.engine import Engine, EngineName
 
 
+@checked
 def place(
     model: Any,
     inputs: Any = None,
@@ -36,10 +38,10 @@ def place(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
+    optimizer: OptimizerName | torch.optim.Optimizer | TrainingRecipe = "adam",
     lr: float = 1e-3,
     micro_batches: int | None = None,
-    engine: str | Engine = "local",
+    engine: EngineName | Engine = "local",
     emulate: bool = True,
     gpus: Literal["together", "apart"] | None = None,
     method: Method = "auto",
@@ -49,7 +51,7 @@ def place(
     plan: OperatorPlan | str | Path | None = None,
     objective: Literal["latency", "throughput"] = "latency",
     contiguous: bool = False,
-    time_limit_s: float | None = None,
+    time_limit_s: Unlimited | None = None,
     calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,
@@ -185,7 +187,7 @@ def deploy(
     *,
     planner: str | Planner = AUTO,
     plan: OperatorPlan | str | Path | None = None,
-    time_limit_s: float | None = None,
+    time_limit_s: Unlimited | None = None,
     calibrate: bool = True,
     trials: bool = True,
     seed: int = 0,

@@ -10,6 +10,7 @@ from placewright.deployment.adaptive import PlacedTrainer, note_events, note_sta
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import checked
 from placewright.planning.contract import silent
 from placewright.planning.monitor import monitor_of
 
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 
     from placewright.cluster.cluster import Cluster
     from placewright.operators.check import Comparison
-    from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.engines.engine import Engine, EngineName
 
 
+@checked
 class Trainer(PlacedTrainer):
     """Places a training step and executes it batch after batch, in the user's own loop.
 
@@ -69,7 +71,7 @@ class Trainer(PlacedTrainer):
         inputs: Any,
         cluster: Cluster | str | Path | None = None,
         *,
-        engine: str | Engine = "local",
+        engine: EngineName | Engine = "local",
         adapt: bool = True,
         check: bool = False,
         folder: str | Path | None = None,

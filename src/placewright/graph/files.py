@@ -14,6 +14,7 @@ from placewright.graph.graph import INPUT_MARK, NO_DTYPE, Graph, Operator, Tenso
 from placewright.graph.modules import Module, ModuleTensor, ModuleTree
 from placewright.graph.program import ORDER_ONLY, SCRATCH, Instruction, Program, Ref
 from placewright.graph.program_files import ProgramEntry, SpecEntry, program_json, spec_json
+from placewright.io.arguments import checked
 from placewright.io.boundary import FileModel, parse_json, placed, validate
 from placewright.io.stored import stored_text, write_file
 
@@ -110,6 +111,7 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
     return write_file(path, json.dumps(graph_json(graph), allow_nan=False) + "\n")
 
 
+@checked
 def read_graph(path: str | Path) -> Graph:
     """Read a graph file; an `InputError` names the file and the field."""
     where = str(path)

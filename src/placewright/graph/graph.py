@@ -8,6 +8,7 @@ from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.modules import ModuleTree
+from placewright.io.arguments import checked
 from placewright.report.text import counted, plain_table, size
 
 INPUT_MARK = ":"
@@ -45,6 +46,7 @@ class TensorSpec:
     stride: tuple[int, ...] = ()
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One step of the computation. Its name is its identity.
@@ -92,6 +94,7 @@ class Operator:
     micro_batch: int = 0
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A value that flows from its producer to its consumers (operator names).
@@ -107,6 +110,7 @@ class Tensor:
     view_of: str = ""
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """Operators in a topological order and the tensors between them.
@@ -133,14 +137,6 @@ class Graph:
             raise InputError(f"operator name {twice!r} is used twice", where=self.name)
         if not self.operators:
             raise InputError("a graph needs at least one operator", where=self.name)
-        for op in self.operators:
-            for key in ("flops", "elementwise_flops", "bytes_accessed", "resident_bytes"):
-                if not 0 <= getattr(op, key) < float("inf"):
-                    raise InputError(
-                        f"{key} must be a number >= 0",
-                        where=f"{self.name}: operator {op.name!r}",
-                        by=f"got {getattr(op, key)}",
-                    )
         for tensor in self.tensors:
             self._check_tensor(tensor, position)
         self._check_views({tensor.name: tensor for tensor in self.tensors})
@@ -149,8 +145,6 @@ class Graph:
 
     def _check_tensor(self, tensor: Tensor, position: dict[str, int]) -> None:
         where = f"{self.name}: tensor {tensor.name!r}"
-        if tensor.bytes < 0:
-            raise InputError("bytes must be >= 0", where=where, by=f"got {tensor.bytes}")
         for name in (tensor.producer, *tensor.consumers):
             if name not in position:
                 raise UnknownNameError("operator", name, position, where=where)

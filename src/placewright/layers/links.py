@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import InputError
+from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Link:
     """Measured or computed times of messages that several pairs of workers send at once.
@@ -51,8 +53,9 @@ class Link:
             )
 
     @staticmethod
+    @checked
     def linear(
-        bandwidth: float, latency_s: float = 0.0, shared_bandwidth: float = float("inf")
+        bandwidth: Unlimited, latency_s: float = 0.0, shared_bandwidth: float = float("inf")
     ) -> Link:
         """Of `bandwidth` bytes/s per pair; all pairs together get `shared_bandwidth`."""
         pairs = np.array([1, 2, 4, 8, 16, 32, 64])

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import RunError, demand_type
+from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
 from placewright.planning.monitor import LOG
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
+    from placewright.capturing.recipe import OptimizerName
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.adaptive.trainer import LayerTrainer
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.problem import LayerProblem
     from placewright.layers.run import LayerRun
-    from placewright.runtime.engines.engine import Engine
+    from placewright.runtime.engines.engine import Engine, EngineName
 
 
+@checked
 def place_training(
     model: Any,
     inputs: Any = None,
@@ -31,13 +34,13 @@ def place_training(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: str = "adam",
+    optimizer: OptimizerName = "adam",
     lr: float = 1e-3,
-    engine: str | Engine = "local",
+    engine: EngineName | Engine = "local",
     emulate: bool = True,
     planner: str = "auto",
     plan: LayerPlan | str | Path | None = None,
-    time_limit_s: float = 20.0,
+    time_limit_s: Unlimited = 20.0,
     trials: bool = True,
     exact: bool = True,
     seed: int = 0,
@@ -187,6 +190,7 @@ class PlacedTraining:
         """The measured costs of layers, links and workers."""
         return self.result.problem
 
+    @checked
     def run(self, steps: int = 10, *, check: bool = False) -> LayerRun:
         """Measure the plan beside the fastest worker alone and equal batches, in turns.
 
@@ -220,6 +224,7 @@ class PlacedTraining:
         (times,) = session.train(1)
         return loss_of(times)
 
+    @checked
     def train(self, batches: Iterable[tuple[Any, Any]]) -> list[float]:
         """Train on ``(inputs, targets)`` after ``(inputs, targets)``; the losses.
 
@@ -228,6 +233,7 @@ class PlacedTraining:
         """
         return [self.step(inputs, targets) for inputs, targets in batches]
 
+    @checked
     def trainer(
         self,
         folder: str | Path | None = None,
@@ -308,10 +314,12 @@ class PlacedTraining:
         found = self._session.parameters()
         return {name.removeprefix("model."): value for name, value in found.items()}
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the plan with its prediction; ``layers simulate|explain`` read it."""
         return self.result.save(path)
 
+    @checked
     def report(self, path: str | Path) -> Path:
         """Write a page: layers by strategy and stage, timeline, memory, predicted and measured."""
         return self.result.report(path, run=self.measurement)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.io.arguments import checked
 
 if TYPE_CHECKING:
     from placewright.layers.problem import LayerProblem
@@ -62,6 +63,7 @@ class Replica:
     share: int
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Consecutive layers on a mesh of ``len(replicas)`` x ``tensor_degree`` workers.
@@ -119,6 +121,7 @@ class Stage:
         return Strategy.TENSOR if self.tensor_degree > 1 else Strategy.DATA
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
     """Stages in the order of the layers, and how micro-batches pass through them.

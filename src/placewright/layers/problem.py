@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import UnsupportedError
+from placewright.io.arguments import checked
 from placewright.layers.checks import check_problem
 from placewright.layers.links import Link
 from placewright.layers.plan import Stage, Strategy
@@ -43,6 +44,7 @@ class Refusal:
     reason: str
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Training:
     """What the training framework keeps and sends, and what it waits for.
@@ -146,6 +148,7 @@ class Variants:
         freeze_arrays(self)
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LayerProblem:
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from placewright.errors import CheckError
+from placewright.io.arguments import Unlimited, checked
 
 Role = Literal["output", "parameter", "buffer", "input"]
 """An input is compared where the model changes it in place."""
@@ -78,6 +79,7 @@ class Difference:
         )
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Check:
     """All that was compared.
@@ -104,13 +106,14 @@ class Check:
     steps: int
     tolerance: Tolerance
     compared: Mapping[str, int]
-    max_abs_error: float
+    max_abs_error: Unlimited
     failed: tuple[Difference, ...] = ()
     beyond: int = 0
     note: str = ""
     reference: str = "plain eager PyTorch"
 
     @classmethod
+    @checked
     def of(
         cls,
         differences: Sequence[Difference],

@@ -8,6 +8,7 @@ from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
+from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.measurement.check import Check
 from placewright.measurement.speed_up import SpeedUp, speed_up
 
@@ -18,6 +19,7 @@ BUSY_CPUS = 0.25
 """CPUs that may be busy beside a measurement: an editor, a shell."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
     """What a run really took.
@@ -45,7 +47,7 @@ class Measurement:
     """
 
     step_s: tuple[float, ...]
-    predicted_s: float
+    predicted_s: NumberOrUnknown
     trace: Trace | None
     engine: str
     emulated: str = ""
@@ -55,10 +57,11 @@ class Measurement:
     machine: MachineLoad | None = None
 
     @classmethod
+    @checked
     def of_rounds(
         cls,
         rounds: Sequence[Sequence[float]],
-        predicted_s: float,
+        predicted_s: NumberOrUnknown,
         engine: str,
         emulated: str = "",
     ) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,14 @@ T = TypeVar("T", bound=np.generic)
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+FloatVector: TypeAlias = Annotated[FloatArray, 1]
+IntVector: TypeAlias = Annotated[IntArray, 1]
+"""Arrays with one axis: `placewright.io.arguments` refuses others."""
+
+Numbers: TypeAlias = Annotated[Any, 1]
+NumberTable: TypeAlias = Annotated[Any, 2]
+"""Arguments that become a `FloatArray` with so many axes: lists of numbers, or an array."""
 
 
 def frozen_float(values: Any) -> FloatArray:
@@ -52,7 +60,9 @@ def freeze_arrays(record: Any) -> None:
 
 _FREEZE: dict[str, Callable[[Any], Any]] = {
     "FloatArray": frozen_float,
+    "FloatVector": frozen_float,
     "IntArray": frozen_int,
+    "IntVector": frozen_int,
     "BoolArray": frozen_bool,
 }
 

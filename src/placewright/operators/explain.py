@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from placewright.errors import UnknownNameError
+from placewright.io.arguments import checked
 from placewright.operators.critical_path import Limit, critical_spans, limits
 from placewright.operators.explain_module import (
     Alternative,
@@ -21,6 +22,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.report.text import seconds
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Placement of one operator of a plan, and its alternatives.

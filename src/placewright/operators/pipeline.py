@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from placewright.errors import InputError
+from placewright.io.arguments import Range, checked
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Questions about throughput, after Tarnawski et al., NeurIPS 2020, arXiv 2006.16423.
@@ -42,7 +45,7 @@ class Pipeline:
     diffmaxima: bool = False
     replication: bool = False
     sync_seconds_per_byte: float = 0.0
-    cluster: tuple[int, ...] = ()
+    cluster: tuple[Annotated[int, Range(-1)], ...] = ()
     cluster_seconds_per_byte: tuple[float, ...] = ()
     by_speed: bool = False
 

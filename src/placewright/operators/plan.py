@@ -8,7 +8,8 @@ from enum import StrEnum
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.numerics.arrays import BoolArray, IntArray, freeze_arrays
+from placewright.io.arguments import checked
+from placewright.numerics.arrays import BoolArray, IntArray, IntVector, freeze_arrays
 from placewright.operators.problem import Communication, OperatorProblem
 
 
@@ -24,6 +25,7 @@ class Dispatch(StrEnum):
     IN_ORDER = "in-order"
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorPlan:
     """A placement and, optionally, an order.
@@ -43,11 +45,11 @@ class OperatorPlan:
         has copies of, itself where it has none; ``None`` for no copies.
     """
 
-    placement: IntArray
-    order: IntArray | None = None
+    placement: IntVector
+    order: IntVector | None = None
     dispatch: Dispatch = Dispatch.READY
-    call: IntArray | None = None
-    replica_of: IntArray | None = None
+    call: IntVector | None = None
+    replica_of: IntVector | None = None
 
     def __post_init__(self) -> None:
         freeze_arrays(self)

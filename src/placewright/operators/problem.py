@@ -11,6 +11,7 @@ import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.modules import ModuleTree
+from placewright.io.arguments import checked
 from placewright.numerics.arrays import (
     BoolArray,
     FloatArray,
@@ -66,6 +67,7 @@ class Communication(StrEnum):
     STAR = "star"
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorProblem:
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
+from placewright.io.arguments import checked
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import MeasuringRounds, load_plan
@@ -32,6 +33,7 @@ SINGLE = "only:"
 """Begins the names of planners that put everything on one device."""
 
 
+@checked
 def run(
     result: Result,
     graph: Graph,
@@ -83,6 +85,7 @@ def run(
         )
 
 
+@checked
 @contextmanager
 def running(
     graph: Graph,
@@ -103,17 +106,20 @@ def running(
         yield Runner(session)
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Runner:
     """A session that measures plans."""
 
     session: Session
 
+    @checked
     def load(self, problem: OperatorProblem, plan: OperatorPlan, seed: int = 0) -> None:
         """Put a plan on the workers, from the initial state; ``session.run`` executes steps."""
         _same_graph(problem, self.session.graph)
         load_plan(self.session, problem, plan, judge(problem, plan), seed)
 
+    @checked
     def measure(
         self,
         result: Result,
@@ -146,6 +152,7 @@ class Runner:
             machine=load,
         )
 
+    @checked
     def check(
         self,
         source: ModelSource,
@@ -175,6 +182,7 @@ def _used(session: Session, result: Result) -> list[Device]:
     return [devices[k] for k in sorted(set(result.plan.placement.tolist()))]
 
 
+@checked
 def best_single(problem: OperatorProblem) -> Result | None:
     """The best single device that fits, by the judge; ``None`` if the model fits on none."""
     from placewright.errors import PlacewrightError, demand_type

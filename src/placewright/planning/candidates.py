@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.planning.contract import Direction, Proposal
 from placewright.report.text import amount, percent, seconds, shorten
 
@@ -42,6 +43,7 @@ class Outcome(StrEnum):
         return self.value.replace("-", " ")
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One planner's answer, as the judge saw it.
@@ -57,7 +59,7 @@ class Candidate:
     """
 
     planner: str
-    value: float
+    value: NumberOrUnknown
     outcome: Outcome
     runtime_s: float
     note: str = ""

@@ -7,12 +7,17 @@ only the judge, computes the plan's value. `placewright.planning.wing` has what 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from placewright.io.arguments import LARGEST as LARGEST
+from placewright.io.arguments import AnyNumber, NumberOrUnknown, checked
+from placewright.io.arguments import Count as Count
+from placewright.io.arguments import Range as Range
+from placewright.io.arguments import Share as Share
 
 if TYPE_CHECKING:
     from placewright.report.trace import Trace
@@ -76,32 +81,6 @@ class Direction(StrEnum):
         return high / low - 1.0 if low > 0 and math.isfinite(high) else math.inf
 
 
-LARGEST = 2.0**53
-"""Whole numbers beyond it cannot be told from their neighbours as floating-point numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The numbers that a planner's parameter may be: ``price: Annotated[float, Range(-1, 1)]``.
-
-    Without one a number must be zero or more, and finite; whole ones are at most `LARGEST`.
-    """
-
-    low: float = 0.0
-    high: float = sys.float_info.max
-
-    def __str__(self) -> str:
-        upper = "" if self.high >= LARGEST else f" and <= {self.high:g}"
-        return f">= {self.low:g}{upper}"
-
-
-Share: TypeAlias = Annotated[float, Range(0, 1)]
-"""A parameter that is a share or a probability."""
-
-Count: TypeAlias = Annotated[int, Range(1)]
-"""A parameter of which there must be one at least."""
-
-
 class Judgement(Protocol):
     """The answer of a wing's judge."""
 
@@ -147,6 +126,7 @@ def silent(*, what: str, value: float, bound: float, elapsed_s: float) -> None:
     """Progress that is not shown."""
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a planner is given beside the problem.
@@ -175,19 +155,21 @@ class Context:
     judge: Callable[[Any, Any], Any] | None = None
     progress: Progress = silent
     incumbent: Any = None
-    bound: float = 0.0
+    bound: AnyNumber = 0.0
     measure: Any = None
 
     def remaining_s(self) -> float:
         """Seconds until the deadline."""
         return self.deadline_s - time.perf_counter()
 
-    def part(self, share: float) -> Context:
+    @checked
+    def part(self, share: Share) -> Context:
         """The same, with this share of the time to the deadline."""
         now = time.perf_counter()
         return replace(self, deadline_s=now + (self.deadline_s - now) * share)
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Proposal(Generic[PlanType]):
     """A planner's answer: a plan, and what the planner knows about it.
@@ -206,7 +188,7 @@ class Proposal(Generic[PlanType]):
     """
 
     plan: PlanType
-    bound: float | None = None
+    bound: NumberOrUnknown | None = None
     resolution: float = 0.0
     interrupted: bool = False
     note: str = ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import UnsupportedError
+from placewright.io.arguments import AnyNumber, checked
 from placewright.io.stored import write_data, write_file
 from placewright.planning.candidates import Candidate, Status
 from placewright.planning.contract import Direction, Proposal
@@ -29,6 +30,7 @@ class Provenance:
     python: str = field(default_factory=platform.python_version)
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A plan with its value, what no plan can beat, and the way there.
@@ -56,13 +58,13 @@ class Result:
     judgement: Any
     planner: str
     objective: str
-    value: float
-    bound: float
+    value: AnyNumber
+    bound: AnyNumber
     status: Status
     runtime_s: float
     candidates: tuple[Candidate, ...]
     provenance: Provenance
-    bound_names: Mapping[str, float] = field(default_factory=dict)
+    bound_names: Mapping[str, AnyNumber] = field(default_factory=dict)
     note: str = ""
     compile_s: float = 0.0
     direction: Direction = Direction.MINIMISE
@@ -101,6 +103,7 @@ class Result:
         """``upper_bound / lower_bound - 1``."""
         return self.direction.gap(self.value, self.bound)
 
+    @checked
     def report(
         self,
         path: str | Path,
@@ -123,6 +126,7 @@ class Result:
 
         return write_file(path, views_of(self.problem).page(self, measurement, graph, run))
 
+    @checked
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""
         from placewright.planning.wings import wing_of
@@ -132,6 +136,7 @@ class Result:
             raise UnsupportedError(f"plans of {wing.name} are not explained")
         return wing.explain(self.problem, self.plan, name)
 
+    @checked
     def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""
         from placewright.report.perfetto import write_trace
@@ -148,6 +153,7 @@ class Result:
 
         return wing_of(self.problem).files().result_json(self)
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON."""
         return write_data(self.as_json(), path)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
-from placewright.errors import InputError, demand_type
+from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.contract import Planner, Progress, on_request, silent
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
@@ -28,11 +27,12 @@ from placewright.planning.wings import wing_of
 __all__ = ["AUTO", "compare", "solve"]
 
 
+@checked
 def solve(
     problem: Any,
     planner: PlannerChoice = AUTO,
     *,
-    time_limit_s: float = 60.0,
+    time_limit_s: Unlimited = 60.0,
     seed: int = 0,
     progress: Progress = silent,
     measure: Any = None,
@@ -76,11 +76,12 @@ def solve(
     return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
 
 
+@checked
 def compare(
     problem: Any,
-    planners: Sequence[PlannerChoice] = (),
+    planners: str | Sequence[PlannerChoice] = (),
     *,
-    time_limit_s: float = 60.0,
+    time_limit_s: Unlimited = 60.0,
     seed: int = 0,
     progress: Progress = silent,
     measure: Any = None,
@@ -109,10 +110,6 @@ def _run(
     auto: Auto | None = None,
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
-    demand_type(limits.time_limit_s, Real, "time_limit_s")
-    if not limits.time_limit_s >= 0:  # NaN neither
-        got = f"got {limits.time_limit_s}"
-        raise InputError("the time limit must be a number of seconds >= 0", by=got)
     start = limits.start
     with CompileClock(lambda: report(progress, COMPILING, portfolio, start)) as clock:
         portfolio = Portfolio(wing, problem, clock, tolerant)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from placewright.io.arguments import checked
 from placewright.planning.contract import (
     BoundContext,
     Direction,
@@ -236,6 +237,7 @@ class Conformance(Protocol):
         ...
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Wing:
     """A family of problems: everything that the rest of the package knows of it.

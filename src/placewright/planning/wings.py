@@ -10,7 +10,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from placewright.errors import InputError, UnknownNameError, UnsupportedError, demand_type
+from placewright.errors import UnknownNameError, UnsupportedError, demand_type
+from placewright.io.arguments import checked, described_value
 from placewright.planning.contract import Judgement, Planner
 from placewright.planning.wing import Wing
 
@@ -24,6 +25,7 @@ ENTRY_POINTS = "placewright.wings"
 _registered: dict[str, Wing] = {}
 
 
+@checked
 def wings() -> dict[str, Wing]:
     """Every wing by name: registered ones hide others of their name."""
     own = {name: _own_wing(name) for name in OWN}
@@ -51,10 +53,14 @@ def wing_of(problem: Any) -> Wing:
             return wing
     known = ", ".join(wing.problem_type().__name__ for wing in wings().values())
     raise UnsupportedError(
-        f"no wing takes a {type(problem).__name__}", hint=f"give one of: {known}"
+        f"no wing takes a {type(problem).__name__}",
+        where="problem",
+        by=f"got {described_value(problem)}",
+        hint=f"give one of: {known}",
     )
 
 
+@checked
 def judge(problem: Any, plan: Any) -> Judgement:
     """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""
     wing = wing_of(problem)
@@ -62,20 +68,21 @@ def judge(problem: Any, plan: Any) -> Judgement:
     return wing.planning().judge(problem, plan)
 
 
+@checked
 def planners(problem: Any) -> dict[str, Planner]:
     """Every planner of a problem by name, those that cannot take it too."""
     return dict(wing_of(problem).planning().planners(problem))
 
 
+@checked
 def bounds(problem: Any) -> dict[str, float]:
     """Bounds on the value of every plan by name, those that are quick to compute."""
     return dict(wing_of(problem).planning().bounds(problem))
 
 
+@checked
 def register_wing(wing: Wing) -> None:
     """Add a wing to this process, or replace the one of its name."""
-    if not isinstance(wing, Wing):
-        raise InputError(f"a {type(wing).__name__} is no placewright.Wing")
     _registered[wing.name] = wing
 
 

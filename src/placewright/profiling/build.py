@@ -13,6 +13,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, MissingDependencyError, demand_type
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
+from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
 
+@checked
 def profile(
     graph: Graph,
     cluster: Cluster,

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from placewright.cluster.detect import cpu_model
 from placewright.graph.graph import Graph
+from placewright.io.arguments import checked
 from placewright.io.boundary import FileModel, parse_json, read_text, validate
 from placewright.io.output import output_file
 from placewright.io.stored import locked, write_file
@@ -28,6 +29,7 @@ def this_machine() -> str:
     return f"{cpu_model()}, {os.cpu_count()} CPUs, {platform.system()} {platform.machine()}"
 
 
+@checked
 @dataclass(slots=True)
 class ProfileTable:
     """Seconds by operator name for each graph, method, and number of cores or model of GPU.
@@ -73,12 +75,14 @@ class ProfileTable:
                 self.entries = {**there.entries, **self.entries}
             self.write(self.file)
 
+    @checked
     def write(self, path: str | Path) -> Path:
         """Write as JSON, all or nothing: what was there before stays until the end."""
         content = {"schema_version": 1, "machine": self.machine, "entries": self.entries}
         return write_file(path, json.dumps(content, indent=1))
 
     @staticmethod
+    @checked
     def read(path: str | Path) -> ProfileTable:
         """Read what `write` wrote.
 
@@ -97,6 +101,7 @@ class ProfileTable:
         return ProfileTable(data.entries, data.machine)
 
     @staticmethod
+    @checked
     def kept(path: str | Path) -> ProfileTable:
         """The table in this file, or an empty one that becomes it with its first measurement.
 

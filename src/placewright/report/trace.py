@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray
 
 
@@ -17,6 +18,7 @@ class MemoryCurve:
     capacity_bytes: float = float("inf")
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Spans on tracks (devices and link channels) and the memory of the devices.

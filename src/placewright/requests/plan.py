@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placewright.errors import InputError
+from placewright.io.arguments import AnyNumber, checked
 
-Parameter = float | int | str | bool | tuple[float, ...] | tuple[str, ...]
+Parameter = AnyNumber | int | str | bool | tuple[AnyNumber, ...] | tuple[str, ...]
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
     """Which policy decides, and with which parameters; the stream is decided as it arrives.

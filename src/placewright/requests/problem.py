@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.io.arguments import checked
+from placewright.numerics.arrays import FloatArray, FloatVector, IntVector, freeze_arrays
 from placewright.report.text import plain_table, seconds
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
@@ -21,6 +22,7 @@ SHOWN = 16
 """Servers in a printed table."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestProblem:
     """Servers, variants and requests. Policies see the service, and requests once they arrive.
@@ -40,8 +42,8 @@ class RequestProblem:
     stream: Stream
     duration_s: float
     noise_seed: int = 0
-    rates_per_s: FloatArray = field(default_factory=lambda: np.zeros(0))
-    rate_variants: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    rates_per_s: FloatVector = field(default_factory=lambda: np.zeros(0))
+    rate_variants: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     name: str = "requests"
 
     def __post_init__(self) -> None:

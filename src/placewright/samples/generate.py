@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnknownNameError
+from placewright.io.arguments import checked
 from placewright.samples.checks import check_size
 from placewright.samples.problem import SampleProblem
 
@@ -47,6 +48,7 @@ REGIMES = {
 }
 
 
+@checked
 def generate(regime: str, nodes: int, seed: int = 0) -> SampleProblem:
     """A problem of the regime; the same seed gives the same problem.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import InputError
+from placewright.io.arguments import Unlimited, checked
 from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.monitor import LOG
 from placewright.samples.problem import Overlap, SampleProblem
@@ -26,6 +27,7 @@ AUTO = "auto"
 TIME_LIMIT_S = 60.0
 
 
+@checked
 def place_samples(
     problem: SampleProblem | str | os.PathLike[str],
     *,
@@ -124,12 +126,13 @@ class PlacedSamples:
         """See above."""
         return self._up is not None
 
+    @checked
     def plan(
         self,
         planner: str | Planner = AUTO,
         *,
         plan: SamplePlan | str | Path | None = None,
-        time_limit_s: float = TIME_LIMIT_S,
+        time_limit_s: Unlimited = TIME_LIMIT_S,
         seed: int = 0,
         progress: Progress = silent,
     ) -> Result:
@@ -147,6 +150,7 @@ class PlacedSamples:
             return judged_plan(self.problem, plan)
         return solve(self.problem, planner, time_limit_s=time_limit_s, seed=seed, progress=progress)
 
+    @checked
     def run(
         self,
         plan: SamplePlan | None,
@@ -183,6 +187,7 @@ class PlacedSamples:
             ended=ended,
         )
 
+    @checked
     def adapt(
         self,
         planner: str = AUTO,

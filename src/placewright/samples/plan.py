@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.io.arguments import checked
+from placewright.numerics.arrays import FloatArray, IntArray, IntVector, freeze_arrays
 from placewright.samples.problem import SampleProblem
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplePlan:
     """Moves, one entry each; in the order in which ports serve them where they queue.
@@ -23,10 +25,10 @@ class SamplePlan:
         Shape (moves,): the class of the samples; zeros by default.
     """
 
-    source: IntArray
-    target: IntArray
-    count: IntArray
-    sample_class: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    source: IntVector
+    target: IntVector
+    count: IntVector
+    sample_class: IntVector = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if len(self.sample_class) == 0:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays, frozen_float
 from placewright.report.text import plain_table, seconds
 from placewright.samples.checks import check_problem
@@ -59,6 +60,7 @@ class Ports(StrEnum):
     QUEUED = "queued"
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SampleProblem:
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
+from placewright.io.arguments import checked
 from placewright.io.boundary import parse_json
 from placewright.io.stored import stored_text
 from placewright.numerics.arrays import FloatArray, IntArray
@@ -29,6 +30,7 @@ EXACT = 2**53
 """Whole numbers below it are exact in float64."""
 
 
+@checked
 def read_iopddl(path: str | Path) -> MemoryPbqp:
     """The problem in ``FILE.json`` or ``FILE.json.gz``.
 

@@ -11,18 +11,19 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import IntArray, freeze_arrays
-from placewright.solvers.pbqp import Pbqp
+from placewright.io.arguments import checked
+from placewright.numerics.arrays import IntArray, IntVector, freeze_arrays
+from placewright.solvers.pbqp import Pbqp, check_choice
 
 MOST_USAGE = 2**62
 """Sums of usages stay below this, so that they are exact in int64."""
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryPbqp:
     """A PBQP with live intervals and a memory limit, validated once.
@@ -43,9 +44,9 @@ class MemoryPbqp:
     """
 
     pbqp: Pbqp
-    usage: IntArray
-    live_from: IntArray
-    live_until: IntArray
+    usage: IntVector
+    live_from: IntVector
+    live_until: IntVector
     limit: int
     name: str = "pbqp"
 
@@ -58,16 +59,20 @@ class MemoryPbqp:
         """Number of nodes."""
         return self.pbqp.n
 
-    def value(self, choice: Any) -> float:
+    @checked
+    def value(self, choice: IntArray) -> float:
         """Cost of choosing option ``choice[i]`` at every node i: the exact sum, rounded once."""
-        p, x = self.pbqp, np.asarray(choice, dtype=np.int64)
+        p, x = self.pbqp, choice
+        check_choice(p, x)
         width = np.diff(p.start)[p.ends[:, 1]]
         at = p.matrix + x[p.ends[:, 0]] * width + x[p.ends[:, 1]]
         return math.fsum(p.cost[p.start[:-1] + x].tolist() + p.pool[at].tolist())
 
-    def peak(self, choice: Any) -> tuple[int, int]:
+    @checked
+    def peak(self, choice: IntArray) -> tuple[int, int]:
         """Largest usage over time, and the first moment at which it is reached."""
-        used = self.usage[self.pbqp.start[:-1] + np.asarray(choice, dtype=np.int64)]
+        check_choice(self.pbqp, choice)
+        used = self.usage[self.pbqp.start[:-1] + choice]
         alive = self.live_until > self.live_from
         moments = np.unique(np.concatenate([[0], self.live_from[alive], self.live_until[alive]]))
         steps = np.zeros(len(moments), np.int64)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InfeasibleError, demand_type
+from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.compile_clock import COMPILING, CompileClock
 from placewright.planning.contract import Progress, silent
@@ -115,6 +116,7 @@ class MemoryPbqpSolution:
     compile_s: float = 0.0
 
 
+@checked
 def solve_pbqp_memory(
     problem: MemoryPbqp,
     *,

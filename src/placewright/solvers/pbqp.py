@@ -11,16 +11,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from placewright.errors import InputError, demand_type
-from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays, thawed
+from placewright.io.arguments import checked
+from placewright.numerics.arrays import (
+    FloatArray,
+    FloatVector,
+    IntArray,
+    IntVector,
+    Numbers,
+    NumberTable,
+    freeze_arrays,
+    thawed,
+)
 from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Pbqp:
     """A problem as flat arrays, validated once; at most one edge between two nodes.
@@ -42,15 +52,16 @@ class Pbqp:
         Edge costs; ``inf`` forbids a pair.
     """
 
-    start: IntArray
-    cost: FloatArray
+    start: IntVector
+    cost: FloatVector
     ends: IntArray
-    matrix: IntArray
-    pool: FloatArray
+    matrix: IntVector
+    pool: FloatVector
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
-        object.__setattr__(self, "ends", self.ends.reshape(-1, 2))
+        if self.ends.size == 0:
+            object.__setattr__(self, "ends", np.zeros((0, 2), dtype=np.int64))
         _check(self)
 
     @property
@@ -58,9 +69,11 @@ class Pbqp:
         """Number of nodes."""
         return len(self.start) - 1
 
-    def value(self, choice: Any) -> float:
+    @checked
+    def value(self, choice: IntArray) -> float:
         """Cost of choosing option ``choice[i]`` at every node i; shape (n,)."""
-        return float(evaluate(self.arrays, np.asarray(choice, dtype=np.int64)))
+        check_choice(self, choice)
+        return float(evaluate(self.arrays, choice))
 
     @property
     def arrays(self) -> Arrays:
@@ -69,7 +82,10 @@ class Pbqp:
         return Arrays(*(thawed(part) for part in parts))
 
     @staticmethod
-    def of(node_costs: Sequence[Any], edges: Sequence[tuple[int, int, Any]] = ()) -> Pbqp:
+    @checked
+    def of(
+        node_costs: Sequence[Numbers], edges: Sequence[tuple[int, int, NumberTable]] = ()
+    ) -> Pbqp:
         """Build from a list of cost vectors and a list of ``(i, j, matrix)``.
 
         Several edges between two nodes are added up; an edge of a node with itself becomes a
@@ -123,6 +139,7 @@ class PbqpSolution:
     branches: int
 
 
+@checked
 def solve_pbqp(
     problem: Pbqp,
     *,
@@ -170,7 +187,11 @@ def _check(p: Pbqp) -> None:
     where = "PBQP"
     sizes = np.diff(p.start)
     if len(p.start) == 0 or p.start[0] != 0 or p.start[-1] != len(p.cost) or (sizes < 1).any():
-        raise InputError("every node needs at least one option", where=where)
+        what = "every node needs at least one option: start must ascend from 0 to the end of cost"
+        by = f"start ends at {p.start[-1] if len(p.start) else None}, {len(p.cost)} costs"
+        raise InputError(what, where=where, by=by)
+    if p.ends.ndim != 2 or p.ends.shape[1] != 2:
+        raise InputError("ends needs two nodes per edge", where=where, by=f"got {p.ends.shape}")
     if len(p.ends) != len(p.matrix):
         raise InputError(
             "ends and matrix differ in length", where=where, by=f"{len(p.ends)}, {len(p.matrix)}"
@@ -195,6 +216,21 @@ def _check(p: Pbqp) -> None:
     area = sizes[p.ends[:, 0]] * sizes[p.ends[:, 1]]
     if p.matrix.min() < 0 or (p.matrix + area).max() > len(p.pool):
         raise InputError("an edge's matrix reaches past the pool", where=where)
+
+
+def check_choice(p: Pbqp, choice: IntArray) -> None:
+    """Raise where a choice is not one option of every node: kernels look at no limits.
+
+    Raises `InputError`, which names the first node without one.
+    """
+    if choice.shape != (p.n,):
+        by = f"got shape {choice.shape}, expected ({p.n},)"
+        raise InputError("choice needs one option per node", where="PBQP", by=by)
+    wrong = np.flatnonzero((choice < 0) | (choice >= np.diff(p.start)))
+    if len(wrong):
+        i = int(wrong[0])
+        by = f"got {choice[i]}, there are {int(p.start[i + 1] - p.start[i])}"
+        raise InputError(f"choice[{i}] is no option of its node", where="PBQP", by=by)
 
 
 def _check_matrix(costs: list[FloatArray], i: int, j: int, matrix: FloatArray) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from placewright.errors import UnknownNameError
+from placewright.io.arguments import checked
 
 FACTORIES = {
     "alexnet": "placewright.capturing.zoo.convolutional:alexnet",
@@ -29,6 +30,7 @@ TRAINING_BATCH = 4
 """Default samples per training step; the default of inference is one."""
 
 
+@checked
 def zoo_models() -> tuple[str, ...]:
     """Names of the models that ship with Placewright: `load_model` takes ``zoo:NAME``."""
     return tuple(FACTORIES)

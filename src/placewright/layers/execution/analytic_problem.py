@@ -21,10 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.flops.counting import work_of
+from placewright.capturing.recipe import OptimizerName
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.roofline import analytic_seconds
-from placewright.errors import UnknownNameError
 from placewright.graph.graph import Operator
+from placewright.io.arguments import checked
 from placewright.layers.execution.cost_tables import (
     INSIDE,
     CostTables,
@@ -54,6 +55,7 @@ LOOKUPS = ("aten.embedding.default", "aten.index_select.default")
 """Of their first argument only what indices pick is read: as much as the result."""
 
 
+@checked
 def layer_problem(
     model: Any,
     inputs: Any = None,
@@ -61,7 +63,7 @@ def layer_problem(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: str = "adam",
+    optimizer: OptimizerName = "adam",
     exact: bool = True,
 ) -> LayerProblem:
     """Compute what every layer of a model costs on every worker of a cluster.
@@ -82,8 +84,6 @@ def layer_problem(
     UnsupportedError
         The model cannot be traced, or the optimizer is not known.
     """
-    if optimizer not in UPDATE:
-        raise UnknownNameError("optimizer", optimizer, UPDATE, where="layer_problem")
     traced = TracedModel(training_source(model, inputs, loss_fn, targets, "layer_problem"))
     workers = Workers(cluster or Cluster.detect())
     usual = measured_sizes(traced.batch, whole=bool(inexact_layers(traced)))

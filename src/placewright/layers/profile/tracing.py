@@ -31,6 +31,7 @@ from placewright.capturing.split_loss import CountedMeans, LossSplit
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
+from placewright.io.arguments import described_value
 
 MODEL = "model."
 """Prefix of the model's parameters in a traced step; those of the loss begin with ``loss.``"""
@@ -103,7 +104,8 @@ def batch_of(source: ModelSource) -> int:
             return int(leaf.shape[0])
     raise InputError(
         "no input of the model has samples",
-        where=f"model {source.name}",
+        where=f"model {source.name}: inputs",
+        by=f"got {described_value(source.inputs)}",
         hint="give tensors whose first dimension is the batch",
     )
 

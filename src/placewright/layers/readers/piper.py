@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, PlacewrightError
+from placewright.io.arguments import Unlimited, checked
 from placewright.io.boundary import placed
 from placewright.io.stored import read_data, stem
 from placewright.layers.links import Link
@@ -22,8 +23,9 @@ from placewright.layers.problem import LayerProblem, Objective, Variants
 from placewright.layers.readers.exam import MOST_WORKERS, amount, count, field
 
 
+@checked
 def read_piper(
-    path: str | Path, *, devices: int | None = None, memory_bytes: float | None = None
+    path: str | Path, *, devices: int | None = None, memory_bytes: Unlimited | None = None
 ) -> LayerProblem:
     """The problem of a file, with other devices or memory where they are given.
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
+from placewright.io.arguments import checked
 from placewright.io.boundary import placed, warn_unknown
 from placewright.io.stored import read_data
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
@@ -63,6 +64,7 @@ FIELDS = {
 """Of the format, by what holds them; those of tables are their columns."""
 
 
+@checked
 def read_strategy(path: str | Path) -> tuple[LayerProblem, LayerPlan]:
     """The problem and the plan of a file.
 

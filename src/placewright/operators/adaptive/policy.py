@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.adapt.trials import WARM_UP_STEPS
+from placewright.io.arguments import Count, Share, checked
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Policy:
     """When to sample and when to migrate.
@@ -33,13 +35,13 @@ class Policy:
         Share of the time that probes of evacuated devices and links may take.
     """
 
-    sample_every: int = 50
+    sample_every: Count = 50
     margin: float = 0.2
-    least_gain: float = 0.05
-    confirmations: int = 2
+    least_gain: Share = 0.05
+    confirmations: Count = 2
     tolerance: float = 0.1
-    trial_steps: int = 5
-    look_share: float = 0.005
+    trial_steps: Count = 5
+    look_share: Share = 0.005
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import checked
 from placewright.io.boundary import parse_json, read_text
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.problem import Links, OperatorProblem, Queues
@@ -22,6 +23,7 @@ _SECTIONS = {
 }
 
 
+@checked
 def read_dag(path: str | Path, links: str = "free", queues: str = "priority") -> OperatorProblem:
     """Read a task graph.
 

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import Range, checked
 from placewright.io.boundary import parse_json, read_text, validate
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.operators.plan import OperatorPlan, check_plan
@@ -69,13 +70,14 @@ class ExpertFile(_Loose):
     fpgas: list[_Machine] = []
 
 
+@checked
 def read_msr(
     path: str | Path,
-    objective: str = Objective.THROUGHPUT,
+    objective: Objective | str = Objective.THROUGHPUT,
     *,
     contiguous: bool = False,
     calls: int = 1,
-    cost_scale: float = 1.0,
+    cost_scale: Annotated[float, Range(high=1e15)] = 1.0,
 ) -> OperatorProblem:
     """Read a workload of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423).
 
@@ -101,8 +103,6 @@ def read_msr(
         Missing or bad fields, edges of unlike cost from one node, cycles; names file and field.
     """
     where = str(path)
-    if not (np.isfinite(cost_scale) and cost_scale >= 0):
-        raise InputError("cost_scale must be a number >= 0", where=where, by=f"got {cost_scale}")
     entry = validate(MsrFile, parse_json(read_text(path), where=where), where=where)
     index = _index(entry.nodes, where)
     names = tuple(str(node.id) for node in entry.nodes)
@@ -138,6 +138,7 @@ def read_msr(
     )
 
 
+@checked
 def read_expert(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     """Read a human expert's split as a plan to compare with.
 

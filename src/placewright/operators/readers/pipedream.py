@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import checked
 from placewright.io.boundary import read_text
 from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
 from placewright.operators.problem import Objective, OperatorProblem
@@ -53,6 +54,7 @@ class _Layers:
     readers: list[list[int]] = field(default_factory=list)
 
 
+@checked
 def read_pipedream(path: str | Path, cluster: Hardware) -> OperatorProblem:
     """Read a profile of PipeDream (Narayanan et al., SOSP 2019, doi 10.1145/3341301.3359646).
 

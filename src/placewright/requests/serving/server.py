@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
+from placewright.io.arguments import checked
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
@@ -75,6 +76,7 @@ class PlannedPolicy:
         return start(self.plan, service)
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
     """How to serve.
@@ -154,6 +156,7 @@ def check_start(servers: Mapping[str, float] | Cluster, options: ServingOptions)
     _listen(options).close()
 
 
+@checked
 def serve_requests(
     families: Sequence[Family],
     servers: Mapping[str, float] | Cluster,
@@ -194,6 +197,7 @@ def serve_requests(
     _run(main())
 
 
+@checked
 @contextmanager
 def running_server(
     families: Sequence[Family],

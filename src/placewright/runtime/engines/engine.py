@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Annotated, Protocol, TypeAlias
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import OneOf
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.host import Host
 from placewright.runtime.specs import PLACED_STEPS
 
 ENGINES = ("local", "testbed", "torchrun", "ray")
+
+EngineName: TypeAlias = Annotated[str, OneOf(*ENGINES)]
 
 
 class Engine(Protocol):
