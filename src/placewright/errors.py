@@ -99,6 +99,10 @@ class InfeasibleError(PlacewrightError):
     otherwise = "loosen what it names: more memory, another device, a pin or a limit less"
 
 
+class OutOfTimeError(InfeasibleError):
+    """A planner gave up at the deadline because another plan is there already."""
+
+
 class MissingDependencyError(PlacewrightError):
     """An optional package is needed and not installed."""
 

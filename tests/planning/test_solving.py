@@ -11,6 +11,7 @@ import pytest
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.files import read_plan, read_proposal
 from placewright.operators.instances import tiny
+from placewright.operators.planners.metis import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import judged_plan
@@ -76,6 +77,28 @@ def test_auto_plans_no_longer_than_its_steps_could_save(monkeypatch: pytest.Monk
     result = solve(split, "auto(steps=0)")
     later = [c for c in result.candidates if c.note == "took longer than it could save already"]
     assert len(later) > 10
-    assert solve(split, "auto").value < result.value == 13.0
+    assert solve(split, "auto").value < result.value == 10.0
     with pytest.raises(InputError, match="steps"):
         solve(TWO, "auto(steps=-1)")
+
+
+def test_a_planner_that_fails_ends_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named beside others it is a row with the reason; alone it raises."""
+
+    def fail(*_: object) -> None:
+        raise MemoryError("Unable to allocate 6.1 GiB")
+
+    monkeypatch.setattr(Metis, "__call__", fail)
+    with pytest.warns(RuntimeWarning, match="6.1 GiB"):
+        result = compare(TWO, ["heft", "metis"])
+    assert [(c.planner, c.fits) for c in result.candidates] == [("heft", True), ("metis", False)]
+    with pytest.raises(MemoryError):
+        compare(TWO, ["metis"])
+
+
+def test_bounds_are_computed_on_request() -> None:
+    """Without them nothing is known about better plans."""
+    assert solve(TWO, "heft").bound_names
+    result = solve(TWO, "heft", bounds=False)
+    assert not result.bound_names
+    assert result.bound == 0.0

@@ -15,6 +15,7 @@ import typer
 from placewright.cli.answer import print_result
 from placewright.cli.console import Console
 from placewright.cli.options import (
+    BoundsOption,
     PlanFile,
     PlannerOption,
     PlannersOption,
@@ -42,6 +43,7 @@ def plan(
     planner: PlannerOption = "auto",
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
+    bounds: BoundsOption = True,
     report: ReportOption = None,
     trace: TraceOption = None,
 ) -> None:
@@ -62,6 +64,7 @@ def plan(
             seed=seed,
             progress=meter,
             measure=measure,
+            bounds=bounds,
         )
     print_result(console, result, report=report, trace=trace, graph=loaded.graph)
 
@@ -80,6 +83,7 @@ def compare(
     planner: PlannersOption = None,
     time_limit: TimeLimitOption = 60.0,
     seed: SeedOption = 0,
+    bounds: BoundsOption = True,
     report: ReportOption = None,
     trace: TraceOption = None,
 ) -> None:
@@ -98,6 +102,7 @@ def compare(
             seed=seed,
             progress=meter,
             measure=measure,
+            bounds=bounds,
         )
     table = partial(compare_table, result)
     print_result(console, result, report=report, trace=trace, graph=loaded.graph, table=table)

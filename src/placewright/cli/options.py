@@ -100,6 +100,9 @@ ContiguousOption = Annotated[
 TimeLimitOption = Annotated[
     float, typer.Option("--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it.")
 ]
+BoundsOption = Annotated[
+    bool, typer.Option("--bounds/--no-bounds", help="Say how much better a plan could be at most.")
+]
 SeedOption = Annotated[
     int, typer.Option("--seed", min=0, max=2**31 - 1, metavar="N", help="All randomness.")
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
-from placewright.operators.bounds import bounds, refined_bounds, refined_s
+from placewright.operators.bounds import bounds as quick_bounds
+from placewright.operators.bounds import check_fits, refined_s
+from placewright.operators.bounds import refined_bounds as relaxed_bounds
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import BoundContext
 
 __all__ = [
     "baselines",
@@ -19,6 +23,30 @@ __all__ = [
     "refined_bounds",
     "refined_s",
 ]
+
+
+BOUNDS_S = 1e-6
+"""Seconds that bounds take per operator and device."""
+
+LARGE = 2_000_000
+"""Operators times devices from which on bounds are computed after the planners: they take longer
+than a list schedule."""
+
+
+def bounds(problem: OperatorProblem) -> dict[str, float]:
+    """Quick bounds; none yet for `LARGE` problems. Raises as `bounds.bounds`."""
+    if problem.n * problem.m < LARGE:
+        return quick_bounds(problem)
+    check_fits(problem)
+    return {}
+
+
+def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tuple[str, float]]:
+    """Those of `LARGE` problems, where there is time, and the relaxed one of small problems."""
+    size, left_s = problem.n * problem.m, known.deadline_s - time.perf_counter()
+    if size >= LARGE and left_s > BOUNDS_S * size:
+        yield from quick_bounds(problem).items()
+    yield from relaxed_bounds(problem, known)
 
 
 def objective(problem: OperatorProblem) -> str:

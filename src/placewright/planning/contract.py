@@ -158,6 +158,14 @@ class Context:
     bound: AnyNumber = 0.0
     measure: Any = None
 
+    @property
+    def giving_up_s(self) -> float:
+        """The deadline where there is a plan already, else ``inf``.
+
+        For planners that have no plan before their end.
+        """
+        return math.inf if self.incumbent is None else self.deadline_s
+
     def remaining_s(self) -> float:
         """Seconds until the deadline."""
         return self.deadline_s - time.perf_counter()
@@ -230,6 +238,26 @@ class Planner(Protocol):
     def __call__(self, problem: Any, context: Context) -> Any:
         """A plan, or a `Proposal` where something is known about it. It never scores itself."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a planner needs for a problem, roughly.
+
+    `seconds`: before it looks at the clock; it may take twice as many.
+    `bytes`: of memory, beside the problem.
+    `ends`: that is all, whatever the deadline: no search follows.
+    """
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+    ends: bool = False
+
+
+def needs_of(planner: Planner, problem: Any) -> Needs:
+    """What `planner.needs(problem)` estimates; nothing where it has no such method."""
+    estimate = getattr(planner, "needs", None)
+    return Needs() if estimate is None else estimate(problem)
 
 
 def on_request(planner: Planner) -> bool:

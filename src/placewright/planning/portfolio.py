@@ -17,6 +17,7 @@ from placewright.errors import (
     InfeasibleError,
     InputError,
     MissingDependencyError,
+    OutOfTimeError,
     PlacewrightError,
     UnsupportedError,
     described,
@@ -48,6 +49,7 @@ class Limits:
     """When planning began, how long it may take, its seed, and what measures plans if any does.
 
     `steps`: as of `placewright.planning.parameters.Auto`.
+    `bounds`: whether bounds of the problem are computed.
     """
 
     start: float
@@ -55,6 +57,7 @@ class Limits:
     seed: int
     measure: Any = None
     steps: float = math.inf
+    bounds: bool = True
 
     def worth_more(self, clock: CompileClock, gain_s: float) -> bool:
         """Whether planning may go on for what is left to gain, `QUICK_S` in any case."""
@@ -85,12 +88,16 @@ class Portfolio:
         Seconds spent compiling, which are no planner's.
     tolerant
         Whether a planner that fails, or lacks an optional package, only costs itself.
+    named
+        Whether planners were named, whose packages must be there.
     bounds
         What no plan can beat, by name; planners add what they prove.
     proved_up_to
         Values up to it are optimal within the resolution of the solver that proved it.
     started_from
         The planner whose plan the best one was given to start from, empty if none.
+    judging_s
+        The longest time that the judge has taken for a plan.
     simplified
         How the best plan was replaced by a simpler one, empty if it was not.
     """
@@ -99,6 +106,7 @@ class Portfolio:
     problem: Any
     clock: CompileClock
     tolerant: bool = False
+    named: bool = False
     bounds: dict[str, float] = field(default_factory=dict)
     best: Proposal[Any] | None = None
     best_judgement: Any = None
@@ -108,6 +116,7 @@ class Portfolio:
     tried: list[Candidate] = field(default_factory=list)
     nearest_miss: str = ""
     missed_by: float = math.inf
+    judging_s: float = 0.0
     planning: Planning = field(init=False)
     direction: Direction = field(init=False)
     proved_up_to: float = field(init=False)
@@ -148,21 +157,30 @@ class Portfolio:
         if reason is not None:
             self.leave_out(name, Outcome.UNSUPPORTED, reason)
             return False
-        began = self._now_s()
+        began, compiled_s = self._now_s(), self.clock.seconds
         try:
             proposal = proposal_of(planner(self.problem, context))
             took_s = self._now_s() - began
             judgement = self.planning.judge(self.problem, proposal.plan)
+            self.judging_s = max(self.judging_s, self._now_s() - began - took_s)
         except KeyboardInterrupt:
             why = "interrupted before it had a plan"
             self.leave_out(name, Outcome.INTERRUPTED, why, self._now_s() - began)
             return True
+        except OutOfTimeError as error:
+            compiled_s = self.clock.seconds - compiled_s
+            if compiled_s > 0:  # no time of its own: try again without compiling
+                later = replace(context, deadline_s=context.deadline_s + compiled_s)
+                return self.run(planner, later, name)
+            self.leave_out(name, Outcome.NOT_RUN, str(error.what), self._now_s() - began)
+            return False
         except InfeasibleError as error:
             self.leave_out(name, Outcome.DOES_NOT_FIT, str(error.what), self._now_s() - began)
             self.nearest_miss = self.nearest_miss or error.brief
             return False
         except Exception as error:  # a plug-in's defect must not lose what others have found
-            if not self.tolerant:
+            missing = self.named and isinstance(error, MissingDependencyError)
+            if missing or not self.tolerant:
                 if name == planner.name or isinstance(error, PlacewrightError):
                     raise
                 what = "fails with these parameters"

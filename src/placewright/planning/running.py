@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from placewright.planning.candidates import Outcome
-from placewright.planning.contract import BoundContext, Context, Planner, Progress, Simplifier
+from placewright.planning.contract import (
+    BoundContext,
+    Context,
+    Needs,
+    Planner,
+    Progress,
+    Simplifier,
+    needs_of,
+)
 from placewright.planning.portfolio import Limits, Portfolio
 from placewright.planning.wing import Wing
+from placewright.report.text import seconds, size
 
 
 def run_portfolio(
@@ -26,26 +37,34 @@ def run_portfolio(
     """
     p, planning = portfolio, portfolio.planning
     try:
-        p.add_bounds(planning.bounds(p.problem))
-        kept_s = planning.refined_s(p.problem, limits.time_limit_s) if auto else 0.0
+        if limits.bounds:
+            p.add_bounds(planning.bounds(p.problem))
+        refined = auto and limits.bounds
+        kept_s = planning.refined_s(p.problem, limits.time_limit_s) if refined else 0.0
+        limit_bytes = _memory_limit(alone=len(planners) == 1)
         for k, (name, planner) in enumerate(planners):
             report(progress, name, p, limits.start)
+            # What is planned last must still be judged in time.
+            judging_s = p.judging_s if auto else 0.0
             context = Context(
                 limits.seed,
-                limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s),
+                limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s + judging_s),
                 planning.judge,
                 _under_its_name(progress, name, p, limits.start),
                 bound=p.direction.unproved,
                 measure=limits.measure,
             )
-            if reason := _reason_to_skip(p, context, limits, auto):
+            if auto and _is_quick(needs_of(planner, p.problem), limits.time_limit_s):
+                context = replace(context, deadline_s=math.inf)
+            reason = _reason_to_skip(p, context, limits, auto)
+            if reason := reason or _too_much(p, planner, context, limit_bytes, auto):
                 p.leave_out(name, Outcome.NOT_RUN, reason)
                 continue
             if auto:
                 context = replace(context, incumbent=p.best_plan, bound=p.bound)
             if p.run(planner, context, name):
                 return True
-        if not p.closed:
+        if limits.bounds and not p.closed:
             _refine(p, limits, progress, kept_s, auto)
     except KeyboardInterrupt:
         return True
@@ -62,6 +81,43 @@ def _reason_to_skip(p: Portfolio, context: Context, limits: Limits, auto: bool) 
         return "not needed, the best plan is optimal"
     if auto and not limits.worth_more(p.clock, abs(p.value - p.bound)):
         return "took longer than it could save already"
+    return ""
+
+
+QUICK_SHARE, QUICK_S = 0.05, 0.02
+"""Of the time limit, and seconds: planners that end within one of them run in any case, though a
+slow start of the process, say, has used the time up."""
+
+
+def _is_quick(needs: Needs, limit_s: float) -> bool:
+    """Whether a planner surely ends within `QUICK_SHARE` of the time limit, or `QUICK_S`."""
+    return needs.ends and 4 * needs.seconds <= max(QUICK_SHARE * limit_s, QUICK_S)
+
+
+MOST_BYTES = 4e9
+"""Memory that a planner among others may use, by its own estimate."""
+
+
+def _memory_limit(*, alone: bool) -> float:
+    """Bytes that a planner may need: what is free, among others at most `MOST_BYTES`."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="utf-8")
+        free = 1024.0 * int(text.split("MemAvailable:")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        free = math.inf
+    return free if alone else min(MOST_BYTES, free)
+
+
+def _too_much(
+    p: Portfolio, planner: Planner, context: Context, limit_bytes: float, auto: bool
+) -> str:
+    """Why a planner would need too much memory or, where there is a plan, too much time."""
+    needs = needs_of(planner, p.problem)
+    if needs.bytes > limit_bytes:
+        return f"needs about {size(needs.bytes)} of memory, the limit is {size(limit_bytes)}"
+    if auto and p.best is not None and needs.seconds > context.remaining_s() / 2:
+        took, left = seconds(needs.seconds), seconds(context.remaining_s())
+        return f"takes about {took} or twice that, {left} are left"
     return ""
 
 

@@ -36,6 +36,7 @@ def solve(
     seed: int = 0,
     progress: Progress = silent,
     measure: Any = None,
+    bounds: bool = True,
 ) -> Result:
     """The best plan that `planner` finds, with a bound.
 
@@ -55,6 +56,9 @@ def solve(
     measure
         Executes plans, for planners with ``reward="measured"``: see
         `placewright.deployment.measured.measured_rewards`.
+    bounds
+        Whether to compute bounds of the problem; without them a plan is proved optimal only by a
+        planner that proves it.
 
     Raises
     ------
@@ -72,7 +76,7 @@ def solve(
     else:
         chosen = [choose(known, choice)]
     steps = math.inf if auto is None else auto.steps
-    limits = Limits(time.perf_counter(), time_limit_s, seed, measure, steps)
+    limits = Limits(time.perf_counter(), time_limit_s, seed, measure, steps, bounds)
     return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
 
 
@@ -85,18 +89,22 @@ def compare(
     seed: int = 0,
     progress: Progress = silent,
     measure: Any = None,
+    bounds: bool = True,
 ) -> Result:
     """Every planner of the wing (or those named, as in `solve`), judged alike; the best's Result.
 
-    A package that is not installed costs its planner, unless that was named.
+    A planner that fails only ends its own row, unless it was named alone; so does a package that is
+    not installed, unless its planner was named.
     """
     wing = wing_of(problem)
     known = wing.planning().planners(problem)
     asked = [planners] if isinstance(planners, str) else planners
     usual = [(name, planner) for name, planner in known.items() if not on_request(planner)]
     chosen = [choose(known, choice) for choice in asked] or usual
-    limits = Limits(time.perf_counter(), time_limit_s, seed, measure)
-    return _run(wing, problem, chosen, limits, progress, tolerant=not asked)
+    limits = Limits(time.perf_counter(), time_limit_s, seed, measure, bounds=bounds)
+    return _run(
+        wing, problem, chosen, limits, progress, tolerant=len(asked) != 1, named=bool(asked)
+    )
 
 
 def _run(
@@ -107,12 +115,13 @@ def _run(
     progress: Progress,
     *,
     tolerant: bool,
+    named: bool = False,
     auto: Auto | None = None,
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
     start = limits.start
     with CompileClock(lambda: report(progress, COMPILING, portfolio, start)) as clock:
-        portfolio = Portfolio(wing, problem, clock, tolerant)
+        portfolio = Portfolio(wing, problem, clock, tolerant, named)
         simplifier = None if auto is None else simplifier_of(wing, problem)
         before = limits if simplifier is None else limits.less(simplifying_s(limits))
         interrupted = run_portfolio(portfolio, planners, before, progress, auto is not None)

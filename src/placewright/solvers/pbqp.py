@@ -9,6 +9,7 @@ what remains is decided by the heuristic RN, and made exact by branching with a 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -157,7 +158,7 @@ def solve_pbqp(
     branch_limit
         Nodes of the branch-and-bound tree; makes the effort the same on every machine.
     deadline_s
-        ``time.perf_counter()`` value after which no new branch is opened.
+        ``time.perf_counter()`` value after which no branch is opened.
 
     Notes
     -----
@@ -168,7 +169,8 @@ def solve_pbqp(
     """
     demand_type(problem, Pbqp, "problem")
     greedy = reduce_greedily(problem.arrays)
-    if greedy.fired == 0 or not exact:
+    late = time.perf_counter() >= deadline_s
+    if greedy.fired == 0 or late or not exact:
         proved = greedy.fired == 0
         lower = greedy.value if proved else -math.inf
         return PbqpSolution(greedy.choice, greedy.value, lower, proved, greedy.fired, 0)

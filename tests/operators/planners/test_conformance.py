@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from placewright.errors import InfeasibleError
+import pytest
+from benchmarks import auto_guarantee
+
+from placewright.errors import InfeasibleError, OutOfTimeError
 from placewright.operators.instances import named_instances, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
+from placewright.operators.planners.lists.planners import HEFT_CONTENDED, M_ETF
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.dag import read_dag
+from placewright.planning.candidates import Outcome
 from placewright.planning.contract import Context, Planner, proposal_of
+from placewright.planning.solving import compare, solve
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.validity import assert_valid_schedule
 from tests.published import published
@@ -118,10 +124,42 @@ def test_a_broken_schedule_is_noticed() -> None:
 
 
 def test_the_portfolio_names_planners() -> None:
-    """``auto`` tries planners that exist, single devices first."""
+    """``auto`` tries planners that exist: the device of least load, lists, then other devices."""
     problem = named_instances()["diamond"]
-    assert set(portfolio(problem)) <= set(planners(problem))
-    assert list(portfolio(problem))[:2] == ["only:dev0", "only:dev1"]
+    names = list(portfolio(problem))
+    assert set(names) <= set(planners(problem))
+    loads_s = problem.compute_s.sum(axis=0)
+    best, other = (f"only:dev{d}" for d in loads_s.argsort().tolist())
+    assert names[:3] == [best, "heft", "cpop"]
+    assert names.index("heft-contended") < names.index("round-robin") < names.index(other)
+
+
+def test_auto_is_never_worse_than_single_devices_and_list_schedules() -> None:
+    """Whatever the time limit, none at all too: they run first, and quick ones in any case."""
+    for n, m, limit_s in ((40, 2, 0.0), (120, 5, 0.2), (300, 3, 1.0)):
+        problem = auto_guarantee.instance(n, m)
+        best = min(value for value, _ in auto_guarantee.parts(problem).values())
+        found = solve(problem, "auto(tolerance=0)", time_limit_s=limit_s)
+        assert found.value <= best * (1 + 1e-9)
+
+
+def test_a_list_schedule_gives_up_at_the_deadline_where_there_is_a_plan() -> None:
+    """Alone it goes on to its end, so that there is a plan."""
+    problem = auto_guarantee.instance(4000, 16)
+    late = Context(deadline_s=0.0)
+    for planner in (HEFT_CONTENDED, M_ETF):
+        plan = planner(problem, late)
+        with pytest.raises(OutOfTimeError):
+            planner(problem, replace(late, incumbent=plan))
+
+
+def test_planners_of_too_much_memory_are_left_out_by_name() -> None:
+    """Costs of all pairs of 600 devices do not fit; the note says how much they would take."""
+    problem = auto_guarantee.instance(1000, 600)
+    result = compare(problem, ["only:d0", "pbqp", "ceft+pbqp"], bounds=False)
+    left_out = [c for c in result.candidates if c.outcome is Outcome.NOT_RUN]
+    assert [c.planner for c in left_out] == ["pbqp", "ceft+pbqp"]
+    assert all("GiB of memory, the limit is" in c.note for c in left_out)
 
 
 def test_plans_without_a_schedule_leave_the_order_to_the_judge() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
@@ -37,7 +39,7 @@ from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.queue_search import QueueSearch
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.trivial import Random, RoundRobin, Single
+from placewright.operators.planners.trivial import Random, RoundRobin, Single, single_loads_s
 from placewright.operators.planners.whole_copies import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner, on_request
@@ -97,7 +99,19 @@ LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "queue-search", "exact", "search", 
 """What ``auto`` runs after the quick planners: proofs and short searches before long ones."""
 
 
+LISTS = tuple(x.name for x in (HEFT, CPOP, PEFT, HEFT_CONTENDED, CEFT, CEFT_CPOP))
+"""The quickest planners that are seldom far from the best."""
+
+
 def portfolio(problem: OperatorProblem) -> Sequence[str]:
-    """What ``auto`` tries, in order: quick rules, plug-ins, then `LAST`."""
-    known = [name for name, planner in planners(problem).items() if not on_request(planner)]
-    return [*(name for name in known if name not in LAST), *(x for x in LAST if x in known)]
+    """What ``auto`` tries, in order.
+
+    The single device of least load, list schedules, other quick rules and plug-ins, the other
+    single devices, then `LAST`.
+    """
+    known = planners(problem)
+    by_load = np.argsort(single_loads_s(problem), kind="stable").tolist()
+    best, *others = (f"only:{problem.device_names[d]}" for d in by_load)
+    ordered = [best, *LISTS, *others, *LAST]
+    quick = [x for x, planner in known.items() if not on_request(planner) and x not in ordered]
+    return [x for x in (best, *LISTS, *quick, *others, *LAST) if x in known]

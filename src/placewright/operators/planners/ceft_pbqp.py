@@ -29,11 +29,12 @@ from placewright.operators.planners.pricing.priced import (
     PricingContext,
     by_load,
     improved,
+    pbqp_needs,
     pricing_context,
 )
 from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
 from placewright.operators.structure.groups import groups_of
-from placewright.planning.contract import Context, Proposal, Share, last_of
+from placewright.planning.contract import Context, Needs, Proposal, Share, last_of
 
 DISTANCE = 0.03
 """Starts differ on at least this share of the operators."""
@@ -120,6 +121,10 @@ class CeftPbqp:
         """Links between pairs of devices, and a judge that follows the plan's order."""
         return pairwise_only(problem) or orders_by_plan(problem)
 
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """One PBQP, after which it looks at the clock; the others use the same memory."""
+        return pbqp_needs(problem)
+
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""
         d, left_s = pricing_context(problem, self.branch_limit), context.remaining_s()
@@ -205,9 +210,14 @@ class CeftPbqp:
         factors = np.ones(d.problem.m)
         try:
             places += least_total(d, deadline)
-            places += with_paths(d, deadline) + slack_aware(d, deadline)
-            priced, factors = by_load(d, self.price_rounds, self.price_step, factors, deadline)
-            places += priced
+            if context.remaining_s() > 0:
+                places += with_paths(d, deadline)
+            if context.remaining_s() > 0:
+                places += slack_aware(d, deadline)
+            if context.remaining_s() > 0:
+                rounds = self.price_rounds
+                priced, factors = by_load(d, rounds, self.price_step, factors, deadline)
+                places += priced
         except InfeasibleError:
             pass  # no link for some tensor: other candidates may still find a way
         scored = score_all(d.judge, [p for p in places if _allowed(d, p)])

@@ -11,12 +11,13 @@ from typing import ClassVar, final
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.priced import (
     improving,
+    pbqp_needs,
     pricing_context,
     serial_bound,
     within_memory,
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.planning.contract import Context, Proposal, Share, last_of
+from placewright.planning.contract import Context, Needs, Proposal, Share, last_of
 
 
 @final
@@ -55,6 +56,10 @@ class Pbqp:
     relayed_share: Share = 0.1
 
     unsupported_reason = staticmethod(pairwise_only)
+
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """As `pbqp_needs`."""
+        return pbqp_needs(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan; raises `InfeasibleError`: no placement has a link for every tensor."""

@@ -8,6 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
+from placewright.numerics.arrays import FloatArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
@@ -47,6 +48,16 @@ class Single:
                 by=f"{len(refused)} of {problem.n} operators",
             )
         return OperatorPlan(np.full(problem.n, device))
+
+
+def single_loads_s(problem: OperatorProblem) -> FloatArray:
+    """Shape (m,): seconds of all operators on each device.
+
+    ``inf`` where it cannot run all of them, or hold what lives there.
+    """
+    able = problem.allowed().all(axis=0)
+    able &= np.ceil(problem.resident_bytes.sum()) <= problem.memory_bytes
+    return np.where(able, problem.compute_s.sum(axis=0), np.inf)
 
 
 @final

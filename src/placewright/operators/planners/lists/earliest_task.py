@@ -16,12 +16,15 @@ records:
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_cached, njit_internal
+from placewright.numerics.deadline import stop_flag
+from placewright.numerics.njit import njit_cached, njit_internal, njit_nogil
 from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.queues.heaps import pop, push
@@ -237,20 +240,30 @@ class Members(NamedTuple):
 
 
 def earliest_task(
-    c: Costs, r: Rules, rank: FloatArray, favourite: IntArray
+    c: Costs,
+    r: Rules,
+    rank: FloatArray,
+    favourite: IntArray,
+    deadline_s: float = math.inf,
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Place and time of every operator; -1 in `place` where no device can be reached.
 
     `favourite`: shape (n,): the consumer for which the device of an operator is kept free, -1 for
     none. Others get that device only if nothing else can start anywhere.
+    Raises `OutOfTimeError` at the deadline.
     """
     members = Members(*group_members(r.group, len(r.group_bytes)))
-    return _schedule(c, r, np.argsort(-rank, kind="stable"), favourite, members)
+    by_rank = np.argsort(-rank, kind="stable")
+    with stop_flag(deadline_s) as stop:
+        place, start_s, end_s = _schedule(c, r, by_rank, favourite, members, stop)
+    if stop[0] and place.min() < 0:
+        raise OutOfTimeError("time limit reached", by=f"{(place < 0).sum()} operators are left")
+    return place, start_s, end_s
 
 
-@njit_cached
+@njit_nogil
 def _schedule(
-    c: Costs, r: Rules, by_rank: IntArray, favourite: IntArray, members: Members
+    c: Costs, r: Rules, by_rank: IntArray, favourite: IntArray, members: Members, stop: BoolArray
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     n, m = c.compute_s.shape
     place, begin_s, end_s = np.full(n, -1), np.zeros(n), np.zeros(n)
@@ -263,6 +276,8 @@ def _schedule(
         if waiting[i] == 0:
             _make_ready(r, memory, s, i)
     for _ in range(n):
+        if stop[0]:
+            break
         i, d = _earliest_pair(r, memory, s, favourite, last)
         if i < 0:
             break

@@ -10,12 +10,15 @@ between any two slots and before the first::
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
+from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
+from placewright.numerics.deadline import stop_flag
+from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount, njit_nogil
 from placewright.operators.queues.heaps import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 
@@ -100,13 +103,17 @@ def priority_sequence(c: Costs, key: FloatArray) -> IntArray:
     return sequence
 
 
-@njit_cached
 def list_schedule(
-    c: Costs, r: Rules, sequence: IntArray, ahead_s: FloatArray, channels: int | None
+    c: Costs,
+    r: Rules,
+    sequence: IntArray,
+    ahead_s: FloatArray,
+    channels: int | None,
+    deadline_s: float = math.inf,
 ) -> tuple[IntArray, FloatArray, FloatArray]:
     """Each operator of the sequence on the device of least finish plus `ahead_s`.
 
-    Ties go to the earlier device.
+    Ties go to the earlier device. Raises `OutOfTimeError` at the deadline.
 
     `ahead_s`: shape (n, m): what a device's choice costs later (zero for HEFT, PEFT's table).
     `channels`: how many there are: missing inputs are reserved in the gaps of their channels, in
@@ -114,6 +121,23 @@ def list_schedule(
     compiles a version without any branch on `channels`, which takes 40 % less time.
     Returns `place`, `start_s`, `end_s`, shape (n,); -1 in `place` where no device can be reached.
     """
+    with stop_flag(deadline_s) as stop:
+        place, start_s, end_s = _list_schedule(c, r, sequence, ahead_s, channels, stop)
+    if stop[0] and place.min() < 0:
+        raise OutOfTimeError("time limit reached", by=f"{(place < 0).sum()} operators are left")
+    return place, start_s, end_s
+
+
+@njit_nogil
+def _list_schedule(
+    c: Costs,
+    r: Rules,
+    sequence: IntArray,
+    ahead_s: FloatArray,
+    channels: int | None,
+    stop: BoolArray,
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """As `list_schedule`, up to the operator at which `stop` is set."""
     n, m = c.compute_s.shape
     place = np.full(n, -1)
     start_s, end_s = np.zeros(n), np.zeros(n)
@@ -130,6 +154,8 @@ def list_schedule(
             np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64)
         )
     for i in sequence:
+        if stop[0]:
+            break
         candidates(c, r, chosen, used, i, open_)
         if channels is not None:  # noqa: SIM102 - Numba prunes this test only if it stands alone
             # Room for all inputs of `i` on one channel, so that booking below never has to grow

@@ -48,7 +48,7 @@ from placewright.operators.planners.lists.setup import (
 from placewright.operators.problem import Links, OperatorProblem, pairwise_only
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.costs import linked
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Needs
 
 Rank = Literal["upward", "through", "optimistic", "ceft-up", "ceft-through"]
 DeviceRule = Literal["earliest-finish", "path", "optimistic", "ceft-up", "ceft-path"]
@@ -174,8 +174,18 @@ class ListScheduler:
             return "links are free: the same as heft"
         return pairwise_only(problem)
 
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """Nanoseconds per operator and device, or pair of devices, and a few tables."""
+        pairs = problem.n * problem.m
+        table_s = 1e-9 * pairs * problem.m if self.device in AHEAD or "ceft" in self.rank else 0.0
+        tables = 2 + 2 * (table_s > 0) + self.reserved
+        return Needs(3e-8 * pairs * len(self.transfers) + table_s, 8.0 * tables * pairs, ends=True)
+
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
+        """The plan; raises `InfeasibleError`: an operator that no linked device can run.
+
+        Where there is another plan, `OutOfTimeError` at the deadline.
+        """
         setup = set_up(problem)
         tables = [Tables(_with_transfers(setup, over)) for over in self.transfers]
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
@@ -186,7 +196,12 @@ class ListScheduler:
         def build(budget_bytes: FloatArray) -> OperatorPlan:
             found = [
                 list_schedule(
-                    setup.costs, setup.rules(budget_bytes, forced), sequence, ahead_s, channels
+                    setup.costs,
+                    setup.rules(budget_bytes, forced),
+                    sequence,
+                    ahead_s,
+                    channels,
+                    context.giving_up_s,
                 )
                 for sequence, forced in ranked
             ]
@@ -288,6 +303,11 @@ class EarliestTask:
 
     unsupported_reason = staticmethod(pairwise_only)
 
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """Nanoseconds per operator and device, and the heaps."""
+        pairs = problem.n * problem.m
+        return Needs(1e-7 * pairs, 48.0 * pairs, ends=True)
+
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
         setup = set_up(problem)
@@ -295,7 +315,8 @@ class EarliestTask:
         favourite = favourite_children(setup) if self.favourites else np.full(problem.n, -1)
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:
-            found = earliest_task(setup.costs, setup.rules(budget_bytes), rank, favourite)
+            rules = setup.rules(budget_bytes)
+            found = earliest_task(setup.costs, rules, rank, favourite, context.giving_up_s)
             return scheduled_plan(problem, *found)
 
         return within_memory(problem, build, context.deadline_s)

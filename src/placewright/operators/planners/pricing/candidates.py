@@ -138,6 +138,8 @@ def list_starts(d: PricingContext, context: Context) -> list[Start]:
     """Plans of `LIST_SCHEDULERS`, with their own order and with the judge's."""
     found = []
     for planner in LIST_SCHEDULERS:
+        if found and context.remaining_s() <= 0:
+            break
         try:
             plan = planner(d.problem, context)
             plans = [plan] if plan.order is None else [plan, OperatorPlan(plan.placement)]

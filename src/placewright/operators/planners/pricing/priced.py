@@ -28,8 +28,11 @@ from placewright.operators.planners.pricing.graph import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import group_costs
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, Needs
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
+
+PBQP_S, PBQP_ARRAYS = 1e-6, 5
+"""Seconds of a PBQP's reduction per entry of its edge costs, and arrays of as many entries."""
 
 PRICE_LIMIT = 1e3
 """Prices of device time stay within this factor of each other."""
@@ -96,6 +99,12 @@ class PricingContext:
     def costs(self, operator_costs_s: FloatArray) -> FloatArray:
         """Shape (groups, m)."""
         return group_costs(self.graph.groups, operator_costs_s)
+
+
+def pbqp_needs(problem: OperatorProblem) -> Needs:
+    """Of one PBQP: every tensor use between groups has costs for each pair of devices."""
+    entries = float(len(problem.consumers)) * problem.m**2
+    return Needs(PBQP_S * entries, 8.0 * PBQP_ARRAYS * entries)
 
 
 def pricing_context(
