@@ -51,7 +51,7 @@ PLANNERS = (
     "edf-fastest-batch",
     "slack-fit",
     "rolling",
-    "auto",
+    "selected",
 )
 
 
@@ -101,7 +101,7 @@ def numbers(p: RequestProblem) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Print success % / effective accuracy, means over seeds, and auto's share of the bound."""
+    """Print success % / effective accuracy, means over seeds; `selected`'s share of the bound."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--duration", type=float, default=60.0)
@@ -121,7 +121,7 @@ def main() -> None:
     for (kind, load), seeds in found.items():
         cells = [np.array([row[name] for row in seeds]).mean(axis=0) for name in PLANNERS]
         bound = float(np.mean([row["bound"][1] for row in seeds]))
-        below = sum(row["auto"][0] < row["edf-fastest"][0] for row in seeds)
+        below = sum(row["selected"][0] < row["edf-fastest"][0] for row in seeds)
         rows.append(
             (
                 f"{kind} {load:g}",
@@ -131,7 +131,7 @@ def main() -> None:
                 f"{below} of {len(seeds)}",
             )
         )
-    header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "auto / bound")
+    header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "selected / bound")
     print("success % / effective accuracy; seeds with less success than edf-fastest")
     print(plain_table((*header, "less"), rows, " " + "r" * len(header)))
     kept.print_left()

@@ -1,8 +1,18 @@
-"""Every planner passes the conformance kit."""
+"""Every planner passes the conformance kit, and `auto` is at least as good as each."""
 
 from __future__ import annotations
 
-from placewright.requests import WING
+import math
+
+import pytest
+from benchmarks.requests_auto import generated
+
+from placewright.planning.contract import Context
+from placewright.planning.solving import compare, solve
+from placewright.requests import WING, planners
+from placewright.requests.judge import judge
+from placewright.requests.planners import OWN
+from placewright.requests.problem import first_requests
 from placewright.testing.conformance import PlannerConformance
 
 
@@ -28,3 +38,32 @@ class TestSelected(PlannerConformance):
 
 class TestOpportunity(PlannerConformance):
     named, wing = "opportunity", WING
+
+
+class TestTuned(PlannerConformance):
+    named, wing = "tuned", WING
+
+
+@pytest.mark.parametrize("seed", [1, 8, 12])
+def test_auto_is_never_worse_than_a_policy(seed: int) -> None:
+    """On generated services: the best effective accuracy, and the success of the policy with it."""
+    problem = generated(seed, 500)
+    own = solve(problem, time_limit_s=math.inf, bounds=False)
+    names = [policy.name for policy in OWN]
+    best = compare(problem, names, time_limit_s=math.inf, bounds=False)
+    assert own.value >= best.value
+    assert own.judgement.success_rate >= best.judgement.success_rate - 0.005
+    assert {*names, "tuned"} == {c.planner for c in own.candidates}
+
+
+def test_likely_winners_are_judged_first_on_long_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a sample of the stream: after a time limit only those have been judged."""
+    problem = generated(3, 600)
+    monkeypatch.setattr(planners, "LONG", 500)
+    monkeypatch.setattr(planners, "SAMPLE", 300)
+    names = planners.portfolio(problem)
+    assert sorted(names) == sorted([*(policy.name for policy in OWN), "tuned"])
+    sample = first_requests(problem, 300)
+    known = planners.planners(problem)
+    values = [judge(sample, known[name](sample, Context())).value for name in names[:-1]]
+    assert values == sorted(values, reverse=True)

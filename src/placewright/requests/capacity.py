@@ -16,12 +16,13 @@ from placewright.planning.candidates import Candidate, Outcome, Status
 from placewright.planning.contract import Context, Direction, Progress, silent
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Provenance, Result
+from placewright.planning.solving import solve
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, fluid_bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.planners import AUTO, planners, portfolio
-from placewright.requests.problem import RequestProblem
+from placewright.requests.planners import AUTO, planners
+from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.service import Service
 
 MOST_SIMULATED = 20_000
@@ -41,10 +42,12 @@ CONFIDENT = 1.645
 
 
 def plan_of(problem: RequestProblem, planner: PlannerChoice, seed: int) -> tuple[str, RequestPlan]:
-    """Name and plan of a planner; ``auto`` is the portfolio's only one."""
-    known, choice = planners(problem), opened(planner)
-    chosen = portfolio(problem)[0] if choice == "auto" else choice
-    name, made = choose(known, chosen)
+    """Name and plan of a planner, or of the best policy where it is ``auto``."""
+    choice = opened(planner)
+    if choice == "auto":
+        found = solve(problem, choice, seed=seed, bounds=False)
+        return found.planner, found.plan
+    name, made = choose(planners(problem), choice)
     reason = made.unsupported_reason(problem)
     if reason is not None:
         raise InputError(f"planner {name!r} cannot take this problem: {reason}", where=problem.name)
@@ -252,7 +255,10 @@ def capacity(
     """
     if not 0 < target_success < 1:
         raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
-    short, search = cut(problem), _Search(target_success, _for_any_load(planner), seed, steps)
+    short, search = (
+        first_requests(problem, MOST_SIMULATED),
+        _Search(target_success, _for_any_load(planner), seed, steps),
+    )
     name, _ = plan_of(short, search.planner, seed)
     load, judged = search.largest(short)
     own_rate = len(short.stream) / short.duration_s
@@ -296,7 +302,7 @@ def carried(
     steps: int = STEPS,
 ) -> float:
     """Requests per second that `capacity` says the servers carry, without what to add."""
-    short = cut(problem)
+    short = first_requests(problem, MOST_SIMULATED)
     load, _ = _Search(target_success, _for_any_load(planner), seed, steps).largest(short)
     return load * len(short.stream) / short.duration_s
 
@@ -365,16 +371,6 @@ class _Search:
         return Addition(
             name, load * own_rate, judged.success_rate, judged.value, now.success_rate, now.value
         )
-
-
-def cut(problem: RequestProblem, most: int = MOST_SIMULATED) -> RequestProblem:
-    """The first requests of a stream."""
-    count = min(len(problem.stream), most)
-    if count == len(problem.stream):
-        return problem
-    arrival_s = problem.stream.arrival_s[:count]
-    stream = problem.stream.taken(slice(count), arrival_s)
-    return problem.replace(stream=stream, duration_s=float(arrival_s[-1]))
 
 
 def _with_servers(

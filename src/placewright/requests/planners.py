@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from placewright.planning.contract import Planner
+from placewright.planning.contract import Context, Planner, on_request, proposal_of
 from placewright.planning.parameters import choose
 from placewright.planning.wings import with_plug_ins
+from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import POLICIES
 from placewright.requests.policies.early import EarlyBinding
@@ -19,8 +20,8 @@ from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.slack_fit import SlackFit
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policies.thesis import TwoSteps
-from placewright.requests.problem import RequestProblem
-from placewright.requests.selection import Selected
+from placewright.requests.problem import RequestProblem, first_requests
+from placewright.requests.selection import Selected, Tuned
 
 BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 """What one would run without variants, deadlines or both."""
@@ -51,7 +52,7 @@ OWN: tuple[Specification, ...] = (
 
 def planners(problem: RequestProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    return with_plug_ins("requests", [*OWN, Selected()])
+    return with_plug_ins("requests", [*OWN, Tuned(), Selected()])
 
 
 def named_policy(choice: str) -> RequestPlan:
@@ -66,6 +67,28 @@ def named_policy(choice: str) -> RequestPlan:
     return RequestPlan(made.policy, tuple(x for x in chosen if x[1] != getattr(usual, x[0])))
 
 
+FIRST = ("rolling", "edf-fastest-batch", "edf-fastest", "opportunity", "slack-fit", "edf-accurate")
+"""What ``auto`` judges first: seldom the worst, and quick to simulate."""
+
+LONG, SAMPLE = 20_000, 1_000
+"""Requests of a stream that is too long to judge every policy on, and of the sample that says which
+ones to judge first."""
+
+
 def portfolio(problem: RequestProblem) -> Sequence[str]:
-    """One planner: choosing by what the judge counts would look ahead into the arrivals."""
-    return [Selected.name]
+    """Every policy, then parameters around the best one; on long streams likely winners first."""
+    known = planners(problem)
+    names = [name for name in known if not on_request(known[name]) and name != Tuned.name]
+    names.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    if len(problem.stream) > LONG:
+        sample = first_requests(problem, SAMPLE)
+        names.sort(key=lambda name: -_value_on(sample, known[name]))
+    return [*names, Tuned.name]
+
+
+def _value_on(sample: RequestProblem, planner: Planner) -> float:
+    """Effective accuracy of a planner's policy; those that fail, plug-ins say, come last."""
+    try:
+        return judge(sample, proposal_of(planner(sample, Context())).plan).value
+    except Exception:  # `auto` will note why
+        return 0.0

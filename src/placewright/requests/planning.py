@@ -8,7 +8,7 @@ from contextlib import suppress
 from placewright.errors import MissingDependencyError
 from placewright.planning.contract import BoundContext
 from placewright.requests import windows
-from placewright.requests.bounds import bounds
+from placewright.requests.bounds import bounds, fluid_bounds
 from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
 from placewright.requests.planners import BASELINES, planners, portfolio
@@ -27,14 +27,17 @@ __all__ = [
 
 
 def refined_s(problem: RequestProblem, limit_s: float) -> float:
-    """Half: the fluid program is solved after the policies."""
-    return limit_s / 2
+    """A tenth: the fluid program is solved after the policies."""
+    return limit_s / 10
 
 
 def refined_bounds(
     problem: RequestProblem, known: BoundContext | None = None
 ) -> Iterator[tuple[str, float]]:
-    """The fluid and the Lagrangian bound, and that of exact windows where requests are few."""
+    """The fluid bound; but for ``auto`` also the Lagrangian one and, for few requests, windows'."""
+    if known is not None and known.auto:  # the others take longer than every policy together
+        yield from fluid_bounds(problem)
+        return
     yield from relaxed_bounds(problem, known)
     if len(problem.stream) <= windows.MOST_REQUESTS:
         limit_s = float("inf") if known is None else known.deadline_s

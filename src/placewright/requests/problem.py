@@ -82,6 +82,15 @@ def noise_factors(problem: RequestProblem) -> FloatArray:
     return 1.0 + sigma * draws
 
 
+def first_requests(problem: RequestProblem, most: int) -> RequestProblem:
+    """The problem with the first requests of its stream."""
+    if len(problem.stream) <= most:
+        return problem
+    arrival_s = problem.stream.arrival_s[:most]
+    stream = problem.stream.taken(slice(most), arrival_s)
+    return problem.replace(stream=stream, duration_s=float(arrival_s[-1]))
+
+
 def _check(p: RequestProblem) -> None:
     """Raise where service and stream do not fit together.
 

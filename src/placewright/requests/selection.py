@@ -1,8 +1,12 @@
-"""The planner behind ``auto``: tries policies on generated arrivals and keeps the best one.
+"""Planners that choose a policy, or its parameters, by simulation: `tuned` and `selected`.
 
-Of the problem's stream it takes what an operator would declare: the mean rate, and how families,
-deadlines, minimum accuracies, sensitivities and sizes are mixed. It does not look at when requests
-arrive: policies are tried on arrivals of its own, Poisson and bursty (MMPP) of the same rate.
+`tuned` ends ``auto``: every policy has been judged on the stream by then, and it tries parameters
+around the best one. Those of `opportunity` are fitted to generated arrivals, not to the stream.
+
+`selected` keeps deadlines first, and never looks at the stream's arrivals. Of the problem's stream
+it takes what an operator would declare: the mean rate, and how families, deadlines, minimum
+accuracies, sensitivities and sizes are mixed. Policies are tried on arrivals of its own, Poisson
+and bursty (MMPP) of the same rate.
 
 *Central EDF* (`edf-fastest`) sets the success rate that must be kept on each of these streams. If
 `rolling` keeps it with room to spare, and no other policy earns clearly more accuracy, `rolling` is
@@ -16,6 +20,7 @@ and fitted parameters on as many again that they were not fitted to.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, final
@@ -26,6 +31,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 from placewright.requests.fitting import fitted
 from placewright.requests.generators import mmpp, poisson
+from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.policies.edf import Edf
@@ -89,6 +95,14 @@ SAFE, ENOUGH = 0.003, 0.99
 success, or it has this much."""
 
 
+SOLD = 0.0025
+"""Success rate that `tuned` gives up for accuracy."""
+
+LEAST, TUNED_PAIRS = 400, 2
+"""Requests of a stream from which on `tuned` fits `opportunity`, and the pairs of streams, each of
+a quarter of its length, that it is fitted to."""
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Selected:
@@ -109,6 +123,7 @@ class Selected:
     margin: float = MARGIN
     evaluations: int = EVALUATIONS
     name: ClassVar[str] = "selected"
+    on_request: ClassVar[bool] = True
 
     def unsupported_reason(self, problem: RequestProblem) -> str | None:
         """Every problem is supported."""
@@ -199,6 +214,62 @@ class Selected:
             if (gain.mean(axis=0) >= gain.std(axis=0) / np.sqrt(PAIRS)).all():
                 return policy
         return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The best plan so far, or parameters of `rolling` or `opportunity` that are better than it.
+
+    Judged on the stream; success may be `SOLD` below that of the best plan at most. Takes less time
+    than judging every policy once, about half of it for `opportunity`, which is fitted to generated
+    arrivals of the stream's rate and mix where there are `LEAST` requests. Starts from `rolling`
+    where there is no plan yet.
+
+    `evaluations`: parameters of `opportunity` that are tried; 0: none.
+    """
+
+    evaluations: int = 200
+    name: ClassVar[str] = "tuned"
+
+    def unsupported_reason(self, problem: RequestProblem) -> str | None:
+        """Every problem is supported."""
+        return None
+
+    def __call__(self, problem: RequestProblem, context: Context) -> RequestPlan:
+        """The plan."""
+        best = context.incumbent or Rolling()(problem, context)
+        first = top = judge(problem, best)
+        few = problem.service.servers <= FEW
+        for policy in self._policies(problem, best, BOLDER[1:3] if few else SAFER[1:3], context):
+            if context.remaining_s() <= 0:
+                break
+            # With more failures it could not be better, whatever the accuracy of the others.
+            most = len(problem.stream) * (1.0 - top.value / float(problem.service.accuracy.max()))
+            plan = policy(problem, context)
+            found = judge(problem, plan, most)
+            kept = found.success_rate >= first.success_rate - SOLD
+            if kept and found.value > top.value:
+                best, top = plan, found
+        return best
+
+    def _policies(
+        self,
+        problem: RequestProblem,
+        best: RequestPlan,
+        usual: tuple[Specification, ...],
+        context: Context,
+    ) -> Iterator[Specification]:
+        """What is tried; the fit comes last."""
+        yield from usual
+        count = min(REQUESTS, len(problem.stream) // 4)
+        if count < LEAST // 4 or self.evaluations <= 0:
+            return
+        pairs = [_generated(problem, count, 1 + k) for k in range(TUNED_PAIRS)]
+        simulated = [[simulate(p, start(best, p.service)).succeeded(p) for p in x] for x in pairs]
+        kept = np.array([[float(each.mean()) for each in pair] for pair in simulated])
+        report = partial(_report, context, 0.0)
+        yield fitted(pairs, kept, 2.0, self.evaluations, context.seed, context.deadline_s, report)
 
 
 def _report(context: Context, extra: float, share: float) -> None:

@@ -34,7 +34,7 @@ from placewright.requests.bounds import fluid
 from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.problem import RequestProblem
+from placewright.requests.problem import RequestProblem, first_requests
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
 PRICES = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -151,9 +151,7 @@ def _priced(problem: RequestProblem, plan: RequestPlan, price: float) -> tuple[f
 
 
 def _short(problem: RequestProblem) -> RequestProblem:
-    from placewright.requests.capacity import cut
-
-    return cut(problem, SHOWN_REQUESTS)
+    return first_requests(problem, SHOWN_REQUESTS)
 
 
 def _first_seconds(trace: Trace) -> Trace:
