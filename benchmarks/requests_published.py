@@ -14,9 +14,10 @@ from pathlib import Path
 
 from placewright.report.text import plain_table
 from placewright.requests.bounds import fluid
-from placewright.requests.capacity import cut, plan_of
+from placewright.requests.capacity import plan_of
 from placewright.requests.judge import judge
 from placewright.requests.planners import planners
+from placewright.requests.problem import first_requests
 from placewright.requests.readers.serving import read_serving, serving_problem
 
 DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -25,7 +26,7 @@ POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "aut
 
 def row(file: Path, scenario: str, seed: int, most: int) -> tuple[str, ...]:
     """Violations and effective accuracy of each policy, the bound, and auto's share of it."""
-    problem = cut(serving_problem(file, scenario, seed), most)
+    problem = first_requests(serving_problem(file, scenario, seed), most)
     cells, best = [], 0.0
     for name in POLICIES:
         known = planners(problem).get(name)

@@ -136,7 +136,7 @@ def slack_aware(d: PricingContext, deadline_s: float) -> list[IntArray]:
 
 def list_starts(d: PricingContext, context: Context) -> list[Start]:
     """Plans of `LIST_SCHEDULERS`, with their own order and with the judge's."""
-    found = []
+    found: list[Start] = []
     for planner in LIST_SCHEDULERS:
         if found and context.remaining_s() <= 0:
             break
