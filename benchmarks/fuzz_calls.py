@@ -56,6 +56,9 @@ COUNT = WHOLE - {"0"}
 NUMBER = WHOLE | {"0.5", "np.float64(0.5)", "1e300", "10**30"}
 POSITIVE = NUMBER - {"0"}
 UNLIMITED = NUMBER | {"inf"}
+NEGATIVE = {"-1", "-0.5", "-inf"}
+UNKNOWN = {"nan", "np.float32(nan)"}
+ANY_NUMBER = UNLIMITED | NEGATIVE
 SHARE = {"0", "1", "0.5", "np.int64(1)", "np.float64(0.5)"}
 TEXT = {"''", "'autp'", "'latencyy'", "'no such name'", "'1'", "5,000 letters", "str(folder)"}
 NONE = {"None"}
@@ -217,7 +220,13 @@ def _right(case: Case, name: str, label: str) -> bool:
 def _named(case: Case, name: str, value: Any, text: str) -> bool:
     """Whether the argument or the value is in a message, or what it does not fit."""
     others = [each for each in case.right if len(each) > 3]  # lengths that differ: which is wrong?
-    words = [name, name.split("_")[0], *others, str(case.right.get("where", name))]
+    words = [
+        name,
+        name.split("_")[0],
+        name.removesuffix("s"),
+        *others,
+        str(case.right.get("where", name)),
+    ]
     if isinstance(value, str | os.PathLike):
         words.append(str(value)[:20] or "''")
     return any(word in text for word in words if word)
@@ -287,7 +296,7 @@ def problems(folder: Path) -> Iterator[Case]:
         yield Case("judge", placewright.judge, {"problem": problem, "plan": result.plan})
         yield Case("planners", placewright.planners, {"problem": problem})
         yield Case("bounds", placewright.bounds, {"problem": problem})
-        yield Case("Result.explain", result.explain, {"name": "?"})
+        yield Case("Result.explain", result.explain, {"name": "?"}, {"name": {"'1'"}})
         for name in ("save", "trace", "report"):
             made = {"path": str(folder / f"{name}-{wing}.json")}
             yield Case(f"Result.{name}", getattr(result, name), made, {})
@@ -295,10 +304,10 @@ def problems(folder: Path) -> Iterator[Case]:
         yield _constructor(result.candidates[0], **CANDIDATE)
     yield Case("best_single", placewright.best_single, {"problem": _tiny("operators")})
     yield _constructor(placewright.Policy(), **POLICY)
-    yield _constructor(placewright.Context(), bound=UNLIMITED, judge={"None", "len"},
+    yield _constructor(placewright.Context(), bound=ANY_NUMBER, judge={"None", "len"},
                        incumbent=ANYTHING, measure=ANYTHING, progress={"len"})  # fmt: skip
     yield Case("Context.part", placewright.Context().part, {"share": 0.5}, {"share": SHARE})
-    yield _constructor(placewright.Proposal(1), bound=UNLIMITED | NONE,
+    yield _constructor(placewright.Proposal(1), bound=ANY_NUMBER | UNKNOWN | NONE,
                        resolution=NUMBER, interrupted=FLAG, plan=ANYTHING)  # fmt: skip
     pbqp = placewright.Pbqp.of([[1.0, 2.0], [0.5, 3.0]], [(0, 1, [[0.0, 1.0], [1.0, 0.0]])])
     options = {"deadline_s": time.perf_counter() + 3600, "exact": True}
@@ -306,7 +315,7 @@ def problems(folder: Path) -> Iterator[Case]:
     yield Case("solve_pbqp", placewright.solve_pbqp, right, PBQP)
     yield _constructor(pbqp)
     yield Case("Pbqp.of", placewright.Pbqp.of, {"node_costs": [[1.0]], "edges": []}, {
-        "node_costs": EMPTY, "edges": EMPTY})  # fmt: skip
+        "node_costs": NOTHING, "edges": NOTHING})  # fmt: skip
     yield Case("Pbqp.value", pbqp.value, {"choice": [0, 1]})
     ones = np.ones(2, dtype=np.int64)
     memory = placewright.MemoryPbqp(pbqp, np.arange(4), 0 * ones, ones, 4)
@@ -361,11 +370,12 @@ PLANS: dict[str, dict[str, set[str]]] = {
     "samples": dict.fromkeys(("source", "target", "count", "sample_class"), VECTOR),
     "requests": {"policy": TEXT, "parameters": EMPTY},
 }
-CANDIDATE: dict[str, set[str]] = {"planner": TEXT, "value": UNLIMITED, "proposal": NONE}
+CANDIDATE: dict[str, set[str]] = {"planner": TEXT, "value": ANY_NUMBER | UNKNOWN, "proposal": NONE}
 RESULT: dict[str, set[str]] = {
     "planner": TEXT,
     "objective": TEXT,
-    **dict.fromkeys(("value", "bound"), UNLIMITED),
+    "interrupted": FLAG,
+    **dict.fromkeys(("value", "bound"), ANY_NUMBER),
     "candidates": EMPTY,
     "bound_names": {"{}"},
     "compile_s": NUMBER,
@@ -447,6 +457,7 @@ def clusters(folder: Path) -> Iterator[Case]:
     right = {"regime": "mild", "nodes": 3, "seed": 0}
     yield Case("generate", generate, right, {"seed": WHOLE, "nodes": {"1", "np.int64(1)"}})
     yield _constructor(placewright.Timeline(), check=NONE, began_s=NUMBER, plans=WHOLE,
+                       **dict.fromkeys(("scalars", "events", "plan", "step_s"), NOTHING),
                        first_step=WHOLE)  # fmt: skip
     yield _constructor(placewright.ProfileTable(), entries={"{}"}, machine=TEXT,
                        file={"None", "missing file", "folder"})  # fmt: skip
@@ -491,13 +502,13 @@ def models(folder: Path) -> Iterator[Case]:
     yield Case("capture_source", placewright.capture_source, right, {"training": FLAG})
     right = {"source": "zoo:alexnet", "batch": 1, "training": False, "weights": False, "seed": 0}
     yield Case("load_model", placewright.load_model, right, {
-        "batch": {"1", "np.int64(1)"} | NONE, "training": FLAG, "weights": FLAG, "seed": WHOLE
+        "batch": COUNT | NONE, "training": FLAG, "weights": FLAG, "seed": WHOLE
     })  # fmt: skip
     yield Case("mean_square", placewright.mean_square, {"outputs": inputs, "targets": None},
                {"targets": ANYTHING})  # fmt: skip
     right = {"source": source, "program": graph.program, "only": None, "copy": True}
     yield Case("initial_state", placewright.initial_state, right, {
-        "only": NONE | VECTOR | {"{}"}, "copy": FLAG})  # fmt: skip
+        "only": NONE | VECTOR | {"{}", "{'a': None}", "array of texts"}, "copy": FLAG})  # fmt: skip
     yield _constructor(placewright.TrainingRecipe(), lr=NUMBER, outputs=FLAG, accumulate=COUNT,
                        micro_batches=COUNT, clip_norm=POSITIVE | NONE, clip_value=POSITIVE | NONE,
                        autocast=NONE, scaler=NONE)  # fmt: skip
@@ -506,7 +517,14 @@ def models(folder: Path) -> Iterator[Case]:
     state = placewright.initial_state(source, graph.program)
     right = {"graph": graph, "cluster": cluster, "state": state, "engine": None}
     yield Case("running", lambda **given: placewright.running(**given), right, RUN, costly=True)
-    right |= {"result": result, "steps": 1, "warmup": 0, "seed": 0, "check": None, "beside": None}
+    right = right | {
+        "result": result,
+        "steps": 1,
+        "warmup": 0,
+        "seed": 0,
+        "check": None,
+        "beside": None,
+    }
     yield Case("run", placewright.run, right, RUN, costly=True)
     right = {p.name: p.default for p in signature(placewright.place_samples).parameters.values()}
     right["problem"] = _tiny("samples")
@@ -529,6 +547,7 @@ LEFT_OUT = {
     **dict.fromkeys(("Links", "Objective", "Outcome", "Status", "Direction"), "an enum of Python"),
     **dict.fromkeys(("Monitor", "Planner"), "a protocol"),
     **dict.fromkeys(("wings", "zoo_models"), "takes nothing"),
+    "Pipeline": "a part of problems, which are tried",
     **dict.fromkeys(("PlacedModel", "PlacedSamples", "PlacedTraining", "Session"), NEEDS_WORKERS),
     **dict.fromkeys(("Testbed", "Trainer", "TrainingLoop"), NEEDS_WORKERS),
 }
@@ -543,6 +562,10 @@ RUN: dict[str, set[str]] = {
 }
 
 
+SERVED = {"families": NOTHING, "servers": {"{}"}, "options": NONE}
+"""What is wrong is said where the block is entered."""
+
+
 def _measured() -> Iterator[Case]:
     """What runs return, and what serving is asked for."""
     check = importlib.import_module("placewright.measurement.check")
@@ -550,14 +573,15 @@ def _measured() -> Iterator[Case]:
                        compared={"{}"}, max_abs_error=UNLIMITED, failed=EMPTY, beyond=WHOLE,
                        reference=TEXT)  # fmt: skip
     yield _constructor(placewright.Measurement((1.0,), 1.0, None, "local"), step_s=VECTOR,
-                       predicted_s=UNLIMITED, rounds=EMPTY, engine=TEXT, emulated=TEXT,
+                       predicted_s=UNLIMITED | UNKNOWN, rounds=EMPTY, engine=TEXT, emulated=TEXT,
                        trace=NONE, check=NONE, baseline=NONE, machine=NONE)  # fmt: skip
     yield _constructor(placewright.ServingOptions(), token=TEXT,
-                       log={"None", "folder", "missing file"}, drain_s=UNLIMITED,
+                       hosts=EMPTY, policy={"range"}, drain_s=UNLIMITED,
+                       log={"None", "folder", "missing file"},
                        port={"0", "1", "np.int64(1)"},
                        **dict.fromkeys(("most_waiting", "most_batch"), COUNT))  # fmt: skip
     right = {"families": (), "servers": {"a": 1.0}, "options": None}
-    yield Case("running_server", placewright.running_server, right, RUN, costly=True)
+    yield Case("running_server", placewright.running_server, right, SERVED, costly=True)
     yield Case("serve_requests", placewright.serve_requests, right, RUN, costly=True)
 
 

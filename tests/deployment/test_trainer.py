@@ -83,13 +83,13 @@ def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"engine": None}, r"engine: unknown engine 'None'.*known: local, testbed"),
-        ({"steps": "ten"}, r"trainer\(steps=...\): steps must be a number .*\(got 'ten'\)"),
-        ({"steps": -1}, r"steps must be a number of at least 1 \(got -1\)"),
-        ({"steps": float("nan")}, r"steps must be a number of at least 1 \(got nan\)"),
+        ({"engine": None}, r"engine of .*must be .*'local'.*\(got None\)"),
+        ({"steps": "ten"}, r"steps of .*: must be a whole number .*\(got 'ten'\)"),
+        ({"steps": -1}, r"steps of .*: must be .*\(got -1\)"),
+        ({"steps": float("nan")}, r"steps of .*: must be .*\(got nan\)"),
         ({"loop": {"snapshot_every": 0}}, r"snapshot_every must be a number .*\(got 0\)"),
         ({"loop": {"rejoin_every": 0}}, r"rejoin_every must be a number of at least 1"),
-        ({"loop": {"patience_s": -1.0}}, r"patience_s must be a number of at least 0"),
+        ({"loop": {"patience_s": -1.0}}, r"patience_s of .*must be a number >= 0"),
         ({"loop": {"snapshots": 5}}, r"unknown setting 'snapshots'.*did you mean 'snapshot_every'"),
     ],
 )

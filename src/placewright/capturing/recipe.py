@@ -12,7 +12,7 @@ import torch
 
 from placewright.capturing.update_rule import is_number
 from placewright.errors import InputError, UnknownNameError
-from placewright.io.arguments import OneOf
+from placewright.io.arguments import OneOf, checked
 
 BUILT_IN = ("adam", "sgd")
 """Optimizers that are known by name, without state of the user's."""
@@ -22,6 +22,7 @@ OptimizerName: TypeAlias = Annotated[str, OneOf(*BUILT_IN)]
 _HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRecipe:
     """What a training step does with the gradients.

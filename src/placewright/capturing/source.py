@@ -26,7 +26,7 @@ from placewright.errors import (
     described,
 )
 from placewright.interpreter import import_from, inductor_cache
-from placewright.io.arguments import checked, described_value
+from placewright.io.arguments import Count, checked, described_value
 
 ZOO = "zoo:"
 
@@ -63,7 +63,7 @@ class ModelSource:
 @checked
 def load_model(
     source: str,
-    batch: int | None = None,
+    batch: Count | None = None,
     training: bool = False,
     *,
     weights: bool = True,

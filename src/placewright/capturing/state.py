@@ -49,9 +49,10 @@ def initial_state(
     InputError
         The program was captured from another model, or the model has no weights.
     """
+    names = None if only is None else set(only)
     found = named_values(source)
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
-    wanted = [e for e in program.inputs if only is None or e.name in only]
+    wanted = [e for e in program.inputs if names is None or e.name in names]
     return {entry.name: _value(entry, found, program, copy=copy) for entry in wanted}
 
 

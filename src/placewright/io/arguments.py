@@ -18,11 +18,13 @@ import ast
 import builtins
 import inspect
 import math
+import numbers
 import operator
 import os
 import sys
 from collections import abc
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, wraps
@@ -32,8 +34,6 @@ from itertools import cycle, islice
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
-
-import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
 
@@ -99,6 +99,9 @@ Unlimited: TypeAlias = Annotated[float, Range(0, math.inf)]
 
 AnyNumber: TypeAlias = Annotated[float, Range(-math.inf, math.inf)]
 """A number of any size and sign, and infinite ones."""
+
+SecondsOrUnknown: TypeAlias = Annotated[float, Range(0, math.inf, unknown=True)]
+"""Seconds that may be infinite, or NaN for what is not known."""
 
 NumberOrUnknown: TypeAlias = Annotated[float, Range(-math.inf, math.inf, unknown=True)]
 """`AnyNumber`, or NaN for what is not known."""
@@ -202,7 +205,7 @@ def _refusal(
     return InputError(f"must be {refused.accepted}", where=where, by=by, hint=hint)
 
 
-def described_value(value: object) -> str:
+def described_value(value: Any) -> str:
     """A value in at most sixty characters; its type where it is not plain."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
@@ -210,10 +213,10 @@ def described_value(value: object) -> str:
         return f"a whole number of {value.bit_length()} bits"
     if isinstance(value, str | bytes):
         return repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
-    if isinstance(value, int | float | NoneType | Path | np.generic):
+    if isinstance(value, int | float | NoneType | Path) or _is_numpy(value, "generic"):
         return repr(value)[:60]
     name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    if isinstance(value, np.ndarray):
+    if _is_numpy(value, "ndarray"):
         return f"{name} of shape {value.shape}, {value.dtype}"
     builtin = isinstance(value, list | tuple | dict | set | frozenset)
     return f"{name} of length {len(value)}" if builtin and isinstance(value, Sized) else name
@@ -309,7 +312,8 @@ def _later(module: str, name: str) -> Any:
 
 def _loaded(module: str, name: str) -> Any:
     if module.startswith("placewright.") and module not in sys.modules:
-        import_module(module)
+        with suppress(ImportError):  # a package that it needs is not there: nor is an instance
+            import_module(module)
     found = sys.modules.get(module)
     for part in name.split(".") if name else []:
         found = getattr(found, part, None)
@@ -330,7 +334,7 @@ def _check(note: Any, limits: Range) -> Check:
         return _union(inner, limits)
     if origin is Literal:
         return _one_of(inner)
-    if origin is np.ndarray:
+    if getattr(origin, "__name__", "") == "ndarray":
         return _array(inner[1])
     if origin is tuple:
         return _tuple(inner, limits)
@@ -352,12 +356,18 @@ def _check(note: Any, limits: Range) -> Check:
     return _protocol(kind) if getattr(kind, "_is_protocol", False) else _instance(kind)
 
 
+def _is_numpy(value: Any, kind: str) -> bool:
+    """Whether it is an object of a class of NumPy, which is not imported for the question."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind))
+
+
 def _as_given(value: Any) -> Any:
     return value
 
 
 def _truth(value: Any) -> bool:
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool) or _is_numpy(value, "bool_"):
         return bool(value)
     raise _RefusedError("True or False")
 
@@ -418,7 +428,7 @@ _PLAIN: dict[Any, Check] = {
 
 def _number(kind: type, limits: Range) -> Check:
     whole = kind is int
-    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    kind_taken: Any = numbers.Integral if whole else numbers.Real  # those of NumPy too
     accepted = f"{'a whole' if whole else 'a'} number {limits}".rstrip()
 
     low, high, plain = limits.low, min(limits.high, LARGEST), kind
@@ -426,11 +436,11 @@ def _number(kind: type, limits: Range) -> Check:
     def check(value: Any) -> Any:
         if type(value) is plain and low < value < high:  # type: ignore[operator]  # the usual case, in a tenth of the time
             return value
-        if isinstance(value, bool) or not isinstance(value, kinds):
+        if isinstance(value, bool) or not isinstance(value, kind_taken):
             raise _RefusedError(accepted)
         try:
-            found = int(value) if whole or isinstance(value, np.integer) else value
-            if isinstance(found, np.floating) or (not whole and abs(found) > LARGEST):
+            found = int(value) if isinstance(value, numbers.Integral) else float(value)
+            if not whole and abs(found) > LARGEST:
                 found = float(found)  # arrays of numbers that NumPy has no type for are no use
             if float(found) in limits and not (whole and abs(found) >= 2**63):
                 return found
@@ -610,11 +620,13 @@ def _container(kind: Any, inner: Sequence[Check]) -> Check:
     mapping = issubclass(kind, Mapping)
     title = kind.__name__.lower()
     name = f"an {title}" if title[0] in "aeiou" else f"a {title}"
+    not_meant = str | bytes | bytearray | memoryview | type
 
     def check(value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iufb":
+        if _is_numpy(value, "ndarray") and value.ndim == 0:
+            raise _RefusedError(name)
+        if _is_numpy(value, "ndarray") and value.dtype.kind in "iufb":
             value = value.tolist()
-        not_meant = str | bytes | bytearray | memoryview | type | np.ndarray
         if not isinstance(value, kind) or isinstance(value, not_meant):
             raise _RefusedError(name)
         if once:
@@ -637,6 +649,8 @@ def _array(note: Any, axes: int = 0) -> Check:
 
     `axes`: how many it has; 0 for any number but none.
     """
+    import numpy as np
+
     kind = np.dtype((get_args(note) or (np.float64,))[0]).type
     takes, words = {
         np.int64: ("iuf", "an array of whole numbers"),

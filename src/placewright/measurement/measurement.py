@@ -8,7 +8,7 @@ from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
-from placewright.io.arguments import NumberOrUnknown, checked
+from placewright.io.arguments import SecondsOrUnknown, checked
 from placewright.measurement.check import Check
 from placewright.measurement.speed_up import SpeedUp, speed_up
 
@@ -47,7 +47,7 @@ class Measurement:
     """
 
     step_s: tuple[float, ...]
-    predicted_s: NumberOrUnknown
+    predicted_s: SecondsOrUnknown
     trace: Trace | None
     engine: str
     emulated: str = ""
@@ -61,7 +61,7 @@ class Measurement:
     def of_rounds(
         cls,
         rounds: Sequence[Sequence[float]],
-        predicted_s: NumberOrUnknown,
+        predicted_s: SecondsOrUnknown,
         engine: str,
         emulated: str = "",
     ) -> Self:

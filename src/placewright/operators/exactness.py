@@ -21,9 +21,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
@@ -37,9 +34,6 @@ ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bflo
 
 TF32 = 2.0**-11
 """Unit roundoff of TF32, to which a GPU may round the factors of products of float32."""
-
-FUSED = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
-"""Replaced by one kernel each in evaluation mode."""
 
 EXACT = Tolerance(0.0, 0.0, "every bit, since all devices call eager's own kernels")
 
@@ -78,8 +72,12 @@ def tolerance(graph: Graph, devices: Sequence[Device], source: ModelSource) -> T
 
 def _fuses(source: ModelSource, *, training: bool) -> bool:
     """Whether eager calls fused kernels that a captured program does not have."""
+    import torch  # runtimes of model files have tolerances too, without PyTorch
+    from torch import nn
+
+    fused = (nn.TransformerEncoderLayer, nn.MultiheadAttention)
     fast = not training and torch.backends.mha.get_fastpath_enabled()
-    return fast and any(isinstance(module, FUSED) for module in source.model.modules())
+    return fast and any(isinstance(module, fused) for module in source.model.modules())
 
 
 def half_of_the_digits(graph: Graph, *, gpus: bool = False) -> float:

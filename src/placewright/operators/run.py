@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
-from placewright.io.arguments import checked
+from placewright.io.arguments import Count, checked
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import MeasuringRounds, load_plan
@@ -41,7 +41,7 @@ def run(
     state: Mapping[str, AnyTensor],
     *,
     beside: Result | None = None,
-    steps: int = 10,
+    steps: Count = 10,
     warmup: int = 2,
     seed: int = 0,
     check: ModelSource | None = None,

@@ -173,6 +173,8 @@ class Context:
     @checked
     def part(self, share: Share) -> Context:
         """The same, with this share of the time to the deadline."""
+        if math.isinf(self.deadline_s):
+            return self
         now = time.perf_counter()
         return replace(self, deadline_s=now + (self.deadline_s - now) * share)
 

@@ -111,6 +111,8 @@ def _check(p: RequestProblem) -> None:
         raise InputError("a request arrives after the end", where=p.name, by=by)
     if p.rates_per_s.shape != p.rate_variants.shape and len(p.rate_variants):
         raise InputError("rates_per_s and rate_variants differ in length", where=p.name)
+    if not (np.isfinite(p.rates_per_s).all() and (p.rates_per_s >= 0).all()):
+        raise InputError("rates_per_s must be numbers >= 0", where=p.name)
 
 
 def _table(p: RequestProblem) -> str:

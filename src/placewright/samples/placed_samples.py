@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import InputError
-from placewright.io.arguments import Unlimited, checked
+from placewright.io.arguments import Positive, Unlimited, checked
 from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.monitor import LOG
 from placewright.samples.problem import Overlap, SampleProblem
@@ -34,7 +34,7 @@ def place_samples(
     engine: Literal["emulated", "testbed"] = "emulated",
     recipe: Recipe | None = None,
     images: Literal["auto", "digits", "synthetic"] = "auto",
-    speed: float = 1.0,
+    speed: Positive = 1.0,
 ) -> PlacedSamples:
     """Start the nodes of a problem, ready to move samples between them and to train there.
 

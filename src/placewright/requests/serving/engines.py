@@ -104,6 +104,8 @@ def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
     Raises `InputError`: there is none, or a speed is not in (0, 1].
     """
     if not isinstance(servers, Cluster):
+        if not servers:
+            raise InputError("there is no server", where="servers", hint="name one at least")
         devices = tuple(Device(name, node=name, speed=speed) for name, speed in servers.items())
         servers = Cluster(devices, (), f"requests {os.getpid()}")
     if not server_speeds(servers):

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
-from placewright.io.arguments import checked
+from placewright.io.arguments import Count, Range, checked
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
@@ -106,11 +106,11 @@ class ServingOptions:
     policy: StartsPolicies = field(default_factory=lambda: PlannedPolicy(named_policy("auto")))
     engine: str = "local"
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Range(0, 65535)] = 8000
     token: str = ""
     hosts: tuple[str, ...] = ()
-    most_waiting: int = 1000
-    most_batch: int = 16
+    most_waiting: Count = 1000
+    most_batch: Count = 16
     drain_s: float = 10.0
     log: Path | None = None
     limits: HttpLimits = field(default_factory=HttpLimits)
