@@ -414,7 +414,7 @@ def _written(path: Path, text: str) -> Path:
 
 def readers(folder: Path) -> Iterator[Case]:
     """Of no path that is replaced is there a file."""
-    names = ("read_graph", "read_iopddl", "read_strategy", "read_piper")
+    names = ("read_graph", "read_iopddl", "read_piper")
     for name in names:
         yield Case(name, getattr(placewright, name), {"path": folder / "none"})
     right: dict[str, Any] = {"path": _written(folder / "dag.json", DAG)}

@@ -139,61 +139,6 @@ PIPER = {
 }
 
 
-def _table(columns: str, *rows: Sequence[Any]) -> dict[str, Any]:
-    return {"columns": columns.split(), "rows": [list(row) for row in rows]}
-
-
-STRATEGY = {
-    "format": "strategy-exam/1",
-    "name": "tiny",
-    "model": {
-        "layers": ["embedding", "block", "block", "head"],
-        "kinds": _table(
-            "kind tensor_parallel parameters output_bytes_per_sample activation_bytes_per_sample",
-            *(
-                [kind, t, 100.0, 8.0, 16.0]
-                for kind in ("embedding", "block", "head")
-                for t in (1, 2)
-            ),
-        ),
-        "tied": [[0, 3]],
-        "hidden_size": 4,
-        "heads": 2,
-        "sequence_length": 8,
-        "element_bytes": 4,
-    },
-    "profile": {
-        "times": _table(
-            "device tensor_parallel micro_batch kind forward_s backward_s",
-            *(
-                ["A100", t, b, kind, 0.01 * b, 0.02 * b]
-                for kind in ("embedding", "block", "head")
-                for t in (1, 2)
-                for b in (1, 2)
-            ),
-        ),
-        "optimizer": _table("device tensor_parallel optimizer_s", ["A100", 1, 0.1]),
-    },
-    "cluster": {
-        "devices": {"A100": {"memory_bytes": 4e10, "framework_bytes": 1e9}},
-        "nodes": [{"device": "A100", "count": 2, "network_bytes_per_s": 1e9}] * 2,
-    },
-    "training": {"precision": "fp16", "zero_stage": 1, "recompute": False},
-    "plan": {
-        "global_batch": 4,
-        "micro_batch": 1,
-        "micro_batches": 2,
-        "schedule": "1f1b",
-        "stages": [
-            {
-                "first_layer": 2 * s,
-                "last_layer": 2 * s + 1,
-                "replicas": [{"node": s, "devices": [k], "tensor_parallel": 1} for k in (0, 1)],
-            }
-            for s in (0, 1)
-        ],
-    },
-}
 SERVING: dict[str, Any] = {
     "format": "serving/1",
     "families": {"f": {"small": {"accuracy": 0.7}, "large": {"accuracy": 0.9}}},
@@ -339,9 +284,9 @@ def _written_problem(files: Any, seed: Files, folder: Path) -> Any:
 
 
 def _published() -> list[Reader]:
+
     from placewright.cluster.files import load_cluster
     from placewright.layers.readers.piper import read_piper
-    from placewright.layers.readers.strategy import read_strategy
     from placewright.operators.readers.dag import read_dag
     from placewright.operators.readers.msr import read_expert, read_msr
     from placewright.operators.readers.pipedream import read_pipedream
@@ -355,15 +300,6 @@ def _published() -> list[Reader]:
         path = Path(folder) / "msr.json"
         path.write_text(json.dumps(MSR))
         msr = read_msr(path)
-    strategy, links = STRATEGY, dict(STRATEGY)
-    curve = "a2_bytes_per_s a1_bytes_per_s a0_bytes_per_s largest_measured_bytes_per_s"
-    between = ["A100", "A100", 1, 1, 0.0, 1e6, 1e9, 1e9]
-    links["cluster"] = STRATEGY["cluster"] | {  # type: ignore[operator]
-        "links": {
-            "between_nodes": _table(f"from_device to_device from_count to_count {curve}", between),
-            "within_node": _table(f"device count {curve}", ["A100", 2, 0.0, 1e6, 1e9, 1e9]),
-        }
-    }
     return [
         Reader("dag", read_dag, [_json(DAG)]),
         Reader("msr", read_msr, [_json(MSR)]),
@@ -374,7 +310,6 @@ def _published() -> list[Reader]:
             [{"file.txt": PIPEDREAM.encode()}],
         ),
         Reader("piper", read_piper, [_json(PIPER), _yaml(PIPER)]),
-        Reader("strategy", read_strategy, [_json(strategy), _json(links)]),
         Reader("iopddl", read_iopddl, [_json(IOPDDL), _packed(_json(IOPDDL))]),
         Reader("serving", partial(_second, serving_problem, "s"), [_json(SERVING)]),
         Reader("serving catalogue", partial(_second, serving_catalogue, "s"), [_json(SERVING)]),
@@ -567,7 +502,6 @@ def _commands(folder: Path) -> list[Reader]:
         command("operators plan pipedream:FILE --on edge-duo --planner heft", seeds["pipedream"]),
         command("operators simulate FILE plan.json -o OUT.yaml", [operators]),
         command("layers plan FILE --planner single --trace OUT.json", seeds["layers: problem"]),
-        command("layers simulate strategy:FILE", seeds["strategy"]),
         command("layers plan piper:FILE --planner dp --time-limit 1", seeds["piper"]),
         command("samples plan FILE --planner greedy --report OUT.html", seeds["samples: problem"]),
         command("requests plan FILE --planner edf-fastest", seeds["requests: problem"]),

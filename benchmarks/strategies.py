@@ -1,15 +1,19 @@
 """Compare predictions of layer plans with published measurements: errors and rank correlation.
 
-    python benchmarks/strategies.py [FOLDER] [--plans]
+    python benchmarks/strategies.py [table] [FOLDER] [--plans]
+    python benchmarks/strategies.py simulate FILE [-f json]
 
-FOLDER holds sets of ``strategy:`` files (default ``$PLACEWRIGHT_DATA/strategies`` or
-``../shared/data/strategies``). Predictions are made from copies without the fields that say what
-was measured. The pick: among plans for the same nodes and global batch, how much slower the plan
-predicted fastest really is than the fastest one; the largest over the groups.
+FOLDER holds sets of files (default ``$PLACEWRIGHT_DATA/strategies`` or
+``../shared/data/strategies``), each with profile, cluster and plan of a training step that others
+measured; ``simulate`` predicts the step and the peak memory of one. Predictions of the table are
+made from copies without the fields that say what was measured. The pick: among plans for the same
+nodes and global batch, how much slower the plan predicted fastest really is than the fastest one;
+the largest over the groups.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -22,25 +26,55 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
+from measured_strategies.reader import read_strategy
+from placewright.layers.files import plan_json
 from placewright.layers.judge import judge
-from placewright.layers.readers.strategy import read_strategy
-from placewright.report.text import percent, plain_table
+from placewright.report.text import percent, plain_table, seconds, size
 
 HIDDEN = ("source", "measured", "suspect", "reference")
 
 
 def main() -> None:
-    """Score every set."""
-    folders = [a for a in sys.argv[1:] if not a.startswith("-")]
+    """Score every set, or predict one step."""
     root = Path(os.environ.get("PLACEWRIGHT_DATA", "../shared/data")) / "strategies"
-    folder = Path(folders[0]) if folders else root
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb")
+    table = verbs.add_parser("table", help="errors and rank correlation of every set")
+    table.add_argument("folder", nargs="?", type=Path, default=root)
+    table.add_argument("--plans", action="store_true", help="measured and predicted seconds too")
+    one = verbs.add_parser("simulate", help="step time and peak memory of one file")
+    one.add_argument("file", type=Path)
+    one.add_argument("-f", "--format", choices=("table", "json"), default="table")
+    args = parser.parse_args(sys.argv[1:] or ["table"])
+    if args.verb == "simulate":
+        simulate(args.file, args.format)
+    else:
+        scores(args.folder, plans_too=args.plans)
+
+
+def simulate(file: Path, form: str) -> None:
+    """Print what is predicted for one plan, whether it fits or not."""
+    problem, plan = read_strategy(file)
+    judged = judge(problem, plan)
+    peak = judged.peak_memory_bytes
+    if form == "json":
+        head = {"problem": problem.name, "step_s": judged.value, "peak_memory_bytes": peak}
+        found = head | {"fits": judged.feasible, "plan": plan_json(judged)}
+        print(json.dumps(found, indent=2, allow_nan=False))
+        return
+    memory = "unknown" if peak is None else size(peak)
+    print(f"{problem.name}: step {seconds(judged.value)}, peak memory {memory}")
+
+
+def scores(folder: Path, *, plans_too: bool) -> None:
+    """Print a row per set and predictor."""
     rows = []
     for name in sorted({str(p.parent.relative_to(folder)) for p in folder.rglob("*.json")}):
         files = sorted((folder / name).glob("*.json"))
         plans = [scored(path) for path in files]
         for key, who in (("ours", "Placewright"), ("reference", "its authors")):
             rows += [row(name, who, [p for p in plans if p is not None], key)]
-        if "--plans" in sys.argv:
+        if plans_too:
             for plan in filter(None, plans):
                 print(plan["name"], plan["step"]["measured"], round(plan["step"]["ours"], 4))
     header = ("set", "predictor", "plans", "median", "mean", "max", "rank", "memory", "pick")

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from placewright.layers.plan import LayerPlan as LayerPlan
     from placewright.layers.problem import LayerProblem as LayerProblem
     from placewright.layers.readers.piper import read_piper as read_piper
-    from placewright.layers.readers.strategy import read_strategy as read_strategy
     from placewright.measurement.check import Check as Check
     from placewright.measurement.measurement import Measurement as Measurement
     from placewright.operators.adaptive.policy import Policy as Policy
@@ -129,7 +128,6 @@ _NAMES = {
     "layers.plan": ["LayerPlan"],
     "layers.problem": ["LayerProblem"],
     "layers.readers.piper": ["read_piper"],
-    "layers.readers.strategy": ["read_strategy"],
     "measurement.check": ["Check"],
     "measurement.measurement": ["Measurement"],
     "operators.adaptive.policy": ["Policy"],

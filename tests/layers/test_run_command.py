@@ -1,4 +1,4 @@
-"""Verbs of `placewright layers`: output and refusals."""
+"""Verbs of `placewright layers run`: output and refusals."""
 
 from __future__ import annotations
 
@@ -10,26 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers import commands
 from placewright.layers.commands.run import disturbances
-from placewright.layers.commands.source import Source
-from placewright.layers.conformance import tiny
-from placewright.planning.solving import solve
 from tests.cli.run_cli import run_cli
-
-
-def test_a_source_with_a_plan_is_explained_without_a_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As strategy:FILE has one; one without needs a file."""
-    problem = tiny([1, 1])
-    plan = solve(problem, "pipeline").plan
-    for own in (None, plan):
-        monkeypatch.setattr(commands, "find_source", lambda *_, own=own, **__: Source(problem, own))
-        output = run_cli(capsys, "layers", "explain", "strategy:file.json", "l1")
-        assert output.code == (1 if own is None else 0)
-        assert ("name a plan file" in output.err) == (own is None)
-    assert "l1" in output.out
 
 
 def test_a_run_trains_on_after_its_measurement(

@@ -1,38 +1,29 @@
-"""SOURCE of wing 2: a problem file, a measured plan, a published input."""
+"""SOURCE of wing 2: a model, a problem file, a published input."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.plan import LayerPlan, Strategy
+from placewright.layers.plan import Strategy
 from placewright.layers.problem import LayerProblem
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
 
-SCHEMES = ("strategy", "piper")
+SCHEMES = ("piper",)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """A problem, and the plan that came with it, if one did."""
-
-    problem: LayerProblem
-    plan: LayerPlan | None = None
-
-
-def find_source(
+def find_problem(
     source: str,
     console: Console,
     on: str | None = None,
     batch: int | None = None,
     *,
     exact: bool = True,
-) -> Source:
+) -> LayerProblem:
     """What SOURCE names; `on` and `exact` are for models.
 
     Raises
@@ -44,14 +35,12 @@ def find_source(
     if colon and scheme not in SCHEMES and not Path(source).exists():
         if on is None and scheme != "zoo" and "." not in scheme:
             raise UnknownNameError("format", scheme, (*SCHEMES, "zoo"), where=source)
-        return Source(_model(source, console, on, batch, exact=exact))
+        return _model(source, console, on, batch, exact=exact)
     if on is not None:
         hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
         raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
-    found = _read(scheme if colon else "", rest, source, console)
-    if batch is None:
-        return found
-    return replace(found, problem=found.problem.replace(global_batch=batch))
+    found = _piper(rest) if colon and scheme == "piper" else _file(source)
+    return found if batch is None else found.replace(global_batch=batch)
 
 
 def _model(
@@ -83,23 +72,15 @@ def _model(
     return problem
 
 
-def _read(scheme: str, rest: str, source: str, console: Console) -> Source:
-    if scheme == "strategy":
-        from placewright.io.boundary import UnknownFieldWarning
-        from placewright.layers.readers.strategy import read_strategy
-
-        with console.noted(UnknownFieldWarning):
-            return Source(*read_strategy(rest))
-    if scheme == "piper":
-        return Source(_piper(rest))
+def _file(source: str) -> LayerProblem:
     from placewright.layers.files import read_problem
 
     try:
-        return Source(read_problem(source))
+        return read_problem(source)
     except InputError as error:
         if ": layer_names" not in error.where:
             raise
-        hint = f"a measured plan is given as strategy:{source}, Piper's input as piper:{source}"
+        hint = f"Piper's input is given as piper:{source}"
         raise InputError(error.what, where=error.where, by=error.by, hint=hint) from None
 
 

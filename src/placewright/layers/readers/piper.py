@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from placewright.io.boundary import placed
 from placewright.io.stored import read_data, stem
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Objective, Variants
-from placewright.layers.readers.exam import MOST_WORKERS, amount, count, field
+
+MOST_WORKERS = 65_536
+"""Workers have names, memories and places in a plan: of more the problem itself takes gigabytes."""
 
 
 @checked
@@ -153,3 +156,35 @@ def topological(ids: list[int], edges: list[tuple[int, int]], where: str) -> lis
     if len(order) < len(ids):
         raise InputError("the edges have a cycle", where=where)
     return order[::-1]
+
+
+def field(data: Any, path: str, where: str) -> Any:
+    """The value at a dotted path.
+
+    Raises `InputError`: there is none; names the first key that is missing.
+    """
+    for key in path.split("."):
+        if not isinstance(data, Mapping) or key not in data:
+            raise InputError(f"{key!r} is missing", where=f"{where}: {path}")
+        data = data[key]
+    return data
+
+
+def count(value: Any, where: str, least: int = 0, most: int = 1_000_000) -> int:
+    """A whole number of at least `least` and at most `most`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value % 1 != 0:  # so are infinity and NaN
+        raise InputError("must be a whole number", where=where, by=f"got {value!r}"[:40])
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InputError(f"must be {limit}", where=where, by=f"got {value!r}"[:40])
+    return int(value)
+
+
+def amount(value: Any, where: str, *, needed: bool = False) -> float:
+    """A number of at least 0; NaN for null, which is refused where a number is `needed`."""
+    if value is None and not needed:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InputError("must be a number >= 0", where=where, by=f"got {value!r}")
+    return float(value)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.measured_strategies.reader import read_strategy
 
 from placewright.errors import InputError
 from placewright.layers.judge import judge
-from placewright.layers.readers.strategy import read_strategy
 from tests.published import published
 
 HIDDEN = ("source", "measured", "suspect", "reference")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from placewright.layers.readers.datasheets import DATA_SHEETS, OTHER, data_sheet
-from placewright.layers.readers.extension import Shape, SinglePass
+from benchmarks.measured_strategies.datasheets import DATA_SHEETS, OTHER, data_sheet
+from benchmarks.measured_strategies.extension import Shape, SinglePass
 
 HIDDEN, TOKENS, SENT = 1024, 1024, 2.0 * 1024 * 1024
 BANDWIDTH, START, EXPOSED, WORK = 4e9, 5e-4, 1e-3, 4e-3

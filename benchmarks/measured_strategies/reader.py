@@ -1,4 +1,4 @@
-"""Read a measured training plan (``strategy:FILE``): problem and plan, nothing of the measurement.
+"""Read a measured training plan: problem and plan, nothing of the measurement.
 
 Tables are taken as they are where the file has them. What it lacks is computed from physics:
 
@@ -9,7 +9,7 @@ Tables are taken as they are where the file has them. What it lacks is computed 
 - Between two kinds of devices without a curve: the slower of what each kind has among its own.
 - Nominal links: a node's card is shared by all that send through it; inside a node whose own
   bandwidth is not said, that of its card, and at most what the profile's all-reduces show.
-- Devices with single forward passes only are extended by `placewright.layers.readers.extension`.
+- Devices with single forward passes only are extended by `measured_strategies.extension`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,20 @@ from placewright.io.boundary import placed, warn_unknown
 from placewright.io.stored import read_data
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.readers.datasheets import pack_s_per_parameter
-from placewright.layers.readers.exam import (
-    MOST_WORKERS,
-    amount,
-    count,
-    field,
-    optional,
-)
-from placewright.layers.readers.exam_links import links_of
-from placewright.layers.readers.exam_times import (
+from placewright.layers.readers.piper import MOST_WORKERS, amount, count, field
+from placewright.numerics.arrays import FloatArray
+
+from .datasheets import pack_s_per_parameter
+from .extension import Shape
+from .fields import optional
+from .links import links_of
+from .times import (
     ExamLayers,
     exam_layers,
     mixed_precision,
     optimizer_of,
     times_of,
 )
-from placewright.layers.readers.extension import Shape
-from placewright.numerics.arrays import FloatArray
 
 FORMAT = "strategy-exam/1"
 

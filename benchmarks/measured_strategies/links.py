@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from placewright.layers.links import Link
-from placewright.layers.readers.exam import Row, field, optional, rows
+from placewright.layers.readers.piper import field
 from placewright.numerics.arrays import IntArray
+
+from .fields import Row, optional, rows
 
 MESSAGES = tuple(float(2**k) for k in range(16, 31))
 """Sizes at which fitted curves are read: those that were measured."""

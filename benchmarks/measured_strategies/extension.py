@@ -37,8 +37,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewright.layers.readers.datasheets import data_sheet
 from placewright.numerics.arrays import BoolArray, FloatArray
+
+from .datasheets import data_sheet
 
 
 @dataclass(frozen=True, slots=True)

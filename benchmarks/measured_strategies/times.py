@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.layers.readers.datasheets import adam_s_per_parameter
-from placewright.layers.readers.exam import amount, field, optional, rows
-from placewright.layers.readers.exam_links import nominal
-from placewright.layers.readers.extension import Shape, SinglePass
+from placewright.layers.readers.piper import amount, field
 from placewright.numerics.arrays import FloatArray, IntArray
+
+from .datasheets import adam_s_per_parameter
+from .extension import Shape, SinglePass
+from .fields import optional, rows
+from .links import nominal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
