@@ -24,17 +24,17 @@ from pathlib import Path
 
 import numpy as np
 
+from mlperf_client import (
+    SAMPLES,
+    Target,
+    run_server_scenario,
+)
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.capacity import carried
 from placewright.requests.generators import poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 from placewright.requests.serving.load import full_rate, infer_head, play, random_payload
-from placewright.requests.serving.loadgen import (
-    SAMPLES,
-    Target,
-    run_server_scenario,
-)
 from placewright.requests.serving.server import Running, ServingOptions, running_server
 from placewright.requests.stream import stream_of
 from serving_loads import SERVERS, family

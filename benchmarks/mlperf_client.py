@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from placewright.errors import MissingDependencyError, RunError
+from placewright.errors import RunError
 
 SAMPLES = 16
 """Inputs that LoadGen draws from."""
@@ -148,15 +148,10 @@ def run_server_scenario(
 
     `latency_s`: 99 % of the queries must be answered within it.
     `logs`: folder of LoadGen's own files.
-    Raises `MissingDependencyError`: ``mlcommons-loadgen`` is not installed.
     Raises `RunError`: LoadGen wrote no verdict.
     """
-    try:
-        import mlperf_loadgen as lg
-    except ImportError:
-        raise MissingDependencyError(
-            "mlcommons-loadgen", extra="loadgen", purpose="LoadGen's verdict"
-        ) from None
+    import mlperf_loadgen as lg
+
     settings = lg.TestSettings()
     settings.scenario = lg.TestScenario.Server
     settings.mode = lg.TestMode.PerformanceOnly

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import mlperf_client
+from benchmarks.mlperf_client import Target, read_verdict, run_server_scenario
 
 from placewright.errors import RunError
-from placewright.requests.serving import loadgen
 from placewright.requests.serving.load import infer_head, random_payload
-from placewright.requests.serving.loadgen import Target, read_verdict, run_server_scenario
 from placewright.requests.serving.server import Running
 from tests.requests.serving.models import family
 
@@ -31,7 +31,7 @@ def test_every_query_is_answered(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All come back; so few are no proof that 99 % are in time, which LoadGen says."""
-    monkeypatch.setattr(loadgen, "LEAST_QUERIES", QUERIES)
+    monkeypatch.setattr(mlperf_client, "LEAST_QUERIES", QUERIES)
     verdict = run_server_scenario(target(running), 80.0, 60.0, 0.1, tmp_path)
     assert verdict.statuses == {"200": verdict.queries}
     assert verdict.queries >= QUERIES
@@ -43,7 +43,7 @@ def test_a_refused_query_counts_as_late(
     running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is handed back after the target latency."""
-    monkeypatch.setattr(loadgen, "LEAST_QUERIES", QUERIES)
+    monkeypatch.setattr(mlperf_client, "LEAST_QUERIES", QUERIES)
     verdict = run_server_scenario(target(running, "nothing"), 80.0, 0.2, 0.1, tmp_path)
     assert verdict.statuses == {"404": verdict.queries}
     assert verdict.p99_ms > 200
