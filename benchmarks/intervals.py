@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import mean, stdev
+from statistics import mean
 
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import half_interval
 
 
 def geometric_mean(logs: Sequence[float], digits: int = 3) -> str:
@@ -14,6 +14,6 @@ def geometric_mean(logs: Sequence[float], digits: int = 3) -> str:
     middle = mean(logs)
     if len(logs) < 2:
         return f"{math.exp(middle):.{digits}f}"
-    half = T_95[min(len(logs) - 1, len(T_95)) - 1] * stdev(logs) / math.sqrt(len(logs))
+    half = half_interval(logs)
     low, high = math.exp(middle - half), math.exp(middle + half)
     return f"{math.exp(middle):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

@@ -20,9 +20,9 @@ import argparse
 import os
 from collections.abc import Iterator
 from functools import partial
-from math import exp, inf, log, sqrt
+from math import exp, inf, log
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
 from kept_rows import KeptRows, add_options
@@ -34,7 +34,7 @@ from placewright import (
     judge,
     profile,
 )
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -178,8 +178,7 @@ def text(row: dict[str, Any]) -> str:
 
 def with_interval(values: list[float]) -> str:
     """Mean, and half of its 95 % interval where seeds differ."""
-    spread = stdev(values) if len(values) > 1 else 0.0
-    half = T_95[min(len(values) - 1, len(T_95)) - 1] * spread / sqrt(len(values))
+    half = half_interval(values) if len(values) > 1 else 0.0
     return f"{mean(values):.4f}" + (f" ± {half:.4f}" if half >= 5e-5 else "")
 
 

@@ -27,9 +27,8 @@ import warnings
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from math import sqrt
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
 from kept_rows import KeptRows, add_options
@@ -40,7 +39,7 @@ from placewright.deployment.model_files import (
     capture_model_file,
     profile_model_file,
 )
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import half_interval
 from placewright.operators.planners import planners
 from placewright.planning.parameters import choose
 from placewright.profiling.table import ProfileTable
@@ -216,8 +215,7 @@ def interval(values: list[float]) -> tuple[float, float]:
     """95 % interval of the mean of rounds."""
     if len(values) < 2:
         return values[0], values[0]
-    quantile = T_95[len(values) - 2] if len(values) - 2 < len(T_95) else 1.96
-    half = quantile * stdev(values) / sqrt(len(values))
+    half = half_interval(values)
     return mean(values) - half, mean(values) + half
 
 

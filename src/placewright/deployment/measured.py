@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from statistics import median, stdev
+from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from placewright.errors import InfeasibleError, PlacewrightError, UnsupportedError, WorkerError
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import half_interval
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.measuring import load_plan
@@ -104,11 +104,11 @@ class MeasuredPlacements:
         steps(self.warmup)
         began = time.perf_counter()
         found = list(steps(LEAST_STEPS))
-        while _half(found) > self.narrow * median(found):
+        while half_interval(found) > self.narrow * median(found):
             if len(found) >= self.most or time.perf_counter() - began >= self.most_s:
                 break
             found += steps(min(BLOCK, self.most - len(found)))
-        return Estimate(median(found), _half(found), len(found))
+        return Estimate(median(found), half_interval(found), len(found))
 
     def _refuse(self, key: bytes, error: PlacewrightError) -> None:
         """Note why a placement did not run; an engine that only fails is given up."""
@@ -118,12 +118,6 @@ class MeasuredPlacements:
             self._failures += 1
             if self._failures >= FAILURES:
                 raise error
-
-
-def _half(found: Sequence[float]) -> float:
-    """Half the 95 % interval of the mean."""
-    quantile = T_95[min(len(found) - 1, len(T_95)) - 1]
-    return quantile * stdev(found) / math.sqrt(len(found))
 
 
 @contextmanager

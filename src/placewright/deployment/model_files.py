@@ -22,6 +22,7 @@ from placewright.measurement.turns import in_turns
 from placewright.numerics.arrays import IntArray
 from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.measuring import execution_order
+from placewright.operators.plan import SINGLE
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.runtime.model_files.contract import FilePlacement, PlacedFile
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
 
-SINGLE = "only:"
 
 EXACT = Tolerance(
     relative=1e-5,

@@ -16,8 +16,9 @@ from placewright.errors import InfeasibleError, PlacewrightError
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
+from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective
-from placewright.operators.run import SINGLE, best_single
+from placewright.operators.run import best_single
 from placewright.operators.streaming.copies import (
     DEALT,
     copied_devices,

@@ -22,7 +22,7 @@ from placewright.measurement.measurement import Baseline, Measurement
 from placewright.measurement.speed_up import SpeedUp, speed_up
 from placewright.measurement.turns import in_turns
 from placewright.operators.exactness import half_of_the_digits
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.profiling.build import operator_problem
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from placewright.numerics.arrays import FloatArray, IntArray
     from placewright.operators.problem import OperatorProblem
 
-SINGLE = "only:"
 REPEATS = 7
 """Traced steps of a profile."""
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Quantile 0.975 of Student's t for 1, 2, ... degrees of freedom."""
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of two values or more, by Student's t."""
+    return quantile_95(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def quantile_95(freedom: int) -> float:
+    """Of Student's t; that of nine degrees of freedom for more."""
+    return T_95[min(freedom, len(T_95)) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,5 @@ def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]
     mean = sum(logs) / len(logs)
     if len(logs) < 2:
         return SpeedUp(math.exp(mean), math.nan, math.nan, len(logs))
-    variance = sum((x - mean) ** 2 for x in logs) / (len(logs) - 1)
-    freedom = min(len(logs) - 1, len(T_95))
-    half = T_95[freedom - 1] * math.sqrt(variance / len(logs))
+    half = half_interval(logs)
     return SpeedUp(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))

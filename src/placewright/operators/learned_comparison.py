@@ -6,13 +6,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
+from placewright.operators.plan import SINGLE
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations, Point
 from placewright.operators.planners.learned.planner import by_runs, learned
@@ -145,8 +146,7 @@ def spread(values: Sequence[float]) -> Spread:
     """Mean and half width of the interval."""
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return Spread(mean(values), math.nan)
-    quantile = T_95[min(len(values) - 1, len(T_95)) - 1]
-    return Spread(mean(values), quantile * stdev(values) / math.sqrt(len(values)))
+    return Spread(mean(values), half_interval(values))
 
 
 def compare_learned(
@@ -243,7 +243,7 @@ def _rules(problem: OperatorProblem) -> list[Row]:
         if judgement.feasible:
             took = time.perf_counter() - began
             row = Row(name, (judgement.value,), (judgement.value,), 1, (took,))
-            (singles if name.startswith("only:") else rows).append(row)
+            (singles if name.startswith(SINGLE) else rows).append(row)
     best = sorted(singles, key=lambda row: row.at_evaluations[0])[:1]
     return [*best, *rows]
 

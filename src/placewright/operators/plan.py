@@ -25,6 +25,10 @@ class Dispatch(StrEnum):
     IN_ORDER = "in-order"
 
 
+SINGLE = "only:"
+"""Begins the names of planners that put everything on one device."""
+
+
 @checked
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorPlan:

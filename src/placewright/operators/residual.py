@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.errors import InputError
-from placewright.measurement.speed_up import T_95
+from placewright.measurement.speed_up import quantile_95
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.residual_features import OVERHEADS, TRANSFER, Feature, features
@@ -245,7 +245,7 @@ def _fitted(
     errors = np.array([left for _, left in found])
     chosen = _chosen(_means(np.abs(errors), model))
     squares = float(_means(errors**2, model)[chosen].mean())
-    half_log = T_95[min(len(models) - 1, len(T_95)) - 1] * math.sqrt(squares)
+    half_log = quantile_95(len(models) - 1) * math.sqrt(squares)
     return ResidualModel(runs, strengths[chosen], works, found[chosen][0], half_log)
 
 

@@ -15,7 +15,7 @@ from placewright.measurement.measurement import Baseline, Measurement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import MeasuringRounds, load_plan
 from placewright.operators.placement_summary import placement_summary
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from placewright.runtime.session import Session
 
 CHECKED_STEPS = 3
-
-SINGLE = "only:"
-"""Begins the names of planners that put everything on one device."""
 
 
 @checked

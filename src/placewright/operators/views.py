@@ -20,6 +20,7 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
+from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
@@ -58,9 +59,6 @@ from placewright.report.trace import Trace
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph, Operator
-
-SINGLE = "only:"
-"""Prefix of the planners that put everything on one device."""
 
 TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones the links between."
 

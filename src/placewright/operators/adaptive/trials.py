@@ -20,7 +20,7 @@ from placewright.operators.adaptive.policy import move_cost
 from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.measuring import execution_order
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import LAST, planners, portfolio
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.planning.contract import Context, proposal_of
@@ -179,7 +179,7 @@ def _quick_plans(problem: OperatorProblem) -> tuple[list[OperatorPlan], list[Ope
                 made[name] = proposal_of(planner(problem, Context(judge=judge))).plan
             except PlacewrightError:
                 continue  # it does not fit, or a package is not installed
-    singles = [name for name in made if name.startswith("only:")]
+    singles = [name for name in made if name.startswith(SINGLE)]
     judged = {name: judge(problem, made[name]) for name in singles}
     fitting = [name for name in singles if judged[name].feasible]
     best = min(fitting, key=lambda name: judged[name].value, default="")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from placewright.operators.plan import SINGLE
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
@@ -111,7 +112,7 @@ def portfolio(problem: OperatorProblem) -> Sequence[str]:
     """
     known = planners(problem)
     by_load = np.argsort(single_loads_s(problem), kind="stable").tolist()
-    best, *others = (f"only:{problem.device_names[d]}" for d in by_load)
+    best, *others = (f"{SINGLE}{problem.device_names[d]}" for d in by_load)
     ordered = [best, *LISTS, *others, *LAST]
     quick = [x for x, planner in known.items() if not on_request(planner) and x not in ordered]
     return [x for x in (best, *LISTS, *quick, *others, *LAST) if x in known]

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
@@ -31,7 +31,7 @@ class Single:
     @property
     def name(self) -> str:
         """``only:<device>``."""
-        return f"only:{self.device}"
+        return f"{SINGLE}{self.device}"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Whether the device exists."""

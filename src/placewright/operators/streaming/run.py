@@ -18,7 +18,7 @@ from placewright.measurement.measurement import Baseline, Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.operators import run as steps_run
 from placewright.operators.measuring import FEW_ROUNDS
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
 from placewright.operators.streaming.copies import (
     copied_devices,
@@ -384,7 +384,7 @@ def measure_stream(
     load = rounds.measure(samples, progress)
     found = replace(rounds.measurement(0), trace=rounds.watched(0), check=checked, machine=load)
     if beside is not None:
-        name = beside.planner.removeprefix(steps_run.SINGLE)
+        name = beside.planner.removeprefix(SINGLE)
         other = rounds.measurement(1) if len(results) > 1 else None
         found = replace(found, baseline=Baseline(name, other))
     two = len(results) > 1

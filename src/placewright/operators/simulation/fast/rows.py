@@ -20,10 +20,7 @@ STATIC = np.dtype(
         ("first", "u4"),  # its edges: first to last - 1
         ("last", "u4"),
         ("inputs", "u4"),  # how many tensors it reads
-        (
-            "separate",
-            "u4",
-        ),  # 1 where no two of its transfers can be for one channel, see `_separate`
+        ("separate", "u4"),  # 1: no two of its transfers are for one channel, see `_separate`
     ]
 )
 """What no simulation changes of an operator; `OPERATOR` has the rest."""
