@@ -79,7 +79,7 @@ def test_code_of_the_readme_runs_unchanged(tmp_path: Path, monkeypatch: pytest.M
     import torch
 
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    code = text.split("## Eight lines", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
+    code = text.split("## One model", 1)[1].split("```python\n", 1)[1].split("```", 1)[0]
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), made)
