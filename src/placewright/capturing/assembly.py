@@ -68,6 +68,7 @@ def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
             colocation=groups.operators[k],
             outputs=call.outputs,
             micro_batch=call.micro_batch,
+            from_weights=k in flow.derived,
         )
         for k, call in enumerate(flow.step.calls)
     )
@@ -137,7 +138,7 @@ def _tensors(flow: Dataflow) -> list[ir.Tensor]:
             value,
             names[k],
             held[value],
-            tuple(names[c] for c in flow.consumers[value]),
+            tuple(names[c] for c in sorted((*flow.waits.get(value, ()), *flow.consumers[value]))),
             flow.view_of[k],
         )
         for value, k in flow.producer.items()

@@ -10,7 +10,8 @@
 4. A constant that reads nothing (zeros, arange, full), and views of that or of model inputs, which
    are present on every device, run with their first consumer.
 5. The backward of a recurrent layer runs with its forward.
-6. An operator and its copies in the micro-batches of one step share a device, as those that read
+6. What is computed from weights alone (dequantising) runs with the first operator that needs it.
+7. An operator and its copies in the micro-batches of one step share a device, as those that read
    parameters must: what is planned is one pass, done several times.
 """
 
@@ -45,6 +46,8 @@ def colocate(flow: Dataflow) -> Groups:
     _join_views(sets, flow, resident)
     _join_random(sets, flow)
     _join_workspaces(sets, flow)
+    for k, user in flow.derived.items():
+        sets.join(k, user)
     _join_micro_batches(sets, flow)
     sizes = sets.sizes()
     inputs = {name: names[sets.find(k)] for name, k in first_users.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from placewright.capturing.derived_weights import derived_waits, derived_weights
 from placewright.capturing.lowered import Lowered
 from placewright.capturing.program_calls import operation
 from placewright.graph.graph import TensorSpec
@@ -42,6 +43,10 @@ class Dataflow:
         Value -> operators that read it, in order, each once.
     order
         Operator -> operators that must run after it and read none of its results.
+    derived
+        Operators that read weights alone -> the first operator that needs the result.
+    waits
+        Value -> such operators that run once it is there and do not read it.
     """
 
     step: Lowered
@@ -54,6 +59,8 @@ class Dataflow:
     producer: Mapping[str, int]
     consumers: Mapping[str, Sequence[int]]
     order: Mapping[int, Sequence[int]]
+    derived: Mapping[int, int]
+    waits: Mapping[str, Sequence[int]]
 
 
 def resolve(step: Lowered) -> Dataflow:
@@ -87,7 +94,21 @@ def resolve(step: Lowered) -> Dataflow:
             hidden.setdefault(before, set()).add(after)
     order = {k: sorted(hidden[k]) for k in sorted(hidden)}
     specs, resident = step.specs(), step.resident()
-    return Dataflow(step, specs, resident, reads, used, views, view_of, producer, consumers, order)
+    derived = derived_weights(step)
+    return Dataflow(
+        step,
+        specs,
+        resident,
+        reads,
+        used,
+        views,
+        view_of,
+        producer,
+        consumers,
+        order,
+        derived,
+        derived_waits(step, derived),
+    )
 
 
 def _update_order(step: Lowered, used: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,7 @@ from placewright.capturing.assembly import assemble
 from placewright.capturing.checks import check_memory
 from placewright.capturing.colocation import colocate
 from placewright.capturing.dataflow import resolve
+from placewright.capturing.derived_weights import beside_use
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
 from placewright.capturing.recipe import OptimizerName, TrainingRecipe, recipe_of
@@ -116,7 +117,7 @@ def _captured(source: ModelSource, *, training: bool) -> CapturedCall:
     if recipe is not None:
         step = append_recipe(step, recipe, source)
     check_memory(step.mutated(), source)
-    flow = resolve(step)  # producers, consumers, aliases, hidden orders
+    flow = resolve(beside_use(step))  # producers, consumers, aliases, hidden orders
     groups = colocate(flow)  # what runs on one device
     return CapturedCall(assemble(flow, groups, model, name), traced.structure)
 

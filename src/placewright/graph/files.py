@@ -41,6 +41,7 @@ class OperatorEntry(FileModel):
     colocation: str = ""
     outputs: tuple[SpecEntry, ...] = ()
     micro_batch: Bytes = 0
+    from_weights: bool = False
 
     def operator(self) -> Operator:
         """As data."""

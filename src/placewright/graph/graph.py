@@ -77,6 +77,8 @@ class Operator:
         Operators that name the same group run on one device; empty for none.
     micro_batch
         The micro-batch of a training step that it works on, from 1; 0 for all of the batch.
+    from_weights
+        Whether it computes from weights alone, for the next operator that is not one of these.
     """
 
     name: str
@@ -92,12 +94,15 @@ class Operator:
     elementwise_flops: float = 0.0
     uncounted: bool = False
     micro_batch: int = 0
+    from_weights: bool = False
 
 
 @checked
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A value that flows from its producer to its consumers (operator names).
+
+    A consumer that is ``from_weights`` waits for the value and does not read it.
 
     `view_of`: the tensor or the program input (``parameter:conv1.weight``) with which it shares
     memory on its producer's device; empty where its memory is its own.

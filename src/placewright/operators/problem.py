@@ -129,12 +129,18 @@ class OperatorProblem:
     micro_batch
         Shape (n,), the micro-batch of a training step that an operator works on, from 1; 0 for all
         of the batch.
+    program_order
+        Whether a plan without an order runs operators in the order of the problem, which is that
+        of the program. So it is where weights are computed in the step (dequantised, say): by
+        upward rank those of parallel layers would all be computed before the first is used.
     queues
         First come, first served queues need free links, parallel overlap, the latency objective
         and devices without memory limits.
     ticks_per_s
         With first come, first served queues all times are rounded to whole ticks, so that ties
         are exact; 0 for float64 seconds as they are.
+    dimensionless
+        Whether costs and sizes have no unit, as in published task graphs: they are shown without.
     topology
         Derived: a topological order and the tensors into and out of each operator.
     """
@@ -172,8 +178,10 @@ class OperatorProblem:
     operator_kinds: tuple[str, ...] = ()
     output_shapes: tuple[tuple[int, ...], ...] = ()
     micro_batch: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
+    program_order: bool = False
     queues: Queues = Queues.PRIORITY
     ticks_per_s: float = 0.0
+    dimensionless: bool = False
     topology: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -256,7 +264,7 @@ class OperatorProblem:
         digest = hashlib.sha256()
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name == "topology" or (item.name in _LATER and _is_default(item.name, value)):
+            if item.name in _NO_INPUT or (item.name in _LATER and _is_default(item.name, value)):
                 continue
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             digest.update(item.name.encode() + b"\0" + data)
@@ -289,9 +297,12 @@ _LATER: dict[str, Any] = {
     "operator_kinds": (),
     "output_shapes": (),
     "micro_batch": 0,
+    "program_order": False,
     "queues": Queues.PRIORITY,
     "ticks_per_s": 0.0,
 }
+_NO_INPUT = ("topology", "dimensionless")
+"""Fields that change no plan: what is derived, and how numbers are shown."""
 _EMPTY: FloatArray = np.zeros(0)
 
 
@@ -327,6 +338,8 @@ def _fill_in(p: OperatorProblem) -> None:
     if np.size(p.is_backward) == 0:
         object.__setattr__(p, "is_backward", np.zeros(p.n))
     object.__setattr__(p, "contiguous", bool(p.contiguous))
+    for key in ("program_order", "dimensionless"):
+        object.__setattr__(p, key, bool(getattr(p, key)))
     for key in ("device_kinds", "operator_modules", "operator_kinds"):
         object.__setattr__(p, key, tuple(getattr(p, key)))
     shapes = tuple(tuple(int(size) for size in shape) for shape in p.output_shapes)

@@ -165,6 +165,7 @@ def operator_problem(
         operator_kinds=tuple(op.kind for op in graph.operators),
         output_shapes=tuple(op.outputs[0].shape if op.outputs else () for op in graph.operators),
         micro_batch=np.array([op.micro_batch for op in graph.operators], dtype=np.int64),
+        program_order=any(op.from_weights for op in graph.operators),
     )
 
 

@@ -123,7 +123,7 @@ class _Sample:
     def __init__(self, p: OperatorProblem, place: list[int], plan: OperatorPlan) -> None:
         self.p, self.place = p, place
         self.in_order = plan.dispatch == Dispatch.IN_ORDER
-        if plan.order is None and p.micro_batch.any():
+        if plan.order is None and (p.program_order or p.micro_batch.any()):
             self.order = list(range(p.n))
         elif plan.order is None:
             rank = upward_ranks(p, place)

@@ -35,7 +35,7 @@ from placewright.operators.simulation.fast.memory import bytes_over
 from placewright.operators.simulation.fast.simulate import UNSURE, offsets_of
 from placewright.operators.simulation.fast.simulate import simulate as simulate_fast
 from placewright.operators.simulation.fast.state import FastState
-from placewright.operators.simulation.inputs import NO_ORDER
+from placewright.operators.simulation.inputs import NO_ORDER, default_order
 from placewright.operators.structure.groups import groups_of
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.simulation import reference
@@ -99,7 +99,7 @@ def the_fast_simulator(
     judge_: Judge, plan: OperatorPlan, expected: reference.Outcome, seen: Seen
 ) -> None:
     """Makespan and bytes over, or that it cannot tell."""
-    order = NO_ORDER if plan.order is None else plan.order.copy()
+    order = default_order(judge_.problem) if plan.order is None else plan.order.copy()
     mode = judge_.mode(plan.dispatch)
     value = simulate_fast(judge_.fast, mode, plan.placement.copy(), order)
     seen["unsure" if value == UNSURE else "sure"] += 1
@@ -437,3 +437,15 @@ def test_a_judge_forgets_what_it_simulated() -> None:
             continue
         assert again.op_end_s.tolist() == judge(problem, plan).op_end_s.tolist()
         assert again.peak_bytes.tolist() == judge(problem, plan).peak_bytes.tolist()
+
+
+def test_program_order_is_the_order_of_the_problem() -> None:
+    """Rule O4, on every simulator: as a plan that lists the operators from first to last."""
+    seen: Seen = Counter()
+    for seed in range(40):
+        problem = random_problem(seed).replace(program_order=True)
+        place = random_placement(problem, np.random.default_rng(seed))
+        outcome = agree(problem, OperatorPlan(place), seen)
+        listed = OperatorPlan(place, np.arange(problem.n))
+        assert reference.simulate(problem, listed) == outcome
+    assert seen["simulated"]

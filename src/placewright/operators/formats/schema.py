@@ -74,9 +74,11 @@ class ProblemFile(FileModel):
     operator_kinds: list[str] | None = None
     output_shapes: list[list[Annotated[int, Field(ge=0, le=MOST)]]] | None = None
     micro_batch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
+    program_order: bool = False
     modules: ModuleTreeEntry | None = None
     queues: Queues = Queues.PRIORITY
     ticks_per_s: Amount = 0.0
+    dimensionless: bool = False
 
 
 class SpanEntry(FileModel):
@@ -110,6 +112,7 @@ class PlanEntry(FileModel):
     resolution_s: Amount = 0.0
     note: str = ""
     devices: tuple[str, ...] = ()
+    dimensionless: bool = False
     peak_bytes: dict[str, int] = Field(default_factory=dict)
     schedule: tuple[SpanEntry, ...] = ()
     transfers: tuple[TransferEntry, ...] = ()

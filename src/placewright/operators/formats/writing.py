@@ -67,6 +67,7 @@ def _known_json(p: OperatorProblem) -> dict[str, Any]:
         known["output_shapes"] = [list(shape) for shape in p.output_shapes]
     if p.micro_batch.any():
         known["micro_batch"] = p.micro_batch.tolist()
+    known |= {key: True for key in ("program_order", "dimensionless") if getattr(p, key)}
     if p.queues is not Queues.PRIORITY:
         known["queues"] = str(p.queues)
     if p.ticks_per_s:
@@ -104,6 +105,7 @@ def plan_json(
         "resolution_s": known.resolution,
         "note": "interrupted" if known.interrupted else known.note,
         "devices": list(devices),
+        **({"dimensionless": True} if problem.dimensionless else {}),
         "peak_bytes": dict(zip(devices, judgement.peak_bytes.tolist(), strict=True)),
         "schedule": [
             {"op": names[i], "device": place[i], "start_s": start[i], "end_s": end[i]} for i in ops

@@ -46,8 +46,8 @@ class Mode(NamedTuple):
 
 
 def default_order(p: OperatorProblem) -> IntArray:
-    """The order of a plan that has none: upward rank (rule O2), or of micro-batches (rule O4)."""
-    return np.arange(p.n) if p.micro_batch.any() else NO_ORDER
+    """The order of a plan that has none: upward rank (rule O2), or the problem's (rule O4)."""
+    return np.arange(p.n) if p.program_order or p.micro_batch.any() else NO_ORDER
 
 
 def checked_batch(
