@@ -128,13 +128,13 @@ def test_excess_memory_is_reported_in_bytes() -> None:
     """Too much in all, or one group too large for any device."""
     chain = [(0, 1.0, [1])]
     both = tiny([[1.0, 1.0]] * 2, chain, resident_bytes=[6.0, 6.0], memory_bytes=[6.0, 5.0])
-    with pytest.raises(InfeasibleError, match=r"1 bytes over: 12 of 11; .* needs 1 bytes more"):
+    with pytest.raises(InfeasibleError, match=r"12 B of 11 B; .* needs 1 B more"):
         bounds(both)
     one = tiny([[1.0, 1.0]] * 2, chain, resident_bytes=[9.0, 1.0], memory_bytes=[7.0, 8.0])
-    with pytest.raises(InfeasibleError, match="1 bytes more than 'dev1' has"):
+    with pytest.raises(InfeasibleError, match="1 B more than 'dev1' has"):
         bounds(one)
     together = one.replace(resident_bytes=[5.0, 5.0], colocation=[0, 0])
-    with pytest.raises(InfeasibleError, match="2 bytes more than 'dev1' has"):
+    with pytest.raises(InfeasibleError, match="2 B more than 'dev1' has"):
         bounds(together)
 
 

@@ -76,7 +76,7 @@ def test_too_little_memory_is_said() -> None:
     """A move that does not fit has no value and names the bytes."""
     problem = tiny([[2.0, 1.0]], resident_bytes=[8.0], memory_bytes=[10.0, 5.0])
     (other,) = explain(problem, OperatorPlan(np.array([0])), "op0").alternatives
-    assert other.note == "'dev1' needs 3 bytes more than it has"
+    assert other.note == "'dev1' needs 3 B more than it has"
 
 
 def test_a_copy_of_a_stage_is_no_alternative() -> None:
@@ -106,7 +106,7 @@ def test_the_binding_limit_is_reported() -> None:
     small = tiny([[2.0, 1.0]], resident_bytes=[8.0], memory_bytes=[10.0, 5.0])
     found = explain(small, OperatorPlan(np.array([0])), "op0").binding
     assert "no other device" in found
-    assert "needs 3 bytes more" in found
+    assert "needs 3 B more" in found
     free = explain(tiny([[1.0, 3.0]]), OperatorPlan(np.array([0])), "op0").binding
     assert free == "time: on dev1, the next best, the plan takes 2 s more"
     worse = explain(tiny([[1.0, 3.0]]), OperatorPlan(np.array([1])), "op0").binding

@@ -93,8 +93,10 @@ def test_memory_by_hand() -> None:
     judgement = judge(problem, OperatorPlan([0, 1]))
     assert judgement.peak_bytes.tolist() == [15, 25]
     assert not judgement.feasible
-    assert judgement.violation == "'dev0' needs 1 bytes more than it has"
+    assert judgement.violation == "'dev0' needs 1 B more than it has"
     assert judgement.violation_bytes == 1
+    larger = judge(problem.replace(resident_bytes=[2.0**31, 20.0]), OperatorPlan([0, 1]))
+    assert larger.violation == "'dev0' needs 2 GiB more than it has"
 
 
 def test_views_by_hand() -> None:

@@ -73,6 +73,24 @@ def test_a_layer_that_is_cut_is_told_with_its_shares() -> None:
     assert "split layers.18: dev1 66.7 %, dev0 33.3 % of its seconds" in str(summary)
 
 
+def test_a_layer_that_is_elsewhere_is_not_in_the_row_of_the_others() -> None:
+    """However small its share of the list is."""
+    problem = stack(60)
+    place = np.array([m.startswith("layers.7.") for m in problem.operator_modules])
+    summary = summarised(problem, OperatorPlan(place.astype(np.int64)))
+    first, second = summary.devices
+    assert first.modules == ("embed", "layers.0-6", "layers.8-59", "head")
+    assert second.modules == ("layers.7",)
+
+
+def test_a_module_that_is_nearly_all_on_one_device_is_marked() -> None:
+    """An operator that takes seconds and holds nothing is elsewhere: the row says so."""
+    problem = stack(1, [f"p{k}" for k in range(40)])
+    problem = problem.replace(resident_bytes=np.where(np.arange(problem.n) == 5, 0.0, 4.0))
+    summary = summarised(problem, OperatorPlan((np.arange(problem.n) == 5).astype(np.int64)))
+    assert summary.devices[0].modules == ("the whole model (mostly)",)
+
+
 def test_one_device_has_the_whole_model_and_unknown_modules_have_no_column() -> None:
     """The extremes: nothing crosses, and a problem without modules still has devices."""
     problem = stack(3)

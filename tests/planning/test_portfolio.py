@@ -170,7 +170,7 @@ def test_no_plan_says_why() -> None:
     full.run(Fixed("only"), Context())
     assert math.isinf(full.value)
     assert isinstance(full.no_plan(interrupted=False), InfeasibleError)
-    assert "3 bytes" in str(full.no_plan(interrupted=False))
+    assert "3 B more" in str(full.no_plan(interrupted=False))
     two = tiny(
         [[1.0, 1.0]] * 2,
         [(0, 0.0, [1])],
@@ -181,7 +181,7 @@ def test_no_plan_says_why() -> None:
     nearest = portfolio_of(two)
     nearest.run(Fixed("first", 0), Context())
     nearest.run(Fixed("nearer", 1), Context())
-    assert "'dev1' needs 2 bytes more" in str(nearest.no_plan(interrupted=False))
+    assert "'dev1' needs 2 B more" in str(nearest.no_plan(interrupted=False))
     refused = portfolio_of(TWO)
     refused.run(Fixed("far", 7), Context())
     assert isinstance(refused.no_plan(interrupted=False), UnsupportedError)

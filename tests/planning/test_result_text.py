@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from placewright.cluster.cluster import Cluster
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.measurement.measurement import Baseline, MachineLoad
 from placewright.operators.views import run_table
+from placewright.planning.candidates import Candidate, Outcome, candidate_cells
 from placewright.planning.result_text import compare_table
+from placewright.planning.views import views_of
 from placewright.report.text import percent, plain_table, shorten
 from tests.report.examples import beside, chain, measured, result_of
 
@@ -67,6 +70,25 @@ def test_compare_is_sorted_and_the_same_in_colour() -> None:
     assert "dev0 -> dev1" in where.plain
     assert title.plain == text.splitlines()[0]
     assert table.row_count == 3
+
+
+def test_a_plan_that_does_not_fit_has_no_gap() -> None:
+    """The bound is of plans that fit: it says nothing about others, which may be far below it."""
+    for outcome, gap in ((Outcome.FITS, "100 %"), (Outcome.DOES_NOT_FIT, "-")):
+        assert candidate_cells(Candidate("one", 4.0, outcome, 0.1), 2.0)[2] == gap
+
+
+def test_every_view_says_why_the_chosen_plan_is_not_the_best() -> None:
+    """The sentence is in the table, in the comparison, on the page and on that of the file."""
+    note = "deployable is simpler, at 0.25 % more than search"
+    result = replace(result_of(chain()), note=note)
+    table = compare_table(result, terminal=True).renderables
+    assert note in repr(result)
+    assert note in compare_table(result, terminal=False)
+    assert note in table[-1].plain
+    page = views_of(result.problem).page(result)
+    saved = views_of(result.problem).saved_page("plan", result.as_json(), Path("plan.json"))
+    assert all(f"{note[1:]}." in shown for shown in (page, saved))
 
 
 def test_a_run_is_set_against_the_best_single_device() -> None:

@@ -27,7 +27,7 @@ def print_result(
 ) -> None:
     """Print a plan with `more` keys beside its own, and write the files that were named."""
     from placewright.planning.candidates import Status
-    from placewright.planning.wings import wing_of
+    from placewright.planning.wings import unit_of
     from placewright.report.text import amount
 
     if result.status is Status.INTERRUPTED:
@@ -37,7 +37,7 @@ def print_result(
     if console.output is not None:
         console.kept(result.save(console.output))
     keep_pictures(console, result, report=report, trace=trace, graph=graph)
-    unit = wing_of(result.problem).unit
+    unit = unit_of(result.problem)
     for name, value in result.bound_names.items():
         console.detail(f"bound {name}: {amount(value, unit)}")
 

@@ -52,10 +52,10 @@ def plan(
     Ctrl-C stops the search and gives the best plan so far.
     """
     from placewright.planning.solving import solve
-    from placewright.planning.wings import wing_of
+    from placewright.planning.wings import unit_of
 
     loaded = load()
-    title, unit = f"planning {loaded.problem.name}", wing_of(loaded.problem).unit
+    title, unit = f"planning {loaded.problem.name}", unit_of(loaded.problem)
     with console.meter(title, unit=unit) as meter, measuring(loaded) as measure:
         result = solve(
             loaded.problem,
@@ -90,10 +90,10 @@ def compare(
     """Run every planner, value their plans by one judge, and print one table."""
     from placewright.planning.result_text import compare_table
     from placewright.planning.solving import compare as run_all
-    from placewright.planning.wings import wing_of
+    from placewright.planning.wings import unit_of
 
     loaded = load()
-    title, unit = f"comparing planners on {loaded.problem.name}", wing_of(loaded.problem).unit
+    title, unit = f"comparing planners on {loaded.problem.name}", unit_of(loaded.problem)
     with console.meter(title, unit=unit) as meter, measuring(loaded) as measure:
         result = run_all(
             loaded.problem,

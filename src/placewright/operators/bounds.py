@@ -66,6 +66,7 @@ from placewright.operators.simulation.star.latency import is_star_latency, least
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import BoundContext
+from placewright.report.text import size
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:
@@ -158,7 +159,7 @@ def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
         raise InfeasibleError(
             "an operator and what must live with it fit no device",
             where=f"{problem.name}: the group of {problem.operator_names[groups.first[g]]!r}",
-            by=f"{np.ceil(need[g]) - np.floor(largest):.0f} bytes more than {device!r} has",
+            by=f"{size(np.ceil(need[g]) - np.floor(largest))} more than {device!r} has",
             hint="split the group, or raise a memory limit",
         )
     short = float(need.sum() - memory.sum())
@@ -167,8 +168,8 @@ def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:
         raise InfeasibleError(
             "resident bytes do not fit all devices together",
             where=problem.name,
-            by=f"{short:.0f} bytes over: {need.sum():.0f} of {memory.sum():.0f}; "
-            f"with all others full, {device!r} needs {short:.0f} bytes more than it has",
+            by=f"{size(need.sum())} of {size(memory.sum())}; "
+            f"with all others full, {device!r} needs {size(short)} more than it has",
             hint="raise a memory limit, or add a device",
         )
     return fits

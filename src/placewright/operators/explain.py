@@ -19,7 +19,7 @@ from placewright.operators.explain_module import (
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.report.text import seconds
+from placewright.report.text import bare_numbers, seconds
 
 
 @checked
@@ -41,6 +41,8 @@ class Explanation:
         What keeps the operator on its device.
     limits
         What limits the whole plan: devices and links on the critical path, full memories.
+    dimensionless
+        Whether the problem's costs have no unit.
     """
 
     operator: str
@@ -56,6 +58,7 @@ class Explanation:
     alternatives: tuple[Alternative, ...]
     binding: str = ""
     limits: tuple[Limit, ...] = ()
+    dimensionless: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -64,7 +67,8 @@ class Explanation:
     def __str__(self) -> str:
         from placewright.operators.text import explanation_text
 
-        return explanation_text(self)
+        with bare_numbers(self.dimensionless):
+            return explanation_text(self)
 
 
 def explain(
@@ -75,7 +79,8 @@ def explain(
     Raises `UnknownNameError`: the problem has no such operator or module; offers the nearest.
     """
     if name in problem.operator_names:
-        return explain_operator(problem, plan, name)
+        with bare_numbers(problem.dimensionless):
+            return explain_operator(problem, plan, name)
     modules = module_names(problem)
     if name in modules:
         return explain_module(problem, plan, name)
@@ -108,6 +113,7 @@ def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str
         alternatives=tuple(others),
         binding=_binding(problem, op, float(judged.value), others),
         limits=limits(judged, critical),
+        dimensionless=problem.dimensionless,
     )
 
 

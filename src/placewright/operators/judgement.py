@@ -9,6 +9,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.problem import Communication, OperatorProblem, Queues
 from placewright.operators.sizes import home_bytes, views
+from placewright.report.text import size
 from placewright.report.trace import MemoryCurve, Trace
 
 HOST = -1
@@ -136,7 +137,7 @@ def violation_words(problem: OperatorProblem, over: IntArray) -> str:
     if not over.any():
         return ""
     worst = int(over.argmax())
-    return f"{problem.device_names[worst]!r} needs {int(over[worst])} bytes more than it has"
+    return f"{problem.device_names[worst]!r} needs {size(float(over[worst]))} more than it has"
 
 
 def _memory_curves(

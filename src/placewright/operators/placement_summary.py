@@ -22,6 +22,9 @@ MOST_ROWS = 16
 MOSTLY = 0.95
 """A module is on a device where so much of its seconds and of its resident bytes is."""
 
+MOSTLY_MARK = " (mostly)"
+"""Behind the name of such a module, if the rest of it is on other devices."""
+
 WORTH_UNFOLDING = 0.2
 """Share of the model's seconds plus that of its resident bytes: smaller ones stay folded."""
 
@@ -39,7 +42,8 @@ class DeviceSummary:
     """Predicted operators, bytes and seconds of one device in a step.
 
     `peak_bytes`: resident bytes and tensors at the worst moment.
-    `modules`: that run here, whole or mostly; consecutive ones as a range.
+    `modules`: that run here, consecutive ones as a range; ``layers.3 (mostly)`` where some of it is
+    elsewhere.
     `copy_of`: the device whose operators this one has copies of, in a stream; its seconds are those
     of a sample that comes here.
     """
@@ -197,7 +201,7 @@ def _layer_parts(layers: _Node, names: Sequence[str]) -> list[str]:
             continue
         home = child.home()
         on = [home] if home >= 0 else np.flatnonzero(child.operators).tolist()
-        where = " and ".join(names[d] for d in on)
+        where = " and ".join(names[d] for d in on) + MOSTLY_MARK * child.strays()
         if runs and runs[-1][0] == where and int(key) == int(runs[-1][1][-1]) + 1:
             runs[-1][1].append(key)
         else:
@@ -250,6 +254,15 @@ class _Node:
             return a if a == b else -1
         weights = next((w for w in (self.seconds, self.resident) if w.sum()), self.operators)
         return int(weights.argmax())
+
+    def strays(self) -> bool:
+        """Whether something that takes seconds or bytes is not on the device of the rest."""
+        return self.home() >= 0 and int(np.count_nonzero(self.seconds + self.resident)) > 1
+
+    def hides(self) -> bool:
+        """Whether a module in it that holds weights is not on the device of the rest."""
+        inside = self.children.values() if self.strays() else ()
+        return any((c.resident.sum() > 0 and c.home() != self.home()) or c.hides() for c in inside)
 
 
 def _modules(judged: OperatorJudgement) -> tuple[dict[int, list[str]], tuple[Split, ...]]:
@@ -314,16 +327,19 @@ def _path(root: _Node, path: str, m: int) -> Iterator[_Node]:
 
 
 def _unfolded(root: _Node) -> list[_Node]:
-    """Modules, large shared ones unfolded while there is room, the largest first."""
+    """Modules, unfolded while there is room, the largest first.
+
+    Unfolded are large shared ones, and those of which one device has nearly all and another one a
+    module with weights.
+    """
     rows, closed = [root], set[int]()
     while True:
         shared = [
             n
             for n in rows
-            if n.home() < 0
-            and n.children
+            if n.children
             and id(n) not in closed
-            and _weight(n, root) >= WORTH_UNFOLDING
+            and (n.hides() or (n.home() < 0 and _weight(n, root) >= WORTH_UNFOLDING))
         ]
         if not shared:
             return rows
@@ -369,7 +385,8 @@ def _continues(before: _Node, node: _Node) -> bool:
 
 def _range_name(run: Sequence[_Node]) -> str:
     first, last = run[0].name or "the whole model", run[-1].name
+    mark = MOSTLY_MARK * any(node.strays() for node in run)
     if len(run) == 1:
-        return first
+        return first + mark
     number = re.search(r"\d+$", last)
-    return f"{first}-{number[0] if number else ''}"
+    return f"{first}-{number[0] if number else ''}{mark}"

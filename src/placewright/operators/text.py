@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.report.text import (
+    bare_numbers,
     percent,
     plain_table,
     relative_change,
@@ -169,6 +170,11 @@ def explanation_text(explanation: Explanation) -> str:
 
 def problem_table(problem: OperatorProblem) -> str:
     """The problem's options, and what everything on one device would take."""
+    with bare_numbers(problem.dimensionless):
+        return _problem_text(problem)
+
+
+def _problem_text(problem: OperatorProblem) -> str:
     moved = float(np.sum(problem.tensor_bytes))
     head = (
         f"problem {problem.name}: {problem.n} operators, {problem.t} tensors "

@@ -53,7 +53,7 @@ from placewright.report.page import (
     section,
 )
 from placewright.report.svg import tag, text
-from placewright.report.text import percent, seconds, size
+from placewright.report.text import bare_numbers, percent, seconds, size
 from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones 
 def summary(result: Result, measurement: Measurement | None = None) -> str:
     """Placement by device, with measured seconds where there are some, as text."""
     measured = None if measurement is None else measurement.trace
-    return placement_text(placement_summary(result.judgement, result.plan), measured)
+    with bare_numbers(result.problem.dimensionless):
+        return placement_text(placement_summary(result.judgement, result.plan), measured)
 
 
 def run_table(result: Result, measured: Measurement, run: Timeline | None = None) -> str:
@@ -108,6 +109,13 @@ def page(
     run
         The history of an adaptive run.
     """
+    with bare_numbers(result.problem.dimensionless):
+        return _page(result, measurement, graph, run)
+
+
+def _page(
+    result: Result, measurement: Measurement | None, graph: Graph | None, run: Timeline | None
+) -> str:
     placed = placement_summary(result.judgement, result.plan)
     trace = _predicted(result, placed)
     headline = (
@@ -133,13 +141,14 @@ def fragment(result: Result) -> str:
     """The page in a notebook: numbers, Gantt chart and memory."""
     placed = placement_summary(result.judgement, result.plan)
     trace = _predicted(result, placed)
-    return html_fragment(
-        heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
-        facts(_facts(result, None)),
-        _devices(placed, trace),
-        _timeline(placed, trace),
-        memory_section(trace),
-    )
+    with bare_numbers(result.problem.dimensionless):
+        return html_fragment(
+            heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
+            facts(_facts(result, None)),
+            _devices(placed, trace),
+            _timeline(placed, trace),
+            memory_section(trace),
+        )
 
 
 def saved_page(kind: str, data: Data, path: Path) -> str:
@@ -151,6 +160,11 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
         problem = read_problem(path)
         return text_page(problem.name, kind, path, repr(problem))
     validate(PlanFile, data, where=str(path))
+    with bare_numbers(bool(data["plan"].get("dimensionless"))):
+        return _plan_page(data, path)
+
+
+def _plan_page(data: Data, path: Path) -> str:
     trace, count = saved_trace(data, str(path)), Counter(data["plan"]["placement"].values())
     devices = trace.tracks[: trace.devices]
     sections = [

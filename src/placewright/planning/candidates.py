@@ -10,7 +10,7 @@ from typing import Any
 
 from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.planning.contract import Direction, Proposal
-from placewright.report.text import amount, percent, seconds, shorten
+from placewright.report.text import amount, elapsed, percent, shorten
 
 
 class Status(StrEnum):
@@ -91,12 +91,16 @@ def best_first(candidates: Iterable[Candidate], direction: Direction) -> list[Ca
 def candidate_cells(
     candidate: Candidate, bound: float, unit: str = "s", direction: Direction = Direction.MINIMISE
 ) -> tuple[str, ...]:
-    """Planner, value, gap, time, status and note as text."""
+    """Planner, value, gap, time, status and note as text.
+
+    The bound holds for plans that fit: the value of one that does not may be far below it.
+    """
+    gap = direction.gap(candidate.value, bound) if candidate.fits else math.inf
     return (
         candidate.planner,
         amount(candidate.value, unit),
-        percent(direction.gap(candidate.value, bound)),
-        seconds(candidate.runtime_s),
+        percent(gap),
+        elapsed(candidate.runtime_s),
         candidate.outcome.words,
         shorten(candidate.note),
     )

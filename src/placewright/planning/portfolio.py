@@ -226,7 +226,11 @@ class Portfolio:
             value, note = float(judgement.value), proposal.note
             self.tried.append(Candidate(name, value, Outcome.FITS, took_s, note, proposal))
         off = abs(float(judgement.value) / best - 1) if best else 0.0
-        self.simplified = f"{name} is simpler, at {100 * off:.2f} % more than {self.best_planner}"
+        side = "more" if self.direction is Direction.MINIMISE else "less"
+        self.simplified = (
+            f"{name} is simpler, at {100 * off:.2f} % {side} than {self.best_planner}, the best "
+            f"(auto takes the simplest plan within {100 * tolerance:.3g} %)"
+        )
         self.best = proposal if given is None else given.proposal
         self.best_judgement, self.best_planner = judgement, name
         return False

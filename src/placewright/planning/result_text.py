@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.planning.candidates import Candidate, best_first, candidate_cells
 from placewright.planning.views import views_of
-from placewright.planning.wings import wing_of
-from placewright.report.text import amount, joined, percent, plain_table, seconds
+from placewright.planning.wings import unit_of
+from placewright.report.text import amount, elapsed, joined, percent, plain_table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -22,11 +22,11 @@ HEADER = ("planner", "value", "gap", "time", "status", "note")
 
 def result_table(result: Result) -> str:
     """Value, bound, gap and status; every candidate, the chosen one marked; the wing's summary."""
-    unit = _unit(result)
+    unit = unit_of(result.problem)
     head = (
         f"predicted {result.objective} {amount(result.value, unit)} by {result.planner}: "
         f"{result.direction.bound_name} {amount(result.bound, unit)}, "
-        f"gap {percent(result.gap)}, {result.status} in {seconds(result.runtime_s)}"
+        f"gap {percent(result.gap)}, {result.status} in {elapsed(result.runtime_s)}"
     )
     table = _candidate_table(result, result.candidates)
     return joined(head, table, result.note, summary_text(result))
@@ -37,17 +37,16 @@ def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
 
     `terminal`: whether stdout is one; looked up where ``None``.
     """
-    unit = _unit(result)
+    unit = unit_of(result.problem)
     title = (
         f"{result.problem.name}: {result.objective}, {result.direction.bound_name} "
-        f"{amount(result.bound, unit)}, best predicted {amount(result.value, unit)} "
-        f"by {result.planner}"
+        f"{amount(result.bound, unit)}, chosen {amount(result.value, unit)} by {result.planner}"
     )
     ordered = best_first(result.candidates, result.direction)
     coloured = sys.stdout.isatty() if terminal is None else terminal
     if coloured:
         return _rich_table(result, title, ordered)
-    return joined(title, _candidate_table(result, ordered), summary_text(result))
+    return joined(title, _candidate_table(result, ordered), result.note, summary_text(result))
 
 
 def summary_text(result: Result, measurement: Measurement | None = None) -> str:
@@ -61,7 +60,8 @@ def _candidate_table(result: Result, candidates: Sequence[Candidate]) -> str:
 
 def _row(result: Result, candidate: Candidate) -> tuple[str, ...]:
     mark = "*" if candidate.planner == result.planner else ""
-    return mark, *candidate_cells(candidate, result.bound, _unit(result), result.direction)
+    unit = unit_of(result.problem)
+    return mark, *candidate_cells(candidate, result.bound, unit, result.direction)
 
 
 def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Group:
@@ -77,15 +77,11 @@ def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Gro
     for candidate in ordered:
         cells = [Text(cell) for cell in _row(result, candidate)]
         table.add_row(*cells, style=_style(candidate, result))
-    summary = summary_text(result)
-    return Group(Text(title), table, *([Text(summary)] if summary else []))
+    below = joined(result.note, summary_text(result))
+    return Group(Text(title), table, *([Text(below)] if below else []))
 
 
 def _style(candidate: Candidate, result: Result) -> str:
     if candidate.planner == result.planner:
         return "bold green"
     return "" if candidate.fits else "dim"
-
-
-def _unit(result: Result) -> str:
-    return wing_of(result.problem).unit

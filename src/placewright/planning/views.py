@@ -34,7 +34,7 @@ from placewright.report.page import (
     section,
 )
 from placewright.report.svg import number, tag, text
-from placewright.report.text import amount, percent, seconds
+from placewright.report.text import amount, elapsed, percent
 
 if TYPE_CHECKING:
     from placewright.planning.result import Result
@@ -153,7 +153,7 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
     yield "gap", percent(result.gap), ""
     yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
     yield "planner", result.planner, ""
-    yield "planned in", seconds(result.runtime_s), ""
+    yield "planned in", elapsed(result.runtime_s), ""
 
 
 def bound_sentence(result: Result, unit: str = "s") -> str:
@@ -186,7 +186,8 @@ def candidates_section(result: Result, unit: str = "s") -> str:
         result.candidates, result.planner, result.value, result.bound, unit, result.direction
     )
     subtitle = "Every plan that was tried, valued by the same judge. The line is the bound."
-    return section("Candidates", subtitle, table.html())
+    why = f" {result.note[:1].upper()}{result.note[1:]}." if result.note else ""
+    return section("Candidates", subtitle + why, table.html())
 
 
 def provenance(result: Result, unit: str = "s") -> dict[str, str]:
@@ -266,7 +267,9 @@ def _saved_candidates(data: Data, unit: str) -> str:
     value, direction = _number(data.get("value")), _direction(data)
     bound = _saved_bound(data, direction)
     table = CandidateTable(tried, str(data.get("planner", "")), value, bound, unit, direction)
-    return section("Candidates", "Every plan that was tried, by one judge.", table.html())
+    note = str(data.get("note") or "")
+    why = f" {note[:1].upper()}{note[1:]}." if note else ""
+    return section("Candidates", "Every plan that was tried, by one judge." + why, table.html())
 
 
 def _outcome(entry: Data) -> Outcome:

@@ -60,6 +60,11 @@ def wing_of(problem: Any) -> Wing:
     )
 
 
+def unit_of(problem: Any) -> str:
+    """The unit of the values of a problem's plans, empty for one whose costs have none."""
+    return "" if getattr(problem, "dimensionless", False) else wing_of(problem).unit
+
+
 @checked
 def judge(problem: Any, plan: Any) -> Judgement:
     """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from placewright.io.units import BYTES, SECONDS, show
 
 Row = Sequence[str]
+
+_BARE = ContextVar("_BARE", default=False)
+
+
+@contextmanager
+def bare_numbers(bare: bool = True) -> Iterator[None]:
+    """In the block, `seconds` and `size` give no unit: costs of the problem shown have none."""
+    token = _BARE.set(bare)
+    try:
+        yield
+    finally:
+        _BARE.reset(token)
 
 
 def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
@@ -27,6 +41,11 @@ def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
 
 def seconds(value: float) -> str:
     """``12.34 ms``; ``-`` where there is no value."""
+    return amount(value, "") if _BARE.get() else elapsed(value)
+
+
+def elapsed(value: float) -> str:
+    """``12.34 ms`` of a clock, such as planning took, whatever the problem's costs are."""
     return show(value, SECONDS, digits=4)
 
 
@@ -39,7 +58,7 @@ def percent(value: float) -> str:
 
 def size(value: float) -> str:
     """``1.95 GiB``; ``-`` where unlimited."""
-    return show(value, BYTES)
+    return amount(value, "") if _BARE.get() else show(value, BYTES)
 
 
 def shorten(text: str, most: int = 72) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.report.text import size
 
 MOST_ENTRIES = 50_000_000
 """Servers x variants x batch sizes that a file may have."""
@@ -231,7 +232,7 @@ def _check_values(s: Service) -> None:
         raise InputError(
             f"variant {s.variant_names[variant]!r} does not fit server {s.server_names[server]!r}",
             where="service",
-            by=f"{s.memory_bytes[variant]:g} bytes of {s.server_memory_bytes[server]:g}",
+            by=f"{size(s.memory_bytes[variant])} of {size(s.server_memory_bytes[server])}",
             hint="leave its latency on that server out",
         )
     if not 0 <= s.noise < 0.5:

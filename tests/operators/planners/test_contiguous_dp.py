@@ -120,7 +120,7 @@ def test_a_node_that_fits_nowhere_says_by_how_much() -> None:
     )
     with pytest.raises(InfeasibleError) as error:
         contract(problem, contiguous=True)
-    assert "2 bytes more than 'dev1' has" in str(error.value)
+    assert "2 B more than 'dev1' has" in str(error.value)
     assert contract(problem, contiguous=False).nodes == 2
 
 

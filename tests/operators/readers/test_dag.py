@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,14 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.readers.dag import read_dag
+from placewright.operators.views import saved_page
+from placewright.planning.result_text import compare_table
 from placewright.planning.solving import solve
+from placewright.report.text import elapsed, seconds
 from tests.published import published
 
 SMALL: dict[str, Any] = {
@@ -47,6 +53,35 @@ def test_costs_are_divided_by_speeds(tmp_path: Path) -> None:
     contended = read_dag(written(tmp_path), links="contended")
     sent = judge(contended, OperatorPlan([0, 1, 1])).transfers
     assert sent.end_s.tolist() == [8, 8.5]
+
+
+def test_numbers_of_a_task_graph_are_shown_without_units(tmp_path: Path) -> None:
+    """In every table and on every page, also of the saved problem and plan; clocks have seconds."""
+    problem = read_dag(written(tmp_path))
+    result = solve(problem, "heft")
+    problem_file, plan_file = tmp_path / "p.json", tmp_path / "plan.json"
+    write_problem(problem, problem_file)
+    result.save(plan_file)
+    again = read_problem(problem_file)
+    assert again.dimensionless
+    assert again.hash() == problem.hash() == problem.replace(dimensionless=False).hash()
+    shown = {
+        "problem": repr(problem),
+        "comparison": compare_table(result, terminal=False),
+        "table": repr(result),
+        "explanation": str(result.explain("x")),
+        "page": result.report(tmp_path / "page.html").read_text(),
+        "fragment": result._repr_html_(),
+        "problem page": saved_page("problem", json.loads(problem_file.read_text()), problem_file),
+        "plan page": saved_page("plan", json.loads(plan_file.read_text()), plan_file),
+    }
+    took = elapsed(result.runtime_s), *(elapsed(c.runtime_s) for c in result.candidates)
+    for name, text in shown.items():
+        rest = reduce(lambda left, real: left.replace(real, ""), took, text)
+        found = re.findall(r"\d (?:n|u|m)?s\b|\d (?:[KMGT]i)?B\b", rest)
+        assert not found, f"{name}: {found}"
+    assert "predicted latency 4.5 by heft" in shown["table"]
+    assert seconds(4.5) == "4.5 s"
 
 
 def test_the_published_files_are_read_whole() -> None:

@@ -43,6 +43,7 @@ from placewright.operators.problem import (
 from placewright.operators.simulation.loads import stages, star_value
 from placewright.operators.simulation.star.latency import is_star_latency
 from placewright.planning.contract import Context, Proposal
+from placewright.report.text import size
 from placewright.solvers.answer import MISSING, installed
 
 
@@ -250,7 +251,7 @@ def best_of(
         raise InfeasibleError(
             "no plan that fits the memories was found",
             where=problem.name,
-            by=f"{problem.resident_bytes.sum():.0f} resident bytes",
+            by=f"{size(problem.resident_bytes.sum())} resident",
             hint="raise a memory limit, add a device, or allow more time",
         )
     best = int(np.argmin(values))

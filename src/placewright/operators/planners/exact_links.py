@@ -28,6 +28,7 @@ from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.planners.pipelines.links.program import best_pairs, too_large
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal
+from placewright.report.text import size
 from placewright.solvers.answer import MISSING, installed
 from placewright.solvers.highs import run_highs
 from placewright.solvers.linear import BackEnd
@@ -141,7 +142,7 @@ class _Tried:
             raise InfeasibleError(
                 "no plan that fits was found",
                 where=self.problem.name,
-                by=self.miss or f"{self.problem.resident_bytes.sum():.0f} resident bytes",
+                by=self.miss or f"{size(self.problem.resident_bytes.sum())} resident",
                 hint="raise a memory limit, add a device, or allow more time",
             )
         # A bound above the judged value is wrong somewhere: it is dropped rather than believed.

@@ -11,6 +11,7 @@ from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.planning.contract import Context
+from placewright.report.text import size
 
 
 @final
@@ -44,7 +45,7 @@ class WholeCopies:
             raise InfeasibleError(
                 "no device has the whole model",
                 where=problem.name,
-                by=f"{problem.m} devices, {int(problem.resident_bytes.sum())} resident bytes",
+                by=f"{problem.m} devices, {size(problem.resident_bytes.sum())} resident",
                 hint="give a device more memory, or try --planner copied-stages",
             )
         took = np.where(able, problem.compute_s.sum(axis=0), np.inf)

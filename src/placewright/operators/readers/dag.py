@@ -79,6 +79,7 @@ def read_dag(path: str | Path, links: str = "free", queues: str = "priority") ->
         operator_kinds=_kinds(path, data["tasks"]),
         queues=Queues(queues),
         ticks_per_s=_ticks_per_s(columns),
+        dimensionless=True,
     )
 
 

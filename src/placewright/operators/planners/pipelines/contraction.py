@@ -24,6 +24,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import cluster_rates
 from placewright.operators.structure.contiguity import forward_edges, strong_components
 from placewright.operators.structure.groups import groups_of
+from placewright.report.text import size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +262,7 @@ def _no_device_error(
     return InfeasibleError(
         f"no device can hold {together}",
         where=where,
-        by=f"{need - problem.memory_bytes[largest]:.0f} bytes more than "
+        by=f"{size(need - problem.memory_bytes[largest])} more than "
         f"{problem.device_names[largest]!r} has",
         hint="split a colocation group, or raise a memory limit",
     )
