@@ -172,7 +172,8 @@ def _missing(entry: ProgramInput, weights: Mapping[str, StoredTensor]) -> InputE
         by=f"{len(weights)} tensors in {len(files)} files"
         + (f", the nearest name is {near[0]!r}" if near else ""),
         hint="save the weights from this model, or build what is not saved (a buffer with "
-        "persistent=False) off the meta device",
+        "persistent=False) off the meta device: under accelerate.init_empty_weights(), say, which "
+        "leaves buffers on the CPU",
     )
 
 

@@ -71,14 +71,8 @@ class CallForm:
 
         Raises `UnsupportedError`: it changes an input in place.
         """
+        refuse_changed_arguments(graph)
         program = _program(graph)
-        for item in program.inputs:
-            if item.role == "input" and item.mutated:
-                raise UnsupportedError(
-                    "the model changes an argument in place, which a placed call leaves as it is",
-                    where=f"model {graph.name}, argument {item.key}",
-                    hint="return the changed tensor from forward instead",
-                )
         constants = {
             i.name: decode(program.constants[i.name], i.spec)
             for i in program.inputs
@@ -273,6 +267,21 @@ def _same_program(one: CallForm, other: CallForm) -> bool:
 _MEMBERS = ("parameter", "buffer")
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def refuse_changed_arguments(graph: Graph) -> None:
+    """Raise `UnsupportedError` where a forward pass changes an argument in place.
+
+    A call leaves it as it is, and steps that are repeated to be measured would go on from there.
+    """
+    for item in _program(graph).inputs:
+        if item.role == "input" and item.mutated:
+            raise UnsupportedError(
+                "the model changes an argument in place, which a placed call leaves as it is",
+                where=f"model {graph.name}, argument {item.key}",
+                hint="return the changed tensor from forward instead; of transformers, give a "
+                "DynamicCache, which is returned, instead of a StaticCache",
+            )
 
 
 def _program(graph: Graph) -> Program:

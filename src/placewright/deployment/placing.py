@@ -136,6 +136,7 @@ def place(
     ...     print(placed.run(steps=200, adapt=True, check=True))
     ...     placed.report("run.html")
     """
+    from placewright.deployment.calls import refuse_changed_arguments
     from placewright.deployment.workers import Workers, shared_process
     from placewright.deployment.workload import profiled, source_of
     from placewright.runtime.engines.torchrun_agent import served_torchrun
@@ -168,6 +169,8 @@ def place(
         weights=weights,
         monitor=monitor,
     ).with_options(objective=objective, contiguous=contiguous)
+    if not training:
+        refuse_changed_arguments(workload.graph)
     return deploy(
         workload,
         workers,
