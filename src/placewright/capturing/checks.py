@@ -143,6 +143,10 @@ def changed_in_place(node: fx.Node) -> UnsupportedError:
     )
 
 
+ONE_ROW = "more than 1 value per channel"
+"""In the error of a batch norm that is to train on one row."""
+
+
 def trace_error(
     error: BaseException, module: str, model: str, *, given: str = ""
 ) -> PlacewrightError:
@@ -176,7 +180,7 @@ def trace_error(
             hint="raise it with sys.setrecursionlimit before the model is placed, if the model "
             "runs in plain PyTorch, or write the nested modules as a loop",
         )
-    if "more than 1 value per channel" in text:
+    if ONE_ROW in text:
         return InputError(
             f"calling it raised {kind}: {text}",
             where=where,

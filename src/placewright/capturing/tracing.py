@@ -135,14 +135,14 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
 
     def loss_of(outputs: Any, targets: Any, part: MicroBatch | None) -> Tensor:
         if part is None:
-            loss = _loss(loss_fn, outputs, targets)
-            _check_loss(loss)
+            loss = loss_value(loss_fn, outputs, targets)
+            check_loss(loss)
             return loss
         if kept.counts is None:
             kept.counts = counts(outputs, part)
         with CountedMeans(split.divisors(kept.counts, part.share)):
-            loss = _loss(loss_fn, outputs, targets)
-        _check_loss(loss)
+            loss = loss_value(loss_fn, outputs, targets)
+        check_loss(loss)
         return loss * part.share
 
     def begun(values: Sequence[Tensor]) -> None:
@@ -310,7 +310,8 @@ def _check_trained(model: nn.Module, trained: Sequence[int]) -> None:
         )
 
 
-def _loss(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
+def loss_value(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
+    """What the loss function returns; `InputError` where it needs targets and there are none."""
     try:
         return loss_fn(outputs, targets)
     except (AttributeError, TypeError) as error:
@@ -325,7 +326,8 @@ def _loss(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> 
         ) from error
 
 
-def _check_loss(loss: Any) -> None:
+def check_loss(loss: Any) -> None:
+    """Raise `InputError` unless a loss can be differentiated."""
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise InputError(

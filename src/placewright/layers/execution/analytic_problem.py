@@ -96,7 +96,7 @@ def layer_problem(
         _network(workers),
         np.array(framework),
         sizes=sizes,
-        optimizer=optimizer,
+        moments=0 if optimizer == "sgd" else 2,
         exact=exact,
     )
 
@@ -196,7 +196,12 @@ def _walked(
             degree,
             frozenset(tied_layers(model.layers)),
         )
-        with counted:
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autograd.set_detect_anomaly(False),  # it reads values, which fakes have not
+            counted,
+        ):
             return counter, counter.passes()
 
 

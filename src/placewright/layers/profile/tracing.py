@@ -15,11 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from placewright.capturing.checks import ONE_ROW, trace_error
+from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.mode import in_mode
+from placewright.capturing.named_state import copied, modules_in, named_state
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import (
     check_repeatable,
@@ -28,7 +32,8 @@ from placewright.capturing.repeatable import (
 )
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.split_loss import CountedMeans, LossSplit
-from placewright.errors import InputError, UnsupportedError
+from placewright.capturing.tracing import check_loss, loss_value
+from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
 from placewright.io.arguments import described_value
@@ -89,7 +94,8 @@ class _Step(nn.Module):
     def forward(self, args: Any, kwargs: Any, targets: Any, whole: Any) -> tuple[Tensor, ...]:
         """What the part counts, and its loss, whose means are over what the `whole` counts."""
         with CountedMeans(self.split.divisors(whole, self.weight)) as means:
-            loss = self.loss(self.model(*args, **kwargs), targets)
+            loss = loss_value(self.loss, self.model(*args, **kwargs), targets)
+        check_loss(loss)
         seen = zip(means.counts, self.split.counted, strict=False)
         return (*(count for count, counted in seen if counted), loss)
 
@@ -162,6 +168,7 @@ def _traced(
     source: ModelSource, batch: int, split: LossSplit, state: PythonState | None
 ) -> TracedStep:
     """The step, checked to be repeatable from a `state` if it is given."""
+    source = _on_fake_tensors(source)
     step = _Step(source, split, float(batch) if split.reduction == "mean" else 1.0)
     name = type(source.model).__name__
 
@@ -178,6 +185,35 @@ def _traced(
     return _lowered(exported, step, source, batch, sum(split.counted))
 
 
+def _on_fake_tensors(source: ModelSource) -> ModelSource:
+    """A model on the meta device, its loss and its batch as tensors of the CPU without data.
+
+    Batches, and buffers that are computed when a model is built, are often on the CPU, and no
+    operation takes tensors of both.
+    """
+    held = named_state(source.model, source.loss_fn)
+    if not any(member.value.is_meta for members in held for member in members):
+        return source
+    model, loss_fn = copied(source.model, source.loss_fn)
+    known: dict[int, Tensor] = {}
+
+    def fake(value: Tensor) -> Tensor:
+        if id(value) not in known:  # tied weights stay tied
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            is_parameter = isinstance(value, nn.Parameter)
+            known[id(value)] = nn.Parameter(made, value.requires_grad) if is_parameter else made
+        return known[id(value)]
+
+    with FakeTensorMode():
+        for module in (m for whole in (model, *modules_in(loss_fn)) for m in whole.modules()):
+            every: list[dict[str, Any]] = [module._parameters, module._buffers]
+            for members in every:
+                made = {n: fake(v) for n, v in members.items() if v is not None}
+                members.update(made)
+        inputs, targets = tree_map_only(Tensor, fake, (source.inputs, source.targets))
+    return replace(source, model=model, loss_fn=loss_fn, inputs=inputs, targets=targets)
+
+
 def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
     whole = [torch.ones((), dtype=torch.float64) for counted in step.split.counted if counted]
@@ -185,13 +221,19 @@ def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of lists of weights in recurrent layers
             given = (args, kwargs, source.targets, whole)
-            return torch.export.export(step, given, strict=False)
+            with torch.inference_mode(False), torch.enable_grad(), deeper_recursion():
+                return torch.export.export(step, given, strict=False)
+    except PlacewrightError:
+        raise
     except Exception as error:
+        if isinstance(error, RecursionError) or ONE_ROW in str(error):
+            raise trace_error(error, "", source.name) from error
         raise UnsupportedError(
             "the model cannot be traced as layers",
             where=f"model {source.name}",
             by=f"{type(error).__name__}: {error}".splitlines()[0][:300],
-            hint="torch.export.export(model, inputs, strict=False) has to work on it",
+            hint="loss_fn(model(*inputs), targets) has to run in plain PyTorch, and "
+            "torch.export.export(model, inputs, strict=False) has to work on it",
         ) from error
 
 
