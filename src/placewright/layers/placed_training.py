@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,9 @@ from placewright.planning.monitor import LOG
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
+    import torch
+
+    from placewright.capturing.guards import Guards
     from placewright.capturing.recipe import OptimizerName
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive.job import LayerJob
@@ -34,7 +36,7 @@ def place_training(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: OptimizerName = "adam",
+    optimizer: OptimizerName | type[Any] | torch.optim.Optimizer = "adam",
     lr: float = 1e-3,
     engine: EngineName | Engine = "local",
     emulate: bool = True,
@@ -59,7 +61,10 @@ def place_training(
     cluster
         The workers, or a file or preset of them; this machine by default.
     optimizer, lr
-        ``adam`` or ``sgd``, and its learning rate.
+        ``adam`` or ``sgd``, or the class ``Adam``, ``AdamW`` or ``SGD`` of ``torch.optim``, and its
+        learning rate; or an object of one of these that has the model's parameters, all with the
+        same settings. An object's numbers are read before every step, so schedulers made from it
+        take effect.
     engine
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. All but the
         testbed emulate the speeds of devices, and no links: messages take what they take.
@@ -77,9 +82,15 @@ def place_training(
     InfeasibleError
         No plan fits.
     UnsupportedError
-        The model cannot be traced, or the plan cannot be executed; names the layer.
+        The model cannot be traced, or the plan cannot be executed; names the layer. Or workers
+        cannot do what the optimizer does.
+    InputError
+        The optimizer does not have the parameters of the model that are trained.
     """
+    from torch.optim import Optimizer
+
     from placewright.adapt.run import measured_despite_losses
+    from placewright.capturing.guards import Guards
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.adaptive.job import LayerJob
@@ -88,6 +99,7 @@ def place_training(
     from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
+    from placewright.layers.execution.updates import check_parameters, update_of
     from placewright.layers.profile.tracing import training_source
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine
@@ -103,7 +115,12 @@ def place_training(
     started_by = engine if isinstance(engine, str) else engine.name
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)
+    update = update_of(optimizer, lr)
+    given = optimizer if isinstance(optimizer, Optimizer) else None
+    if given is not None:
+        check_parameters(given, source.model, source.name)
     traced = TracedModel(source)
+    guards = Guards(source.model, source.loss_fn, training=True)
     with ExitStack() as stack, ExitStack() as workers:
         started = (
             stack.enter_context(open_engine(engine, cluster, emulate=emulate))
@@ -112,7 +129,7 @@ def place_training(
         )
 
         def start() -> LayerSession:
-            made = LayerSession(traced, cluster, started, optimizer=optimizer, lr=lr)
+            made = LayerSession(traced, cluster, started, optimizer=update)
             return workers.enter_context(made)
 
         def measured() -> tuple[LayerSession, LayerProblem]:
@@ -132,10 +149,12 @@ def place_training(
         else:
             result = judged_plan(problem, plan)
             demand(result.plan)
-        session.load(result.plan)
+        job = LayerJob(traced, cluster, problem, started, update, given, exact)
+        session.load(result.plan, job.states_of_given() or None)
+        guards.follow()  # batch norm's statistics were put back
         notes = (*measured_only(traced), *filter(None, [result.note, tried]))
-        job = LayerJob(traced, cluster, problem, started, optimizer, lr, exact)
-        return PlacedTraining(job, session, result, workers.pop_all(), stack.pop_all(), notes)
+        ends = workers.pop_all(), stack.pop_all()
+        return PlacedTraining(job, session, result, *ends, notes, guards=guards)
 
 
 class PlacedTraining:
@@ -161,7 +180,10 @@ class PlacedTraining:
         workers: ExitStack,
         engine: ExitStack,
         notes: tuple[str, ...] = (),
+        *,
+        guards: Guards,
     ) -> None:
+        self._guards = guards
         self.notes = notes
         self._job, self._up, self.result = job, session, result
         self._workers, self._engine = workers, engine
@@ -209,8 +231,10 @@ class PlacedTraining:
         from placewright.layers.run import run
 
         session, plan = self._session, self.result.plan
+        self._demand_unchanged()
         self.measurement = run(session, self.problem, plan, steps=steps, check=check)
-        session.load(plan)
+        session.load(plan, self._job.states_of_given() or None)
+        self._guards.follow()  # the check has put buffers back
         self.measurement.demand()
         return self.measurement
 
@@ -219,8 +243,10 @@ class PlacedTraining:
         from placewright.layers.execution.session import loss_of
 
         session = self._session
-        if inputs is not None:
-            session.feed(replace(session.model.source, inputs=inputs, targets=targets))
+        self._demand_unchanged()
+        if inputs is None:
+            inputs, targets = session.model.source.inputs, session.model.source.targets
+        session.feed_tensors(self._job.batch(inputs, targets))
         (times,) = session.train(1)
         return loss_of(times)
 
@@ -244,7 +270,7 @@ class PlacedTraining:
         rejoin_every: int = 20,
         patience_s: float = 10.0,
         seed: int = 0,
-        disturbances: Mapping[int, tuple[str, float]] | None = None,
+        disturbances: Mapping[int, tuple[str, Unlimited]] | None = None,
     ) -> LayerTrainer:
         """Train batch after batch from the model's parameters, and adapt to the workers.
 
@@ -295,8 +321,16 @@ class PlacedTraining:
             disturbances=disturbances or {},
         )
         self._workers.pop_all()  # the run ends them
-        self._trainer = LayerTrainer(self._job.model.source.model, run)
+        self._trainer = LayerTrainer(self._job.model.source.model, run, self._guards)
         return self._trainer
+
+    def _demand_unchanged(self) -> None:
+        """Raise `InputError` where the model is another one than the workers have."""
+        from placewright.capturing.guards import changed_model
+
+        if not self._guards.unchanged() and (by := str(self._guards.changes())):
+            hint = "train with placed.trainer(), which takes changes over, or place the model again"
+            raise changed_model(by, f"placed {self._job.name}", hint)
 
     @property
     def _session(self) -> LayerSession:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,8 @@ from placewright.errors import UnknownNameError
 from placewright.layers.execution.analytic_problem import layer_problem
 from placewright.layers.execution.cost_tables import Workers
 from placewright.layers.execution.stage_orders import TracedModel
-from placewright.layers.execution.stage_step import make_optimizer
 from placewright.layers.execution.timing import LayerTimer
+from placewright.layers.execution.updates import update_of
 from placewright.layers.problem import LayerProblem
 from placewright.planning.solving import solve
 from tests.layers.models import language_model
@@ -44,7 +42,7 @@ def test_memory_and_collectives_are_those_that_a_worker_counts(
     timer = LayerTimer(*common, degree)
     for _ in range(2):
         timer.round()
-    found = timer.times(partial(make_optimizer, "sgd", 0.1))
+    found = timer.times(update_of("sgd", 0.1).made)
     at = problem.degree_index(degree)
     np.testing.assert_array_equal(problem.activation_bytes[:, at], found.saved_bytes / model.batch)
     can = np.isfinite(problem.parameters[:, at])

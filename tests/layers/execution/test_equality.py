@@ -12,6 +12,7 @@ from placewright.errors import UnsupportedError
 from placewright.layers.execution.reference import one_process
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel, check_executable
+from placewright.layers.execution.updates import update_of
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from tests.layers.models import language_model
 
@@ -136,8 +137,7 @@ def test_training_ends_with_the_parameters_of_one_process(session: LayerSession)
 
 def test_zero_1_divides_the_states_of_the_optimizer(session: LayerSession) -> None:
     """Every parameter's states lie on one replica; gradients and weights stay whole."""
-    adam = session.optimizer
-    session.optimizer = "adam"
+    sgd, session.update = session.update, update_of("adam", 0.1)
     try:
         session.load(PLANS["data, uneven"])
         session.train(1)
@@ -148,7 +148,7 @@ def test_zero_1_divides_the_states_of_the_optimizer(session: LayerSession) -> No
         session.train(1)
         divided = session.state_elements()
     finally:
-        session.optimizer = adam
+        session.update = sgd
 
     assert whole[0] == whole[1] > 0
     assert divided[0] + divided[1] == whole[0]

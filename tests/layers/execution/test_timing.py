@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from torch import nn
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.layers.execution.cost_tables import measured_sizes, traced_alike
 from placewright.layers.execution.stage_orders import TracedModel
-from placewright.layers.execution.stage_step import make_optimizer
 from placewright.layers.execution.timing import LayerTimer, slowdown
+from placewright.layers.execution.updates import update_of
 from placewright.runtime.emulation import Stretch
 from tests.layers.models import language_model
 
@@ -33,7 +32,7 @@ def test_what_passes_hold_is_measured_where_it_is_asked_for() -> None:
     timer = LayerTimer(state, torch.device("cpu"), 1.0, programs, feeds)
     assert 0 <= timer.passes_bytes() < 64 << 20
     timer.round()
-    found = timer.times(partial(make_optimizer, "sgd", 0.1))
+    found = timer.times(update_of("sgd", 0.1).made)
     assert math.isnan(found.passes_bytes)
     assert timer.round_s == pytest.approx(found.forward_s.sum() + found.backward_s.sum())
 

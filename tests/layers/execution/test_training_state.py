@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.layers.execution.orders import OPTIMIZER
 from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.updates import OPTIMIZER
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from tests.layers.models import image_model
 

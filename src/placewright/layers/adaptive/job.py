@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,17 @@ import torch
 from placewright.adapt.connectivity import all_talk
 from placewright.cluster.cluster import Cluster
 from placewright.graph.graph import TensorSpec
-from placewright.layers.execution.orders import OPTIMIZER
-from placewright.layers.execution.session import LayerSession
+from placewright.layers.execution.session import LayerSession, check_batch
 from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.updates import (
+    OPTIMIZER,
+    SETTINGS,
+    Update,
+    current_settings,
+    optimizer_states,
+)
 from placewright.layers.problem import LayerProblem
 from placewright.runtime.engines.engine import Engine
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,19 +34,29 @@ class LayerJob:
     ----------
     problem
         As measured on all workers of the cluster.
-    optimizer, lr
-        ``adam`` or ``sgd``, and its learning rate.
+    update
+        What the optimizer does.
+    given
+        The user's optimizer object, if one was given.
     exact
         Refuse plans that do not compute what one process computes.
+    changing
+        What steps change, as of when the model was placed: parameters, buffers, states of the
+        optimizer. Parameters that are frozen later keep theirs.
     """
 
     model: TracedModel
     cluster: Cluster
     problem: LayerProblem
     engine: Engine
-    optimizer: str = "adam"
-    lr: float = 1e-3
+    update: Update
+    given: torch.optim.Optimizer | None = None
     exact: bool = True
+    changing: Mapping[str, TensorSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.changing:
+            object.__setattr__(self, "changing", self._changing())
 
     @property
     def name(self) -> str:
@@ -76,19 +90,36 @@ class LayerJob:
             devices=tuple(d for d in self.cluster.devices if d.name in names),
             links=tuple(k for k in self.cluster.links if {k.source, k.target} <= set(names)),
         )
-        session = LayerSession(self.model, left, self.engine, optimizer=self.optimizer, lr=self.lr)
+        session = LayerSession(self.model, left, self.engine, optimizer=self.update)
         return session.__enter__()
 
-    @property
-    def changing(self) -> dict[str, TensorSpec]:
-        """What steps change: parameters, buffers, states of the optimizer."""
-        step, state = self.model.step, self.model.state()
+    def _changing(self) -> dict[str, TensorSpec]:
+        step, state = self.model.step, self.model.held()
         held = {n: _spec(state[n]) for n in {*step.parameters.values(), *step.buffers.values()}}
-        if self.optimizer == "adam":
-            for name in self.model.trained():
+        for name in self.model.trained():
+            held |= {f"{OPTIMIZER}{key}:{name}": held[name] for key in self.update.moments}
+            if self.update.counts_steps:
                 held[f"{OPTIMIZER}step:{name}"] = TensorSpec((), "float32")
-                held |= {f"{OPTIMIZER}{key}:{name}": held[name] for key in MOMENTS}
         return held
+
+    def batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
+        """What workers are fed with for one step: a batch, and the numbers of the optimizer object.
+
+        Raises `InputError`: the batch is another one than was planned with, or the optimizer asks
+        for another update.
+        """
+        source = self.model.source
+        batch = self.model.feeds(replace(source, inputs=inputs, targets=targets))
+        check_batch(self.model, batch)
+        if self.given is not None:
+            batch[SETTINGS] = current_settings(self.given, self.update)
+        return batch
+
+    def states_of_given(self) -> dict[str, torch.Tensor]:
+        """States of the optimizer object before the first step here, by the names of `changing`."""
+        if self.given is None:
+            return {}
+        return optimizer_states(self.given, self.model.source.model, self.update)
 
     @property
     def state_bytes(self) -> int:
@@ -96,7 +127,7 @@ class LayerJob:
         specs = self.changing.values()
         return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
-    def complete(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def complete(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state with zeros for moments that no gradient has touched: Adam begins with them."""
         return {
             name: state[name]

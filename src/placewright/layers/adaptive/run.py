@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from placewright.adapt.drift import Drift
-from placewright.adapt.replay_log import Batch
+from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind
 from placewright.errors import PlacewrightError, RunError
@@ -58,6 +58,8 @@ class AdaptiveLayerRun(FaultTolerantRun):
         Whether to plan again when a worker changes its speed.
     planner
         By name.
+    begin
+        State that training begins with, where it is not what the session's workers were given.
     disturbances
         Step -> worker and how many times slower it becomes; ``inf``: it is killed. For tests.
     loss
@@ -71,6 +73,7 @@ class AdaptiveLayerRun(FaultTolerantRun):
     planner: str = "auto"
     seed: int = 0
     disturbances: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    begin: Mapping[str, torch.Tensor] | None = None
     loss: float = float("nan")
     factors: dict[str, float] = field(default_factory=dict)
     _ready: bool = False
@@ -84,6 +87,32 @@ class AdaptiveLayerRun(FaultTolerantRun):
         """Parameters, buffers and states of the optimizer as they are now."""
         found = self._survive(self.done, lambda: self._active().training_state())
         return self.job.complete(found)
+
+    def keep_begin(self) -> None:
+        """Keep what training began with: the model is about to get other values."""
+        if self.log.saved == 0:
+            self.begin = {**self.job.model.state(), **(self.begin or {})}
+
+    def put_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other values of what steps change: they are the run's next snapshot."""
+        whole = self.job.complete(state)
+        self._survive(self.done, lambda: self.log.save(Replaced(self, whole), self.done))
+        self._ready = False  # the next step loads that snapshot
+
+    def recapture(self) -> None:
+        """Trace the model as it is now, for the next steps; those before are not repeated by it.
+
+        Raises `InputError`: it has other layers.
+        Raises `UnsupportedError`: the plan cannot be executed with it.
+        """
+        if self.done:
+            self.finish()
+        model = self.job.model.again()
+        demand_executable(model, self.plan, self.problem.w, exact=self.job.exact)
+        self.job = replace(self.job, model=model)
+        if self.session is not None:
+            self.session.model = model
+        self._ready = False
 
     @property
     def plan(self) -> LayerPlan:
@@ -127,18 +156,18 @@ class AdaptiveLayerRun(FaultTolerantRun):
             session.__exit__(RunError, None, None)
 
     def _start(self) -> None:
-        start, names = time.perf_counter(), self.alive()
+        start, names, lost = time.perf_counter(), self.alive(), self.session is None
         snapshot = self.snapshots.latest()
         if self.session is None or self.session.cluster.device_names != names:
             self._dismiss()
             self.session = self.job.session(names)
         if self.result is None or self.result.problem.worker_names != names:
             self.result = self._planned(self.problem)
-        self.session.load(self.plan, None if snapshot is None else snapshot.state)
+        self.session.load(self.plan, self.begin if snapshot is None else snapshot.state)
         step = 0 if snapshot is None else snapshot.step
         self._ready = True
         self._in_force()
-        if self.timeline.plans > 1:
+        if self.timeline.plans > 1 and lost:
             took_s = time.perf_counter() - start
             self.timeline.note(step, Kind.RECOVER, f"on {', '.join(names)}", seconds=took_s)
         for _, batch in self.log.counted_after(step):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from placewright.adapt.batch_trainer import BatchTrainer
+from placewright.adapt.model_changes import ModelChanges
 from placewright.adapt.timeline import Timeline
+from placewright.capturing.guards import Guards
 from placewright.errors import CheckError
 from placewright.io.stored import write_file
 from placewright.layers.adaptive.run import AdaptiveLayerRun, shares
 from placewright.layers.execution.reference import trained_alone
-from placewright.layers.execution.session import check_batch
+from placewright.layers.execution.updates import OPTIMIZER, write_states
 from placewright.layers.plan import LayerPlan
 from placewright.layers.run import TINY
 from placewright.report.history import event_lines
@@ -91,6 +94,19 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
             trainer.finish()                 # the model holds what was learned
     """
 
+    def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun, guards: Guards) -> None:
+        super().__init__(model, run)
+        self._given = run.job.given
+        run.begin = run.job.states_of_given() or None
+        self.changes = ModelChanges(
+            guards,
+            self._given,
+            fetch=self._fetch,
+            put=self._put,
+            recapture=run.recapture,
+            done=lambda: run.done,
+        )
+
     @property
     def plan(self) -> LayerPlan:
         """In force now."""
@@ -101,13 +117,12 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
 
         A Ctrl-C takes effect when the step is done, a second one at once.
 
-        Raises `InputError`: the batch has another size or other tensors.
+        Raises `InputError`: the batch has another size or other tensors; or the loop has changed
+        the model or the optimizer in a way that cannot be taken over.
         Raises `InfeasibleError`: the model does not fit on the workers that are left.
         """
-        model = self.run.job.model
-        batch = model.feeds(replace(model.source, inputs=inputs, targets=targets))
-        check_batch(model, batch)
-        self.run.step(batch)
+        self.changes.follow()
+        self.run.step(self.run.job.batch(inputs, targets))
         return self.run.loss
 
     def repeat(self, steps: int, *, check: bool = False) -> Trained:
@@ -134,7 +149,7 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
         error = None
         if check:
             batches = [(source.inputs, source.targets)] * self.steps_done
-            alone, _ = trained_alone(source, batches, job.optimizer, job.lr)
+            alone, _ = trained_alone(source, batches, job.update)
             pairs = zip(losses, alone[-len(losses) :], strict=True)
             error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
             error = error if all(map(math.isfinite, losses)) else math.inf
@@ -151,5 +166,37 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
 
         return write_file(Path(path), save(self.state_dict()))
 
+    def close(self) -> None:
+        """End the run and its workers; snapshots stay."""
+        self.changes.close()
+        super().close()
+
     def _write_back(self) -> None:
-        self.model.load_state_dict(self.state_dict(), strict=False)
+        self.changes.written(self._fetch)
+
+    def _fetch(self) -> None:
+        """Write the workers' weights and optimizer state into the model and the optimizer."""
+        if not self.run.done:
+            return
+        state = self.run.state()
+        self.run.keep_begin()
+        with torch.no_grad():
+            for name, member in _members(self.model):
+                if name in state:
+                    member.copy_(state[name])
+        if self._given is not None:
+            write_states(self._given, self.model, state)
+
+    def _put(self) -> None:
+        """Let workers go on from the model's weights and the optimizer's state."""
+        state = self.run.state()
+        if self._given is not None:
+            state = {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}
+            state |= self.run.job.states_of_given()
+        self.run.put_state(state | self.run.job.model.state())
+
+
+def _members(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by their names in a training state."""
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        yield f"{MODEL}{name}", value

@@ -122,12 +122,13 @@ def problem_of_tables(
     framework_bytes: FloatArray,
     *,
     sizes: Sequence[int],
-    optimizer: str,
+    moments: int,
     exact: bool,
 ) -> LayerProblem:
     """The layer problem of these tables.
 
     `exact`: layers with dropout or batch norm have to see the whole batch.
+    `moments`: states of the optimizer that are as large as the parameters.
     `framework_bytes`: shape (W,): what a process holds before any tensor.
     """
     devices, degrees, busy = workers.devices, workers.degrees, network.busy_s
@@ -136,12 +137,12 @@ def problem_of_tables(
     parameters = tables.elements
     for layer, degree in reasons:
         parameters[layer, degrees.index(degree)] = math.inf
-    adam = optimizer != "sgd"
     held = float(np.where(np.isfinite(parameters[:, 0]), parameters[:, 0], 0).sum())
     outputs = _output_bytes(model)
     # A layer that is split at a degree holds the part of its weights that its elements say.
     whole = np.isfinite(parameters) & (parameters > 0)
     divided = np.where(whole, parameters[:, :1] / np.where(whole, parameters, 1.0), 1.0)
+    update_bytes = _update_bytes(model)[:, None] / divided if moments > 1 else 0.0 * divided
     working = _working_bytes(model)
     heap = _heap_factor(tables, working)
     return LayerProblem(
@@ -154,7 +155,7 @@ def problem_of_tables(
         backward_s=tables.backward_s,
         activation_bytes=heap * tables.saved,
         working_bytes=np.repeat(heap * working[:, None], len(degrees), axis=1),
-        update_bytes=_update_bytes(model)[:, None] / divided if adam else np.zeros_like(divided),
+        update_bytes=update_bytes,
         tensor_bytes=tables.tensor_bytes,
         flops=np.array([_flops(model, layer) for layer in model.layers]),
         sizes=np.array(sizes, dtype=np.float64),
@@ -179,7 +180,7 @@ def problem_of_tables(
         refusals=refusals(model, degrees, reasons, exact=exact),
         training=Training(
             bucket_bytes=BUCKET_MB << 20,
-            optimizer_bytes=8.0 if adam else 0.0,
+            optimizer_bytes=4.0 * moments,
             gradients_apart=True,
             keeps_received=True,
             heap_block_bytes=HEAP_BLOCK_BYTES,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from safetensors.torch import save
 
 from placewright.layers.costs.rings import ring_times
 from placewright.layers.execution.cost_tables import (
@@ -19,7 +18,7 @@ from placewright.layers.execution.cost_tables import (
 )
 from placewright.layers.execution.orders import SizedLayers
 from placewright.layers.execution.refusals import inexact_layers
-from placewright.layers.execution.session import LayerSession
+from placewright.layers.execution.session import LayerSession, packed
 from placewright.layers.execution.stage_orders import tied_layers
 from placewright.layers.execution.timing import LayerTimes
 from placewright.layers.links import Link
@@ -53,7 +52,7 @@ def measured_problem(
         _network(session, workers),
         np.array(session.held_bytes(), dtype=np.float64),
         sizes=sizes,
-        optimizer=session.optimizer,
+        moments=len(session.update.moments),
         exact=exact,
     )
     return with_shards(session, problem)
@@ -119,14 +118,12 @@ def time_layers(
     sized = []
     for size in sizes:
         batch = model.feeds(with_batch(model.source, size))
-        packed = save({name: value.contiguous() for name, value in batch.items()})
-        sized.append(SizedLayers(model.programs(size), packed))
+        sized.append(SizedLayers(model.programs(size), packed(batch)))
     shared, throttled = tuple(tied_layers(model.layers)), session.engine.name == "testbed"
-    optimizer = session.optimizer, session.lr
     answers = session.group.order(
         "time_layers",
         [
-            (tuple(sized), state, workers.degrees, shared, optimizer, throttled, solo)
+            (tuple(sized), state, workers.degrees, shared, session.update, throttled, solo)
             for state in session.states
         ],
         limit_s=limits.patience(limits.FIRST_STEPS_S * len(sizes)),

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction
+from placewright.layers.execution.updates import Update
 from placewright.layers.profile.splitting import Split, split_layer
-
-OPTIMIZER = "optimizer:"
-"""Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,8 @@ class StageOrder:
         Activations of a micro-batch from the stage before, and to the one after.
     shared
         Parameters that several layers use.
-    optimizer, lr
-        As of `placewright.capture`.
+    update
+        Of the parameters.
     """
 
     stage: int
@@ -123,9 +121,8 @@ class StageOrder:
     counts: bool
     received: tuple[TensorSpec, ...]
     sent: tuple[TensorSpec, ...]
+    update: Update
     shared: tuple[str, ...] = ()
-    optimizer: str = "adam"
-    lr: float = 1e-3
 
 
 @dataclass(frozen=True, slots=True)

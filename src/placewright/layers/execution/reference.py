@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import copied
 from placewright.capturing.source import ModelSource, mean_square
+from placewright.layers.execution.updates import Update, update_of
 
 
 def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:
@@ -27,12 +29,15 @@ def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:
 
 
 def trained_alone(
-    source: ModelSource, batches: Iterable[tuple[Any, Any]], optimizer: str, lr: float
+    source: ModelSource,
+    batches: Iterable[tuple[Any, Any]],
+    optimizer: Update | str,
+    lr: float = 1e-3,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and parameters after a step on every batch; the model is left as it was."""
-    model, losses = copied(source.model, None)[0].train(), []
-    kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adam
-    steps: torch.optim.Optimizer = kind(model.parameters(), lr=lr)
+    model, losses = copied(source.model, None)[0], list[float]()
+    set_mode(model, training=True)
+    steps = update_of(optimizer, lr).made(model.parameters())
     for inputs, targets in batches:
         steps.zero_grad()
         loss = _loss(model, replace(source, inputs=inputs, targets=targets))
@@ -54,16 +59,15 @@ def _loss(model: nn.Module, source: ModelSource) -> Tensor:
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
     """Training mode without gradients from before; buffers and gradients are restored."""
-    training = model.training
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = None
-    model.train()
     try:
-        yield
+        with flags_kept(model):
+            set_mode(model, training=True)
+            yield
     finally:
-        model.train(training)
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)

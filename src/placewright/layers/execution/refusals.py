@@ -14,6 +14,7 @@ from placewright.layers.execution.stage_orders import (
     stage_orders,
     tied_layers,
 )
+from placewright.layers.execution.updates import update_of
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import Refusal
 from placewright.layers.profile.formulas import unknown_calls
@@ -149,7 +150,7 @@ def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exac
     demand_untied(model, plan)
     if exact:
         demand_exact(model, plan)
-    stage_orders(model, plan, workers, optimizer="sgd", lr=0.0)
+    stage_orders(model, plan, workers, update_of("sgd"))
 
 
 def measured_only(model: TracedModel) -> tuple[str, ...]:

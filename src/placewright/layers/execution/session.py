@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
+from placewright.layers.execution.updates import GivenOptimizer, Update, update_of
 from placewright.layers.plan import LayerPlan
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
@@ -36,7 +38,7 @@ class LayerSession:
     engine
         Who starts the workers; children of this process by default.
     optimizer, lr
-        ``adam`` or ``sgd``, and its learning rate.
+        As of `placewright.place_training`.
     """
 
     def __init__(
@@ -45,11 +47,11 @@ class LayerSession:
         cluster: Cluster,
         engine: Engine | None = None,
         *,
-        optimizer: str = "adam",
+        optimizer: GivenOptimizer | Update = "adam",
         lr: float = 1e-3,
     ) -> None:
         self.model, self.cluster = model, cluster
-        self.optimizer, self.lr = optimizer, lr
+        self.update = update_of(optimizer, lr)
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
         self._folder = Scratch()
@@ -86,7 +88,7 @@ class LayerSession:
         Raises `UnsupportedError`: the plan cannot be executed.
         """
         workers = len(self.cluster.devices)
-        orders = stage_orders(self.model, plan, workers, optimizer=self.optimizer, lr=self.lr)
+        orders = stage_orders(self.model, plan, workers, self.update)
         files = self.states if state is None else self._distributed(state)
         self.group.order_all("join_groups", groups_of(orders))
         trained = self.model.trained()
@@ -103,7 +105,7 @@ class LayerSession:
     def feed_tensors(self, batch: Mapping[str, Tensor]) -> None:
         """Likewise, by the names of `TracedStep.feeds`."""
         check_batch(self.model, batch)
-        self.group.order_all("feed", save({k: v.contiguous() for k, v in batch.items()}))
+        self.group.order_all("feed", packed(batch))
 
     def train(
         self, steps: int = 1, *, update: bool = True, limit_s: float | None = None
@@ -180,6 +182,12 @@ class LayerSession:
         file = Path(self._folder.name) / "resumed.safetensors"
         save_file(self.model.state() | dict(state), file)
         return self.group.distribute(file)
+
+
+def packed(batch: Mapping[str, Tensor]) -> bytes:
+    """A batch as safetensors, which takes no two tensors of one memory: inputs may be targets."""
+    plain = {name: value.detach().resolve_conj().resolve_neg() for name, value in batch.items()}
+    return save({n: v.clone(memory_format=torch.contiguous_format) for n, v in plain.items()})
 
 
 def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import LossSplit, split_loss
-from placewright.errors import UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
 from placewright.layers.execution.programs import count_program, layer_programs
+from placewright.layers.execution.updates import Update
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.profile.chain import Layer, chain
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
@@ -42,6 +43,31 @@ class TracedModel:
         self.split = split_loss(self.source)
         self.step = self.traced(self.batch)
         self.layers = chain(self.step)
+
+    def again(self) -> TracedModel:
+        """The model traced as it is now; its batch, layers and parameters are those of before.
+
+        Raises `InputError`: they are not.
+        """
+        made = TracedModel(self.source, self.batch)
+        known, now = (
+            {
+                "layers": tuple(layer.name for layer in model.layers),
+                "parameters": frozenset(model.step.parameters.values()),
+                "buffers": frozenset(model.step.buffers.values()),
+                "tensors in a batch": model.step.feeds,
+            }
+            for model in (self, made)
+        )
+        for what, before in known.items():
+            if now[what] != before:
+                raise InputError(
+                    f"the model has other {what} than when it was placed",
+                    where=f"model {self.source.name}",
+                    by=", ".join(sorted(map(str, {*before} ^ {*now[what]}))[:3]),
+                    hint="finish this trainer, and place the model as it is then",
+                )
+        return made
 
     def traced(self, samples: int) -> TracedStep:
         """The step on so many samples, traced when first asked for."""
@@ -81,9 +107,16 @@ class TracedModel:
     def feeds(self, source: ModelSource | None = None) -> dict[str, Tensor]:
         """A batch by the names of `TracedStep.feeds`; the example's without another one."""
         source = source or self.source
-        return dict(
-            zip(self.step.feeds, [*feed_tensors(source), *self._counts(source)], strict=True)
-        )
+        given, counts = feed_tensors(source), len(self.step.counts)
+        if len(given) != len(self.step.feeds) - counts:
+            raise InputError(
+                "the batch has other tensors than the one that was planned with",
+                where=f"model {self.source.name}",
+                by=f"{len(given)} in inputs and targets, planned with "
+                f"{len(self.step.feeds) - counts}",
+                hint="give inputs and targets of the same kinds",
+            )
+        return dict(zip(self.step.feeds, [*given, *self._counts(source)], strict=True))
 
     def _counts(self, source: ModelSource) -> list[Tensor]:
         """What a batch counts; per sample where its parts count by their rows.
@@ -106,7 +139,7 @@ class TracedModel:
 
 
 def stage_orders(
-    model: TracedModel, plan: LayerPlan, workers: int, *, optimizer: str, lr: float
+    model: TracedModel, plan: LayerPlan, workers: int, update: Update
 ) -> list[tuple[StageOrder, ...]]:
     """The orders of every worker, one for each of its stages; none for those that are left out.
 
@@ -141,8 +174,7 @@ def stage_orders(
                     received=_specs(model, stage, replica.share),
                     sent=_specs(model, stage, replica.share, outputs=True),
                     shared=tuple(tied_layers(model.layers)),
-                    optimizer=optimizer,
-                    lr=lr,
+                    update=update,
                 )
                 orders[worker] = (*orders[worker], order)
     return orders

@@ -18,11 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers, gradient_summed
-from placewright.layers.execution.orders import OPTIMIZER, LayerOrder, StageOrder
+from placewright.layers.execution.orders import LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
 from placewright.layers.execution.sharding import sharded
 from placewright.layers.execution.stage_module import IN_ROWS, StageModule
 from placewright.layers.execution.tensor_module import TensorModule
+from placewright.layers.execution.updates import OPTIMIZER, SETTINGS, divided
 from placewright.runtime.emulation import Stretch
 
 Groups = Mapping[tuple[int, ...], Any]
@@ -65,9 +66,11 @@ class StageStep:
         self.names = _names(nn.ModuleList(self.stages))
         trained = [p for p in self.names if p.requires_grad]
         self.updated = {p: _own_part(p) for p in trained}
-        self.optimizer = make_optimizer(order.optimizer, order.lr, list(self.updated.values()))
         if order.zero_stage == 1 and across is not None and trained:
-            self.optimizer = _divided(self.optimizer, trained, across)
+            self.optimizer = divided(order.update, trained, across)
+        else:
+            self.optimizer = order.update.made(self.updated.values())
+        self.frozen_states: dict[str, Tensor] = {}
         self.pipeline = None
         if order.stages > 1:
             chain = groups[order.chain]
@@ -88,8 +91,13 @@ class StageStep:
             ]
         ).to(self.device)
         self.batched = {name: value[rows] for name, value in batch.items() if name in order.batched}
+        others = {k: v for k, v in batch.items() if k not in order.batched and k != SETTINGS}
         for stage in self.stages:
-            stage.shared_feeds = {k: v for k, v in batch.items() if k not in order.batched}
+            stage.shared_feeds = others
+        if SETTINGS in batch:
+            numbers = order.update.rule.group(batch[SETTINGS].tolist())
+            for group in self.optimizer.param_groups:
+                group.update(numbers)
 
     def run(self, *, update: bool) -> float:
         """One step; this worker's part of the loss of the whole batch."""
@@ -143,7 +151,8 @@ class StageStep:
                     held[f"{OPTIMIZER}{key}:{name}"] = _like(p, value)
                     names[f"{OPTIMIZER}{key}:{name}"] = name if value.dim() else ""
         own = self.order.zero_stage == 1 and self.order.column == 0
-        return self._whole(held, names, ours=own or self._first)
+        whole = self._whole(held, names, ours=own or self._first)
+        return whole | self.frozen_states if self._first else whole
 
     def restore(self, states: Mapping[str, Tensor]) -> None:
         """Continue with the states of an optimizer that `optimizer_state` gave, whole."""
@@ -155,7 +164,10 @@ class StageStep:
             by_name.setdefault(parameter, {})[key] = value
         for p, name in self.names.items():
             own = self.updated.get(p)
-            if own in owned and name in by_name:
+            if own is None:  # trained before, and perhaps later
+                kept_for = by_name.get(name, {}).items()
+                self.frozen_states |= {f"{OPTIMIZER}{k}:{name}": v for k, v in kept_for}
+            elif own in owned and name in by_name:
                 kept.state[own] = {
                     key: value if value.dim() == 0 else self._own_part(value, p, cuts.get(name))
                     for key, value in by_name[name].items()
@@ -344,22 +356,3 @@ def _names(module: nn.Module) -> dict[nn.Parameter, str]:
     for path, value in module.named_parameters():
         found.setdefault(value, path.rpartition(".")[2].replace("/", "."))
     return found
-
-
-def make_optimizer(
-    name: str, lr: float, parameters: Sequence[nn.Parameter]
-) -> torch.optim.Optimizer:
-    """``adam`` or ``sgd``; a stage without parameters gets one that does nothing."""
-    held = list(parameters) or [nn.Parameter(torch.zeros(()))]
-    return torch.optim.SGD(held, lr=lr) if name == "sgd" else torch.optim.Adam(held, lr=lr)
-
-
-def _divided(
-    plain: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], group: Any
-) -> torch.optim.Optimizer:
-    """ZeRO 1: each replica keeps the states of some parameters, updates these and sends them."""
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    return ZeroRedundancyOptimizer(
-        parameters, type(plain), process_group=group, lr=plain.param_groups[0]["lr"]
-    )

@@ -8,7 +8,6 @@ import signal
 import time
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from placewright.capturing.update_rule import UpdateRule
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
 from placewright.layers.execution import held_memory
 from placewright.layers.execution.orders import (
-    OPTIMIZER,
     LayerOrder,
     LayerProgram,
     SizedLayers,
@@ -29,8 +28,9 @@ from placewright.layers.execution.orders import (
     StepTimes,
 )
 from placewright.layers.execution.sharding import shard_times
-from placewright.layers.execution.stage_step import StageStep, make_optimizer
+from placewright.layers.execution.stage_step import StageStep
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
+from placewright.layers.execution.updates import OPTIMIZER, Update
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
@@ -54,7 +54,7 @@ class LayerWorker(WorkerProgram):
 
     messages = (
         *(StageOrder, LayerOrder, LayerProgram, SizedLayers, StepTimes, LayerTimes),
-        *(Instruction, Ref, Const, TensorSpec),
+        *(Instruction, Ref, Const, TensorSpec, Update, UpdateRule),
     )
     noun = "worker"
 
@@ -154,7 +154,7 @@ class LayerWorker(WorkerProgram):
         state_file: str,
         degrees: tuple[int, ...],
         shared: tuple[str, ...],
-        optimizer: tuple[str, float],
+        update: Update,
         throttled: bool,
         solo: int,
     ) -> tuple[list[list[LayerTimes]], float]:
@@ -181,9 +181,8 @@ class LayerWorker(WorkerProgram):
                 dist.barrier()
                 for timer in turn:
                     timer.round()
-        make = partial(make_optimizer, *optimizer)
         found = [
-            [timer.times(make, held if timer is middle else math.nan) for timer in row]
+            [timer.times(update.made, held if timer is middle else math.nan) for timer in row]
             for row in timers
         ]
         return found, alone[0].round_s / timers[-1][0].round_s if alone else 1.0

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from placewright.adapt.batch_trainer import BatchTrainer
+from placewright.adapt.model_changes import ModelChanges
 from placewright.capturing.containers import refilled
 from placewright.capturing.guards import Guards
 from placewright.capturing.named_state import parameters_of
@@ -16,7 +17,6 @@ from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
-from placewright.operators.adaptive.model_changes import ModelChanges
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_tensors, model_outputs
 from placewright.operators.adaptive.step_settings import StepSettings
