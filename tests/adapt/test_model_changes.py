@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import placewright
 from placewright import Cluster, Device
+from placewright.adapt.model_changes import ModelChanges
+from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 
 DUO = Cluster((Device("a"), Device("b")), name="two")
@@ -131,6 +133,28 @@ def test_a_change_that_cannot_be_taken_over_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         _losses(change)
     assert caught.value.hint
+
+
+def test_a_continued_run_has_newer_weights_than_the_model() -> None:
+    """Reading them before the first step writes them into the model."""
+    model = _model()
+
+    def fetch() -> None:
+        with torch.no_grad():
+            model[0].weight.fill_(3.0)
+
+    changes = ModelChanges(
+        Guards(model, training=True),
+        None,
+        fetch=fetch,
+        put=lambda: None,
+        recapture=lambda: None,
+        done=lambda: 5,
+    )
+    assert (model.state_dict()["0.weight"] == 3.0).all()
+    model[0].weight.data.zero_()
+    assert changes.follow()
+    changes.close()
 
 
 def test_momentum_that_needs_state_is_refused() -> None:

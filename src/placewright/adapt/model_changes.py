@@ -103,7 +103,7 @@ class ModelChanges:
     ) -> None:
         self.guards, self.optimizer = guards, optimizer
         self._fetch, self._put, self._recapture, self._done = fetch, put, recapture, done
-        self._fresh_at, self._inside = done(), False
+        self._fresh_at, self._inside = 0, False  # of a continued run the model has the start
         self._groups = [] if optimizer is None else _members(optimizer)
         register: Any = guards.model.register_state_dict_pre_hook
         self._hook = register(_fetching(self.fetch))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import RunError, demand_type
+from placewright.errors import RunError, UnsupportedError, demand_type
 from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
 from placewright.planning.monitor import LOG
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from placewright.capturing.guards import Guards
     from placewright.capturing.recipe import OptimizerName
+    from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.adaptive.trainer import LayerTrainer
@@ -115,6 +116,7 @@ def place_training(
     started_by = engine if isinstance(engine, str) else engine.name
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)
+    _refuse_without_data(source)
     update = update_of(optimizer, lr)
     given = optimizer if isinstance(optimizer, Optimizer) else None
     if given is not None:
@@ -155,6 +157,18 @@ def place_training(
         notes = (*measured_only(traced), *filter(None, [result.note, tried]))
         ends = workers.pop_all(), stack.pop_all()
         return PlacedTraining(job, session, result, *ends, notes, guards=guards)
+
+
+def _refuse_without_data(source: ModelSource) -> None:
+    model = source.model
+    for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if value.is_meta:
+            raise UnsupportedError(
+                "the model is on the meta device, and has no values to train",
+                where=f"model {source.name}, {name!r}",
+                hint="load its weights first: model.to_empty(device='cpu'), then load_state_dict; "
+                "placewright.layer_problem and `layers plan` need none",
+            )
 
 
 class PlacedTraining:

@@ -71,6 +71,15 @@ def test_a_cluster_is_given_by_name_or_refused() -> None:
         place_training(image_model(), cluster=3)  # type: ignore[arg-type]
 
 
+def test_a_model_without_data_is_refused() -> None:
+    """Before anything is started; it can be planned."""
+    with torch.device("meta"):
+        model = nn.Linear(6, 6)
+    with pytest.raises(UnsupportedError, match="meta device") as caught:
+        place_training(model, torch.randn(8, 6), TWO, targets=torch.randn(8, 6))
+    assert "to_empty" in caught.value.hint
+
+
 def test_slow_shards_take_what_messages_do_not() -> None:
     """One second, and for each further parameter what many in one take more; none without any."""
     small = tiny([1.0, 1.0], parameters=np.array([[8.0, 4.0], [0.0, 0.0]]))

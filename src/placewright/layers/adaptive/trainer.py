@@ -18,7 +18,12 @@ from placewright.errors import CheckError
 from placewright.io.stored import write_file
 from placewright.layers.adaptive.run import AdaptiveLayerRun, shares
 from placewright.layers.execution.reference import trained_alone
-from placewright.layers.execution.updates import OPTIMIZER, write_states
+from placewright.layers.execution.updates import (
+    OPTIMIZER,
+    SETTINGS,
+    current_settings,
+    write_states,
+)
 from placewright.layers.plan import LayerPlan
 from placewright.layers.run import TINY
 from placewright.report.history import event_lines
@@ -98,6 +103,8 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
         super().__init__(model, run)
         self._given = run.job.given
         run.begin = run.job.states_of_given() or None
+        if self._given is not None:
+            self._keep_settings(self._given)
         self.changes = ModelChanges(
             guards,
             self._given,
@@ -106,6 +113,14 @@ class LayerTrainer(BatchTrainer[AdaptiveLayerRun]):
             recapture=run.recapture,
             done=lambda: run.done,
         )
+
+    def _keep_settings(self, optimizer: torch.optim.Optimizer) -> None:
+        """Write the optimizer's numbers into snapshots; go on from those of the last one."""
+        update, log = self.run.job.update, self.run.log
+        if kept := log.restored.get(SETTINGS):
+            for group in optimizer.param_groups:
+                group.update(update.rule.group(kept))
+        log.notes = lambda: {SETTINGS: current_settings(optimizer, update).tolist()}
 
     @property
     def plan(self) -> LayerPlan:
