@@ -16,7 +16,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import DEALT
 from placewright.operators.views import fragment
 from placewright.operators.views import page as view
-from placewright.planning.candidates import Status
+from placewright.planning.candidates import Outcome, Status
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.solving import solve
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
@@ -196,3 +196,18 @@ def test_a_notebook_gets_a_fragment() -> None:
     assert "<script" not in part
     assert "<html" not in part
     assert part == result_of(chain())._repr_html_()
+
+
+def test_devices_that_were_not_tried_alone_are_not_said_to_be_too_small() -> None:
+    """The sentence about single devices needs an answer for each of them."""
+    result = result_of(chain())
+    unfit = [replace(c, outcome=Outcome.DOES_NOT_FIT) for c in result.candidates[:2]]
+    for tried, said in ((unfit, True), (unfit[:1], False)):
+        shown = view(replace(result, candidates=(*tried, result.candidates[2])))
+        assert ("No single device can take it alone" in shown) is said
+
+
+def test_the_map_keeps_the_names_of_modules() -> None:
+    """A list called h is not H on the page."""
+    problem = chain(4).replace(operator_modules=("h.0", "h.1", "h.2", "h.3"))
+    assert "<p>h 0 on dev0, 1 on dev1" in view(result_of(problem))

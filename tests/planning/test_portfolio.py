@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Proposal
-from placewright.planning.portfolio import Portfolio
+from placewright.planning.portfolio import Limits, Portfolio
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +187,37 @@ def test_no_plan_says_why() -> None:
     refused.run(Fixed("far", 7), Context())
     assert isinstance(refused.no_plan(interrupted=False), UnsupportedError)
     assert isinstance(refused.no_plan(interrupted=True), KeyboardInterrupt)
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """A simplifier that answers with everything on one device."""
+
+    device: int
+    name: str = "simplest"
+    never_behind: tuple[str, ...] = ()
+
+    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
+        """None."""
+
+    def __call__(
+        self, problem: OperatorProblem, plans: object, tolerance: float, context: Context
+    ) -> Proposal[OperatorPlan]:
+        """The plan."""
+        return Proposal(OperatorPlan(np.full(problem.n, self.device)))
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([2.0, 2.01], "simplest is simpler, and 0.50 % worse than fast, the best (auto takes the"),
+        ([2.0, 2.0], "simplest is simpler than fast, at its value"),
+        ([2.0, 1.99], "simplest is as simple as fast or simpler, and 0.50 % better"),
+    ],
+)
+def test_what_a_simpler_plan_costs_is_said_with_its_sign(times: list[float], words: str) -> None:
+    """The steps of a simplifier may also find a better plan."""
+    portfolio = portfolio_of(tiny([times] * 3, [(0, 0.0, [1]), (1, 0.0, [2])]))
+    portfolio.run(Fixed("fast", 0), Context())
+    assert not portfolio.simplify(Choosing(1), 0.01, Limits(time.perf_counter(), 10.0, 0))
+    assert portfolio.why().startswith(words)

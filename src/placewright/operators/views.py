@@ -24,7 +24,7 @@ from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.streaming.run import StreamMeasurement, stream_table
 from placewright.operators.text import placement_text
-from placewright.planning.candidates import Candidate
+from placewright.planning.candidates import Candidate, Outcome
 from placewright.planning.result import Result
 from placewright.planning.result_text import summary_text
 from placewright.planning.views import (
@@ -200,7 +200,7 @@ def _verdict(result: Result, measurement: Measurement | None) -> str:
 def _versus_single(result: Result) -> str:
     """The plan against the best single device where that was not measured (markup)."""
     best = best_single_candidate(result)
-    if best is None and any(c.planner.startswith(SINGLE) for c in result.candidates):
+    if best is None and _none_alone(result):
         return ". No single device can take it alone"
     if best is None:
         return ""
@@ -212,6 +212,13 @@ def _versus_single(result: Result) -> str:
         f", predicted <b>{times:.2f}&times;</b> as fast as {name}, the best single device that fits"
         f" (predicted {text(seconds(best.value))})"
     )
+
+
+def _none_alone(result: Result) -> bool:
+    """Whether every device was tried alone and cannot take everything."""
+    unfit = (Outcome.DOES_NOT_FIT, Outcome.UNSUPPORTED)
+    found = {c.planner.removeprefix(SINGLE) for c in result.candidates if c.outcome in unfit}
+    return found.issuperset(result.problem.device_names)
 
 
 def best_single_candidate(result: Result) -> Candidate | None:
@@ -265,7 +272,7 @@ def _devices(summary: PlacementSummary, trace: Trace) -> str:
         copied = f"{count}, copy of {device.copy_of}"
         remarks.append(copied if device.copy_of else f"{count}, {percent(busy)} busy")
     where = summary.module_map
-    line = tag("p", text(where[:1].upper() + where[1:])) if where else ""
+    line = tag("p", text(where)) if where else ""
     return line + legend(trace.tracks[: trace.devices], remarks)
 
 

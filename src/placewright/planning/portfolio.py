@@ -225,12 +225,8 @@ class Portfolio:
             took_s = self._now_s() - began
             value, note = float(judgement.value), proposal.note
             self.tried.append(Candidate(name, value, Outcome.FITS, took_s, note, proposal))
-        off = abs(float(judgement.value) / best - 1) if best else 0.0
-        side = "more" if self.direction is Direction.MINIMISE else "less"
-        self.simplified = (
-            f"{name} is simpler, at {100 * off:.2f} % {side} than {self.best_planner}, the best "
-            f"(auto takes the simplest plan within {100 * tolerance:.3g} %)"
-        )
+        worse = sign * (float(judgement.value) / best - 1) if best else 0.0
+        self.simplified = _simpler_note(name, self.best_planner, worse, tolerance)
         self.best = proposal if given is None else given.proposal
         self.best_judgement, self.best_planner = judgement, name
         return False
@@ -380,6 +376,17 @@ class Portfolio:
             )
         why = "; ".join(f"{c.planner}: {c.note}" for c in self.tried)
         return UnsupportedError("no planner takes this problem", where=where, by=why)
+
+
+def _simpler_note(name: str, best: str, worse: float, tolerance: float) -> str:
+    """What the simplifier's plan costs, as a share of the value of the best one before it."""
+    off = f"{100 * abs(worse):.2f} %"
+    if off == "0.00 %":
+        return f"{name} is simpler than {best}, at its value"
+    if worse < 0:  # its steps may find a better plan of the same complexity
+        return f"{name} is as simple as {best} or simpler, and {off} better"
+    within = f"auto takes the simplest plan within {100 * tolerance:.3g} %"
+    return f"{name} is simpler, and {off} worse than {best}, the best ({within})"
 
 
 def _failure_note(planner: str, error: Exception) -> tuple[Outcome, str]:

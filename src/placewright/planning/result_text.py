@@ -23,10 +23,11 @@ HEADER = ("planner", "value", "gap", "time", "status", "note")
 def result_table(result: Result) -> str:
     """Value, bound, gap and status; every candidate, the chosen one marked; the wing's summary."""
     unit = unit_of(result.problem)
+    compiled = f", {elapsed(result.compile_s)} of it for compiling" if result.compile_s > 1 else ""
     head = (
         f"predicted {result.objective} {amount(result.value, unit)} by {result.planner}: "
         f"{result.direction.bound_name} {amount(result.bound, unit)}, "
-        f"gap {percent(result.gap)}, {result.status} in {elapsed(result.runtime_s)}"
+        f"gap {percent(result.gap)}, {result.status} in {elapsed(result.runtime_s)}{compiled}"
     )
     table = _candidate_table(result, result.candidates)
     return joined(head, table, result.note, summary_text(result))

@@ -154,6 +154,8 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
     yield "status", str(result.status), "good" if result.status == "OPTIMAL" else ""
     yield "planner", result.planner, ""
     yield "planned in", elapsed(result.runtime_s), ""
+    if result.compile_s > 1:
+        yield "of it compiling", elapsed(result.compile_s), ""
 
 
 def bound_sentence(result: Result, unit: str = "s") -> str:

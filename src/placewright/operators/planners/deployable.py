@@ -170,7 +170,8 @@ class Deployable:
         for plan in plans:
             if np.array_equal(plan.placement, search.best.place):
                 return plan
-        return Proposal(search.best_plan(), note=f"{search.best.complexity}; before: {before}")
+        now, then = str(search.best.complexity), str(before)
+        return Proposal(search.best_plan(), note=now if now == then else f"{now}; before: {then}")
 
 
 @dataclass(slots=True)
