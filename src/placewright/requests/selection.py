@@ -229,7 +229,7 @@ class Tuned:
     `evaluations`: parameters of `opportunity` that are tried; 0: none.
     """
 
-    evaluations: int = 200
+    evaluations: int = 120
     name: ClassVar[str] = "tuned"
 
     def unsupported_reason(self, problem: RequestProblem) -> str | None:
