@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[Callable[[_Reading], Any], str]] = {
     "a module": (lambda m: setattr(m, "layer", nn.Linear(4, 4)), "the model._modules.layer"),
     "a frozen layer": (lambda m: m.layer.requires_grad_(False), "requires_grad of 'layer.weight'"),
     "a weight": (_in_place, "the values of 'layer.weight'"),
-    "a weight's data": (lambda m: m.layer.weight.data.mul_(2), "the values of 'layer.weight'"),
+    "a weight's data": (lambda m: m.layer.weight.data.add_(1), "the values of 'layer.weight'"),
     "a replaced weight": (_replace, "the values of 'layer.weight'"),
     "loaded weights": (lambda m: m.load_state_dict(m.state_dict()), "the values of"),
     "a buffer": (lambda m: m.norm.running_mean.add_(1), "the values of 'norm.running_mean'"),
