@@ -77,6 +77,10 @@ REFUSED = (
         "prim.Print.default",
     ),
     *("profiler._record_function_enter.default", "_c10d_functional.all_reduce.default"),
+    *(
+        "aten.sparse_coo_tensor.indices_size",
+        "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+    ),
     *("aten.warn.default", "aten.grad.default", "prims.resize.default"),
 )
 

@@ -41,6 +41,7 @@ SOURCES = "tensorflow:tests.capturing.tensorflow.sources"
 HOSTILE = (
     *("WriteFile", "ReadFile", "PyFunc", "EagerPyFunc", "PyFuncStateless", "PrintV2", "SaveV2"),
     *("DebugIdentity", "FIFOQueueV2", "MatchingFiles", "SummaryWriter", "TextLineDataset"),
+    *("ImmutableConst", "DecodeProtoV2"),
 )
 """Operators of which there is a graph each."""
 

@@ -91,7 +91,7 @@ _CHECKS = ("_assert_", "_functional_assert", "sym_constrain_range", "_linalg_che
 _REACHES_FURTHER = re.compile(
     r"set_?|set_data|resize.*|_resize.*|sparse_resize.*|_copy_from_and_resize|_?pin_memory|"
     r"record_stream|requires_grad_|retain_grad|_make_dual.*|_unpack_dual|_nested_.*|.*_dual_copy|"
-    r"_sparse_.*_unsafe|_convert_indices.*|_cudnn_init_dropout_state|_cslt.*|_cufft.*|_propagate.*|"
+    r"_sparse_.*_unsafe|_?sparse_coo_tensor.*|_convert_indices.*|_cudnn_init_dropout_state|_cslt.*|_cufft.*|_propagate.*|"
     r"_reshape_alias_copy"
 )
 """Operators whose schema looks pure, and that exchange or lock storage, change autograd's state or

@@ -97,6 +97,16 @@ def _hostile(folder: Path) -> None:
         "FIFOQueueV2": lambda x: tf.queue.FIFOQueue(1, [tf.float32]).enqueue(x),
         "MatchingFiles": lambda x: tf.io.matching_files(touched),
         "SummaryWriter": lambda x: tf.raw_ops.SummaryWriter(shared_name=""),
+        "ImmutableConst": lambda x: tf.raw_ops.ImmutableConst(
+            dtype=tf.uint8, shape=(8,), memory_region_name=touched
+        ),
+        "DecodeProtoV2": lambda x: tf.raw_ops.DecodeProtoV2(
+            bytes=tf.io.serialize_tensor(x),
+            message_type="a",
+            field_names=["b"],
+            output_types=[tf.int32],
+            descriptor_source=touched,
+        ),
         "TextLineDataset": lambda x: tf.raw_ops.TextLineDataset(
             filenames=touched, compression_type="", buffer_size=1
         ),

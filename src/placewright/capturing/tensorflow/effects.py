@@ -17,7 +17,8 @@ from placewright.errors import InputError, UnsupportedError
 _REFUSED = re.compile(
     r".*(File|Dataset|Debug|Reader|Summary.*Writer|Write.*Summary|Snapshot).*|.*PyFunc.*|Abort|"
     r"(TF)?Queue.*|GenerateVocabRemapping|RecordInput|CopyHost|FixedUnigramCandidateSampler|"
-    r"Barrier.*|.*Accumulator.*|Xla(CustomCall|Launch|CallModule|Host|Send|Recv).*|_?TPU.*|.*Rpc.*"
+    r"Barrier.*|.*Accumulator.*|Xla(CustomCall|Launch|CallModule|Host|Send|Recv).*|_?TPU.*|.*Rpc.*|"
+    r"ImmutableConst"
 )
 """Files, Python, debuggers' servers, queues and other programs, whatever they are marked as."""
 
@@ -32,8 +33,14 @@ _STATE = re.compile(
 )
 """Stateful operators whose state is in the session: variables, random numbers, tables."""
 
-_STREAMS = (b"", b"stderr", b"stdout", b"log(info)", b"log(warning)", b"log(error)")
-"""Where ``PrintV2`` may print: it writes files too."""
+_DESCRIPTOR = ("descriptor_source", re.compile(rb"(local://|bytes://.*)?", re.DOTALL))
+
+_NO_FILE = {
+    "PrintV2": ("output_stream", re.compile(rb"(stderr|stdout|log\((info|warning|error)\))?")),
+    "DecodeProtoV2": _DESCRIPTOR,
+    "EncodeProto": _DESCRIPTOR,
+}
+"""Operators with an attribute that may name a file, and its values that name none."""
 
 
 def check_nodes(
@@ -75,8 +82,9 @@ def _check_operator(node: Any, place: str) -> None:
     if definition is None:
         return  # refused as unknown where it is used
     pure = not definition.is_stateful or _STATE.fullmatch(node.op) is not None
-    if node.op == "PrintV2":
-        pure = node.attr["output_stream"].s in _STREAMS
+    if node.op in _NO_FILE:
+        name, harmless = _NO_FILE[node.op]
+        pure = harmless.fullmatch(node.attr[name].s) is not None
     if not pure or _REFUSED.fullmatch(node.op) is not None:
         raise UnsupportedError(
             f"the operator {node.op} may act outside of the model",
