@@ -85,6 +85,13 @@ def test_yaml_that_json_could_not_hold_is_refused(value: str) -> None:
         parse_yaml(f"n: {value}", where="x")
 
 
+@pytest.mark.parametrize("end", ["0", "0.5"])
+def test_a_yaml_number_of_too_many_digits_is_refused_unread(end: str) -> None:
+    """To the base 60 a file of half a megabyte would take minutes."""
+    with pytest.raises(InputError, match="a number has more than 4300 characters"):
+        parse_yaml("n: " + "1:" * 200_000 + end, where="x")
+
+
 def test_yaml_has_anchors_infinity_and_dates_as_text() -> None:
     """What people write by hand; an anchor that is used once more is no flood."""
     text = "a: &a {b: 1}\nc: {<<: *a, d: .inf}\ne: 2026-01-02\nf: *a"

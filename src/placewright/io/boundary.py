@@ -350,16 +350,28 @@ class _OnceLoader(yaml.SafeLoader):
 
     def whole(self, node: Any) -> int | float:
         """A whole number, in any of the notations of YAML."""
+        _refuse_long(node)
         return _whole(str(self.construct_yaml_int(node)))
 
     def number(self, node: Any) -> float:
         """A number that is finite, or written as ``.inf`` or ``.nan``."""
+        _refuse_long(node)
         value = float(self.construct_yaml_float(node))
         if math.isinf(value) and "inf" not in node.value.lower():
             raise yaml.constructor.ConstructorError(
                 None, None, f"the number {node.value[:40]} is too large", node.start_mark
             )
         return value
+
+
+MOST_DIGITS = 4300
+"""Of a number, as in Python: ``1:59:59:...`` to the base 60 takes time by their square."""
+
+
+def _refuse_long(node: Any) -> None:
+    if len(node.value) > MOST_DIGITS:
+        words = f"a number has more than {MOST_DIGITS} characters"
+        raise yaml.constructor.ConstructorError(None, None, words, node.start_mark)
 
 
 _TAG = "tag:yaml.org,2002:"
