@@ -90,7 +90,7 @@ def test_infeasible_exits_with_3_and_the_excess(
     """For planning, and for simulating a plan."""
     output = run_cli(capsys, "operators", "plan", crowded_file)
     assert output.code == 3
-    assert re.search(r"[34] bytes", output.err)
+    assert re.search(r"[34] B more than", output.err)
     assert "next:" in output.err
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"plan": {"placement": {"op0": "dev1"}}}))

@@ -345,7 +345,7 @@ def _check(note: Any, limits: Range) -> Check:
         return _PLAIN[kind]
     if kind in (int, float):
         return _number(kind, limits)
-    if not isinstance(kind, type) or kind in (object, type):
+    if not isinstance(kind, type) or kind is object:
         return _as_given
     if isinstance(kind, _LaterType):
         return _of_later(kind, limits)
@@ -409,6 +409,12 @@ def _bytes(value: Any) -> bytes:
     return value
 
 
+def _class(value: Any) -> type:
+    if not isinstance(value, type):
+        raise _RefusedError("a class")
+    return value
+
+
 def _nothing(value: Any) -> None:
     if value is not None:
         raise _RefusedError("None")
@@ -423,6 +429,7 @@ _PLAIN: dict[Any, Check] = {
     bytes: _bytes,
     None: _nothing,
     NoneType: _nothing,
+    type: _class,
 }
 
 
