@@ -114,6 +114,16 @@ def test_a_save_that_is_killed_leaves_one_version(
     assert len(left) == files, "what killed saves left is removed"
 
 
+def test_files_that_an_index_names_and_that_hold_no_tensors_stay(
+    up: PlacedModel, tmp_path: Path, files: int
+) -> None:
+    """Whoever wrote the index."""
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / INDEX).write_text('{"weight_map": {"a": "notes.txt"}}')
+    save(up, 1.0, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_readers_of_a_folder_that_is_saved_to_see_one_version(
     up: PlacedModel, tmp_path: Path, files: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,9 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import torch
 
-from placewright.capturing.update_rule import is_number
-from placewright.errors import InputError, UnknownNameError
-from placewright.io.arguments import OneOf, checked
+from placewright.errors import InputError
+from placewright.io.arguments import Count, OneOf, Positive, checked
 
 BUILT_IN = ("adam", "sgd")
 """Optimizers that are known by name, without state of the user's."""
@@ -66,41 +64,16 @@ class TrainingRecipe:
 
     optimizer: OptimizerName | torch.optim.Optimizer = "adam"
     lr: float = 1e-3
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    accumulate: int = 1
+    clip_norm: Positive | None = None
+    clip_value: Positive | None = None
+    accumulate: Count = 1
     autocast: str | torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
     outputs: bool = False
-    micro_batches: int = 1
+    micro_batches: Count = 1
     reduction: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
-        if isinstance(self.optimizer, str) and self.optimizer not in BUILT_IN:
-            raise UnknownNameError("optimizer", self.optimizer, BUILT_IN)
-        if not isinstance(self.optimizer, str | torch.optim.Optimizer):
-            raise InputError(
-                "an optimizer must be a name or a torch.optim.Optimizer",
-                where="TrainingRecipe",
-                by=f"got {type(self.optimizer).__name__}",
-                hint="give an object such as torch.optim.AdamW(model.parameters())",
-            )
-        if not (is_number(self.lr) and 0 <= self.lr < math.inf):
-            raise _unfit("lr", "a finite number of at least 0", self.lr, "give lr=1e-3, say")
-        for name in ("clip_norm", "clip_value"):
-            limit = getattr(self, name)
-            if limit is not None and not (is_number(limit) and limit > 0):
-                raise _unfit(name, "above 0", limit, "give a number, or None to clip nothing")
-        for name in ("accumulate", "micro_batches"):
-            count = getattr(self, name)
-            if not (isinstance(count, int) and is_number(count) and count >= 1):
-                raise _unfit(name, "at least 1", count, "give a whole number; 1 for none")
-        if self.scaler is not None and not isinstance(self.scaler, torch.amp.GradScaler):
-            raise _unfit(
-                "scaler", "a torch.amp.GradScaler", self.scaler, 'give GradScaler("cpu"), or None'
-            )
-        if self.reduction not in ("mean", "sum"):
-            raise UnknownNameError("reduction", self.reduction, ("mean", "sum"))
         if self.autocast is not None and self.autocast_dtype not in _HALF.values():
             raise InputError(
                 "autocast must be bfloat16 or float16",
@@ -140,12 +113,6 @@ class TrainingRecipe:
         if self.optimizer == "sgd":
             return replace(self, optimizer=torch.optim.SGD(parameters(), lr=self.lr))
         return replace(self, optimizer=torch.optim.Adam(parameters(), lr=self.lr, fused=True))
-
-
-def _unfit(name: str, what: str, value: object, hint: str) -> InputError:
-    return InputError(
-        f"{name} must be {what}", where="TrainingRecipe", by=f"got {value!r}", hint=hint
-    )
 
 
 def recipe_of(

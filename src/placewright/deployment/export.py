@@ -219,9 +219,10 @@ def _remove_others(folder: Path, kept: set[str], more: set[str]) -> None:
 
 
 def _indexed_files(folder: Path) -> set[str]:
-    """What the index names that is in the folder now."""
+    """Files of tensors that the index of the folder names now: whoever wrote it, no others."""
     try:
-        return set(read_index(folder / INDEX).files.values())
+        named = set(read_index(folder / INDEX).files.values())
+        return {name for name in named if name.endswith(".safetensors")}
     except InputError:
         return set()
 

@@ -31,6 +31,18 @@ class First(nn.Module):
         return self.layer(x)[0]
 
 
+class ScaledLoss(nn.Module):
+    """A loss with a parameter, as some layers have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The scaled mean of squares."""
+        return self.scale * mse_loss(output, target)
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "conv2d": (
         lambda: nn.Conv2d(6, 8, (3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2),
@@ -56,7 +68,8 @@ def test_flops_of_calls_are_those_of_the_closed_formula(name: str) -> None:
     assert cost is not None
     assert tuple(output.shape) == cost.output
     assert sum(p.numel() for p in model.parameters()) == cost.parameters
-    step = trace_step(ModelSource(model, (x.detach(),), mse_loss, torch.zeros_like(output)), 4)
+    source = ModelSource(model, (x.detach(),), ScaledLoss(), torch.zeros_like(output))
+    step = trace_step(source, 4)
     traced = sum(formulas.call_flops(call, step.specs) for call in step.instructions)
     assert traced == pytest.approx(cost.flops)
 

@@ -156,17 +156,17 @@ def test_a_snapshot_with_other_schedulers_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"lr": "0.1"}, "lr must be a finite number"),
-        ({"lr": float("nan")}, "lr must be a finite number"),
-        ({"clip_norm": "1"}, "clip_norm must be above 0"),
-        ({"clip_value": float("nan")}, "clip_value must be above 0"),
-        ({"accumulate": 2.5}, "accumulate must be at least 1"),
-        ({"micro_batches": True}, "micro_batches must be at least 1"),
+        ({"lr": "0.1"}, "lr of .*must be a number >= 0"),
+        ({"lr": float("nan")}, "lr of .*must be a number >= 0"),
+        ({"clip_norm": "1"}, "clip_norm of .*must be a number > 0"),
+        ({"clip_value": float("nan")}, "clip_value of .*must be a number > 0"),
+        ({"accumulate": 2.5}, "accumulate of .*must be a whole number >= 1"),
+        ({"micro_batches": True}, "micro_batches of .*must be a whole number >= 1"),
         ({"autocast": "bf16"}, "autocast must be bfloat16 or float16"),
-        ({"scaler": 2.0}, "scaler must be a torch.amp.GradScaler"),
+        ({"scaler": 2.0}, "scaler of .*must be a GradScaler"),
     ],
 )
 def test_a_wrong_recipe_is_named_in_four_parts(settings: dict[str, Any], text: str) -> None:
     """Also what Python would take for a number."""
-    with pytest.raises(InputError, match=rf"(?s)TrainingRecipe.*{text}.*got .*next: give"):
+    with pytest.raises(InputError, match=rf"(?s){text}.*got .*next: give"):
         TrainingRecipe(**settings)

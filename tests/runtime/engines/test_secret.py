@@ -76,11 +76,13 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    """A pipe that nobody writes to, a folder, nothing."""
+    """A pipe that nobody writes to, a folder, a file of the kernel, nothing."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "folder").mkdir(mode=0o700)
     for name in ("pipe", "folder"):
         with pytest.raises(InputError, match="must be in a file"):
             read_secret(tmp_path / name)
+    with pytest.raises(InputError, match="must be in a file"):
+        read_secret(Path("/proc/self/pagemap"))
     with pytest.raises(InputError, match="cannot read the secret"):
         read_secret(tmp_path / "nothing")

@@ -305,8 +305,9 @@ def read_secret(path: Path) -> bytes:
 
 
 def _refuse_no_file(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError("the secret must be in a file", where=str(path))
+    # Files of procfs, which others can fill, are regular ones of no size.
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        raise InputError("the secret must be in a file that is not empty", where=str(path))
 
 
 def _refuse_shared(status: os.stat_result, path: Path) -> None:
