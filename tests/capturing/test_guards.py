@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,23 @@ from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 
 _FACTOR = 2.0
+
+
+class _Making(OrderedDict[str, Any]):
+    """As Transformers' table of activations: what is read is made anew, from an argument or not."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+_TABLE = _Making(relu=nn.ReLU, one=nn.Linear)
+
+
+class _Tabled(nn.Module):
+    """Reads the table."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(_TABLE["relu"](x))
 
 
 class _Configuration:
@@ -121,6 +139,18 @@ def test_what_stays_is_no_change() -> None:
     model.layer.requires_grad_(False)
     assert not str(guards.follow()), "inference does not depend on it"
     guards.demand_as_captured("here", "place it again")
+
+
+def test_a_table_that_makes_its_items_is_only_looked_at() -> None:
+    """An item that cannot be made so is no error, and a new one is a change."""
+    guards = Guards(_Tabled(), training=False)
+    assert guards.unchanged()
+    assert not str(guards.changes())
+    try:
+        _TABLE["other"] = nn.Identity
+        assert "_TABLE" in str(guards.changes())
+    finally:
+        del _TABLE["other"]
 
 
 def test_autocast_is_a_setting() -> None:

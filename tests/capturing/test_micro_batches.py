@@ -157,7 +157,11 @@ def test_losses_in_any_number_of_parts_are_those_of_the_batch(
     """Reductions x ignored labels x numbers of parts, also in a later batch; without a capture."""
     of = plain(MEANS[name], rows, [k for k in ignored if k < rows], micro_batches=parts)
     whole = copy.deepcopy(of.model)
-    steps = EagerSteps(of, training=True)
+    try:
+        steps = EagerSteps(of, training=True)
+    except UnsupportedError:
+        assert name == "by hand", "whose counts of parts without labels do not add up"
+        return
     for targets in (of.targets, of.targets.roll(moved)):
         steps.feed(of.inputs, targets)
         whole.zero_grad()
@@ -225,7 +229,11 @@ def test_outputs_are_put_together_row_by_row() -> None:
     ("options", "error", "words"),
     [
         ({"micro_batches": 9}, InputError, "8 rows, 9 micro-batches"),
-        ({"micro_batches": 0}, InputError, "micro_batches must be at least 1"),
+        (
+            {"micro_batches": 0},
+            InputError,
+            "micro_batches of TrainingRecipe: must be .* >= 1",
+        ),
         ({"reduction": "median"}, PlacewrightError, "median"),
     ],
 )

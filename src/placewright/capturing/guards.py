@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import Loss, modules_in
-from placewright.capturing.python_state import Container, Globals, PythonState
+from placewright.capturing.python_state import Container, Globals, PythonState, base_of
 from placewright.capturing.settings import tracing_settings
 from placewright.errors import InputError
 
@@ -237,7 +237,7 @@ class _Flat:
                 self.values.append(read)
                 self.expected += (*content.values(), holder["training"])
                 return
-            of_all = dict.values if isinstance(holder, dict) else type(holder).__iter__
+            of_all: Any = dict.values if isinstance(holder, dict) else base_of(holder).__iter__
             self.values.append(of_all.__get__(holder))
             self.expected += content.values() if isinstance(content, dict) else content
             return

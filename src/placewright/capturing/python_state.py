@@ -304,8 +304,16 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(name for name in found if name not in ("__dict__", "__weakref__"))
 
 
+def base_of(holder: Any) -> Any:
+    """The built-in class of a list, a deque or a set."""
+    return next(kind for kind in (list, deque, set) if isinstance(holder, kind))
+
+
 def _content(holder: Any) -> Any:
-    """A copy of what a holder holds: a dict by key, a list or a set."""
+    """A copy of what a holder holds: a dict by key, a list or a set.
+
+    Without the methods of subclasses: an item of Transformers' ``ACT2FN``, say, is made when read.
+    """
     if isinstance(holder, Globals):
         return {n: holder.variables[n] for n in holder.names if n in holder.variables}
     if isinstance(holder, CellType):
@@ -314,13 +322,13 @@ def _content(holder: Any) -> Any:
         except ValueError:  # not filled yet
             return {}
     if isinstance(holder, dict):
-        return dict(holder)
+        return dict(dict.items(holder))
     if isinstance(holder, type):
         return {k: v for k, v in vars(holder).items() if not k.startswith("__")}
     if isinstance(holder, list | deque):
-        return list(holder)
+        return [*base_of(holder).__iter__(holder)]
     if isinstance(holder, set):
-        return set(holder)
+        return {*set.__iter__(holder)}
     return {name: getattr(holder, name) for name in _slots(type(holder)) if hasattr(holder, name)}
 
 
