@@ -28,7 +28,7 @@ def test_exit_codes() -> None:
     """Infeasible is 3, every other error 1."""
     kinds = [k for k in vars(errors).values() if isinstance(k, type)]
     codes = {k.__name__: k.exit_code for k in kinds if issubclass(k, PlacewrightError)}
-    assert codes.pop("InfeasibleError") == 3
+    assert codes.pop("InfeasibleError") == codes.pop("OutOfTimeError") == 3
     assert set(codes.values()) == {1}
 
 

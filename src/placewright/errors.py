@@ -5,6 +5,7 @@
     │   ├── UnknownNameError     a name that does not exist, with the nearest one  exit 1
     │   └── UnsupportedError     a model, operator or problem we cannot take       exit 1
     ├── InfeasibleError          no plan can fit; says by how much and where       exit 3
+    │   └── OutOfTimeError       a planner gave up: another plan is there already  exit 3
     ├── MissingDependencyError   an optional package is not installed              exit 1
     └── RunError                 executing a plan failed                           exit 1
         ├── WorkerError          one worker process died or raised                 exit 1

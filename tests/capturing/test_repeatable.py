@@ -44,6 +44,11 @@ def _global_count(_: _Scaled) -> float:
     return float(_CALLS)
 
 
+def _made_count(model: Any) -> float:
+    model.made = getattr(model, "made", 0) + 1
+    return float(model.made)
+
+
 REFUSED: dict[str, tuple[Callable[[Any], float], str]] = {
     "random": (lambda _: random.random(), "draws from random"),
     "numpy.random": (lambda _: float(np.random.rand()), "draws from numpy.random"),
@@ -52,6 +57,7 @@ REFUSED: dict[str, tuple[Callable[[Any], float], str]] = {
     "its own random.Random": (lambda m: m.python.random(), "not a function of its inputs"),
     "a clock": (lambda _: time.perf_counter(), "not a function of its inputs"),
     "an attribute": (lambda m: float(m.calls), "the model.calls"),
+    "an attribute that it makes": (_made_count, "the model.made"),
     "a warm-up": (lambda m: 0.1 if m.calls < 100 else 1.0, "the model.calls"),
     "an entry of a dict": (lambda m: float(m.stats["calls"]), "the model.stats.calls"),
     "an iterator": (lambda m: float(next(m.counter)), "not a function of its inputs"),

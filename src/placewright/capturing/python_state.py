@@ -81,6 +81,13 @@ class Container:
             if _is_number(old) and _is_number(new) and old != new and key != "training":
                 yield key, old, new
 
+    def new_numbers(self) -> Iterator[tuple[Any, Number]]:
+        """Key and value of every number that was not there."""
+        if isinstance(self.content, dict) and self.is_changed():
+            for key, value in self.now().items():
+                if key not in self.content and _is_number(value):
+                    yield key, value
+
     def put(self, key: Any, value: Any) -> None:
         """Set one value."""
         _fill(self.holder, {**self.now(), key: value})
@@ -136,6 +143,10 @@ class PythonState:
         for container in self.containers:
             found += [(container, *change) for change in container.changed_numbers()]
         return found
+
+    def new_numbers(self) -> list[tuple[Container, Any, Number]]:
+        """Numbers that were not there: container, key, value."""
+        return [(box, *new) for box in self.containers for new in box.new_numbers()]
 
 
 class _Walk:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
-from placewright.capturing.python_state import PythonState
+from placewright.capturing.python_state import Container, PythonState
 from placewright.errors import PlacewrightError, UnsupportedError
 
 _FAR = 100_003
@@ -60,8 +60,10 @@ def check_repeatable(
 
     Raises `UnsupportedError`: they differ.
     """
-    counters = state.changed_numbers()
+    counters, made = state.changed_numbers(), state.new_numbers()
     state.restore()
+    if made:
+        _check_made(recorded, again, state, model, made)
     for container, key, old, _ in counters:
         container.put(key, old + _FAR)
     error: PlacewrightError | None = None
@@ -92,6 +94,37 @@ def check_repeatable(
         hint="a clock, a generator of its own or a counter decides: draw or read it outside and "
         "give it as an input, or register a buffer and change it in place",
     )
+
+
+def _check_made(
+    recorded: fx.Graph,
+    again: Callable[[], fx.GraphModule],
+    state: PythonState,
+    model: str,
+    made: Sequence[tuple[Container, Any, Any]],
+) -> None:
+    """Refuse counters that the first trace has made, ``getattr(self, "calls", 0) + 1`` say.
+
+    A second trace begins with them. Where it fails, they belong to something else that is made
+    once, and say nothing.
+    """
+    for container, key, value in made:
+        container.put(key, value)
+    try:
+        difference = _first_difference(recorded, again())
+    except Exception:
+        return
+    finally:
+        state.restore()
+    if difference is None:
+        return
+    try:
+        other = _first_difference(recorded, again())
+    finally:
+        state.restore()
+    if other is None:
+        names = [f"{box.path}.{key}".rstrip(".") for box, key, _ in made[:3]]
+        raise _counted(model, ", ".join(names), *difference)
 
 
 def _where(model: str, node: fx.Node) -> str:

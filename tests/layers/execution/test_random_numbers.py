@@ -39,6 +39,22 @@ def test_exact_problems_refuse_to_split_dropout(exact: bool) -> None:
     assert not problem.refusal(problem.n - 1, Strategy.TENSOR, 2)
 
 
+class Noisy(nn.Module):
+    """Adds noise that is no dropout."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """With as much noise as value."""
+        return x + torch.rand(len(x), 1)
+
+
+def test_other_random_numbers_are_refused_as_dropout_is() -> None:
+    """By samples: the layer that draws them."""
+    model = nn.Sequential(nn.Linear(8, 6), Noisy(), nn.Linear(6, 2))
+    of = ModelSource(model, (torch.randn(4, 8),), nn.MSELoss(), torch.randn(4, 2), "noisy")
+    problem = layer_problem(of, cluster=pair())
+    assert any(x.strategy is Strategy.DATA and "torch.rand" in x.reason for x in problem.refusals)
+
+
 def test_a_plan_that_splits_dropout_is_refused_by_name() -> None:
     """Of a plan file: the layer, its strategy and why; without dropout it is exact."""
     model = TracedModel(source())

@@ -53,6 +53,24 @@ def _norm() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6))
 
 
+class _Rounded(torch.autograd.Function):
+    """Whose gradient is not that of its forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        """Whole numbers."""
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        """As if nothing had been rounded."""
+        return gradients[0]
+
+
+def _loss_of(change: Callable[[torch.Tensor], torch.Tensor]) -> ModelSource:
+    return ModelSource(nn.Linear(6, 6), X, lambda made, y: change(made).mean(), Y)
+
+
 MESSAGES: dict[str, tuple[Callable[[], ModelSource], str, str]] = {
     "no targets": (
         lambda: ModelSource(nn.Linear(6, 6), X, mse, None),
@@ -63,6 +81,16 @@ MESSAGES: dict[str, tuple[Callable[[], ModelSource], str, str]] = {
         lambda: ModelSource(nn.Linear(6, 6), X, lambda made, y: (made - y) ** 2, Y),
         "must be one number",
         "mean",
+    ),
+    "values that decide about shapes": (
+        lambda: _loss_of(lambda made: made[made > 0]),
+        "depends on values",
+        "torch.where",
+    ),
+    "a backward pass of its own": (
+        lambda: _loss_of(_Rounded.apply),
+        "_Rounded has a backward pass of its own",
+        "placewright.place",
     ),
     "one row": (lambda: ModelSource(_norm(), X[:1], mse, Y[:1]), "more than 1 value", "one row"),
     "targets of another type": (

@@ -64,6 +64,10 @@ class Rays:
         self.actors: list[Actor] = []
         self.killed: list[Actor] = []
 
+    def available_resources(self) -> dict[str, float]:
+        """All of them: no actor has any."""
+        return self.cluster_resources()
+
     def cluster_resources(self) -> dict[str, float]:
         """Two CPUs."""
         return {"CPU": 2.0, "node:10.0.0.1": 1.0}

@@ -21,7 +21,7 @@ from placewright.layers.profile.formulas import unknown_calls
 from placewright.layers.profile.splitting import Split, draws
 
 NORMS = ("aten.batch_norm.default", "aten.instance_norm.default")
-DRAWN = "dropout draws other random numbers on each worker"
+DRAWN = "each worker draws random numbers of its own (dropout, torch.rand)"
 
 
 def tensor_refusals(model: TracedModel, degrees: Sequence[int]) -> dict[tuple[int, int], str]:

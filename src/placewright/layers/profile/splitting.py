@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from placewright.graph.graph import TensorSpec
@@ -109,14 +110,26 @@ class Split:
 
 
 def draws(call: Instruction) -> bool:
-    """Whether a call draws random numbers: dropout in training, with a rate above zero."""
+    """Whether a call draws random numbers; dropout only in training, with a rate above zero."""
     args = call.args
     if call.target == "aten.dropout.default":
         return bool(args[1] > 0 and args[2])
     if call.target == ATTENTION:
         return bool(args[4] if len(args) > 4 else call.kwargs.get("dropout_p", 0.0))
     rate = {"aten.lstm.input": 5, "aten.gru.input": 5}.get(call.target)
-    return rate is not None and bool(args[rate] > 0 and args[6])
+    if rate is not None:
+        return bool(args[rate] > 0 and args[6])
+    return _is_drawn(call.target)
+
+
+@cache
+def _is_drawn(target: str) -> bool:
+    """Whether PyTorch says that an operation takes numbers from a generator."""
+    from torch import Tag
+
+    from placewright.capturing.program_calls import operation
+
+    return Tag.nondeterministic_seeded in operation(target).tags
 
 
 def parts(size: int, degree: int) -> tuple[int, ...]:

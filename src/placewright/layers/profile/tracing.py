@@ -96,6 +96,7 @@ class _Step(nn.Module):
         with CountedMeans(self.split.divisors(whole, self.weight)) as means:
             loss = loss_value(self.loss, self.model(*args, **kwargs), targets)
         check_loss(loss)
+        _refuse_own_gradients(loss)
         seen = zip(means.counts, self.split.counted, strict=False)
         return (*(count for count, counted in seen if counted), loss)
 
@@ -214,6 +215,26 @@ def _on_fake_tensors(source: ModelSource) -> ModelSource:
     return replace(source, model=model, loss_fn=loss_fn, inputs=inputs, targets=targets)
 
 
+def _refuse_own_gradients(loss: Tensor) -> None:
+    """Refuse functions with a backward pass of their own: a trace has their forward pass only."""
+    nodes, seen = [loss.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [before for before, _ in node.next_functions]
+        function = getattr(node, "_forward_cls", None)
+        # Those of PyTorch recompute, and have the gradients of their forward pass.
+        if function is not None and function.__module__.partition(".")[0] != "torch":
+            raise UnsupportedError(
+                f"{function.__name__} has a backward pass of its own, which layers would not have",
+                where=f"class {function.__module__}.{function.__qualname__}",
+                hint="write it by operations of PyTorch, x + (f(x) - x).detach() say; or take "
+                "placewright.place(..., training=True), which captures backward passes",
+            )
+
+
 def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
     whole = [torch.ones((), dtype=torch.float64) for counted in step.split.counted if counted]
@@ -326,6 +347,13 @@ class _Lowering:
     def _specify(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor):
             dtype = str(value.dtype).removeprefix("torch.")
+            if not all(isinstance(size, int) for size in value.shape):
+                raise UnsupportedError(
+                    "what the model computes depends on values, not on shapes alone",
+                    where=f"value {name!r}",
+                    by=f"shape {tuple(value.shape)}",
+                    hint="replace `.item()` and boolean indexing by torch.where",
+                )
             self.specs[name] = TensorSpec(tuple(map(int, value.shape)), dtype)
 
     def _argument(self, argument: Any) -> Any:

@@ -191,6 +191,9 @@ class RayGroup(WorkerGroup):
         """The hosts, or an error that names the device for which there is none."""
         limit_s = limits.patience(PLACED_S)
         _, waiting = self._ray.wait(list(calls), num_returns=len(calls), timeout=limit_s)
+        if waiting and self._have_cpus(needs, offered):
+            # What takes so long is the start of their processes.
+            _, waiting = self._ray.wait(list(calls), num_returns=len(calls), timeout=2 * limit_s)
         if not waiting:
             return [self._answer(rank, call) for rank, call in enumerate(calls)]
         rank = calls.index(waiting[0])
@@ -201,6 +204,11 @@ class RayGroup(WorkerGroup):
             f"{describe_resources(offered)}, waited {limit_s:.0f} s",
             hint=f"`ray status` shows what is free; another machine joins by `{JOIN} ...`",
         )
+
+    def _have_cpus(self, needs: Sequence[Mapping[str, Any]], offered: Mapping[str, float]) -> bool:
+        """Whether Ray has given every actor its CPUs."""
+        free = self._ray.available_resources().get("CPU", 0)
+        return bool(free + sum(need["num_cpus"] for need in needs) <= offered.get("CPU", 0))
 
 
 def actor_options(cluster: Cluster, offered: Mapping[str, float]) -> list[dict[str, Any]]:
