@@ -19,11 +19,11 @@ from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import (
     current_settings,
     parameter_rules,
-    rebound,
     write_optimizer_state,
 )
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import graph_from_json, graph_json
+from placewright.runtime.eager import rebound
 from tests.capturing.optimizers import Counting, Lion, Mixing, Noisy
 from tests.capturing.reference_interpreter import run
 

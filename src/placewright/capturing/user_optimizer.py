@@ -127,25 +127,6 @@ def _plain_attributes(optimizer: Optimizer) -> dict[str, Any]:
     return {k: v for k, v in vars(optimizer).items() if k not in base and isinstance(v, PLAIN)}
 
 
-def rebound(optimizer: Optimizer, replaced: Mapping[int, Tensor]) -> Optimizer:
-    """A copy of the optimizer, state included, for other parameters.
-
-    `replaced`: ``id`` of a parameter -> the one in its place; groups keep only these.
-    """
-    made = _twin(optimizer)
-    made.param_groups = [
-        {**group, "params": [replaced[id(p)] for p in group["params"] if id(p) in replaced]}
-        for group in optimizer.param_groups
-    ]
-    state = {
-        replaced[id(p)]: {k: _copied(v) for k, v in kept.items()}
-        for p, kept in optimizer.state.items()
-        if id(p) in replaced
-    }
-    made.state = defaultdict(dict, state)
-    return made
-
-
 def _twin(optimizer: Optimizer) -> Optimizer:
     """Another object with the same attributes.
 

@@ -235,7 +235,7 @@ class PlacedTraining:
         Parameters
         ----------
         check
-            Compare loss and gradients of a step with one process.
+            Compare loss, gradients and updates of two steps with one process.
 
         Raises
         ------

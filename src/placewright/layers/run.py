@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from placewright.measurement.speed_up import SpeedUp, speed_up
 from placewright.report.text import size
 
 if TYPE_CHECKING:
+    from placewright.layers.execution.reference import ReferenceSteps
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
 
@@ -28,6 +29,9 @@ MOST_ERROR = 1e-5
 largest gradient."""
 
 TINY = 1e-30
+
+CHECKED_STEPS = 2
+"""The second one from what the first has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,11 @@ class LayerRun:
     limit
         Speed-up over the fastest worker that no plan can exceed: the sum of the workers' speeds.
     max_abs_error
-        Of the loss and all gradients against one process; ``None`` without a check.
+        Of the loss, all gradients, and parameters and buffers after updates against one process;
+        ``None`` without a check.
     max_rel_error
-        The same, the loss as a part of itself and gradients as a part of the largest one.
+        The same, the loss as a part of itself, gradients as a part of the largest one, what is
+        updated as a part of the update.
     peak_memory_bytes, predicted_peak_bytes
         Most resident memory of each worker's process while the plan trained, as the kernel
         counted it (NaN: it does not); what the judge says.
@@ -131,7 +137,7 @@ class LayerRun:
         if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
             raise CheckError(
                 "the plan does not compute what one process computes",
-                where="loss and gradients",
+                where="loss, gradients and updates",
                 by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
                 hint=f"as exact=False (--approximate) accepts: {self.inexact}; plan with exact=True"
                 if self.inexact
@@ -250,30 +256,41 @@ def _inexact(model: TracedModel, plan: LayerPlan) -> str:
 
 
 def checked(session: LayerSession, plan: LayerPlan) -> tuple[float, float]:
-    """Largest difference of loss and gradients of one step from one process, and relative to them.
+    """Largest difference of some steps from one process, and relative to them.
 
-    The loss is compared with itself, gradients with the largest entry of any of them.
+    Of the loss, compared with itself; of gradients, with the largest entry of any of them; of
+    parameters and buffers after the update, with what the update changed.
     """
-    from placewright.layers.execution.reference import one_process
+    from placewright.layers.execution.reference import ReferenceSteps, seeded
+
+    session.load(plan)
+    session.seed(0)
+    with seeded(0):
+        reference = ReferenceSteps(session.model.source, session.update)
+        found = [pair for _ in range(CHECKED_STEPS) for pair in _step_errors(session, reference)]
+    absolute, relative = zip(*found, strict=True)
+    # max() would drop a NaN that is not first.
+    finite = all(map(math.isfinite, (*absolute, *relative)))
+    return (max(absolute), max(relative)) if finite else (math.inf, math.inf)
+
+
+def _step_errors(session: LayerSession, reference: ReferenceSteps) -> Iterator[tuple[float, float]]:
+    """Absolute and relative differences of one step."""
     from placewright.layers.execution.session import loss_of
 
-    expected_loss, expected = one_process(session.model.source)
-    session.load(plan)
-    (times,) = session.train(1, update=False)
+    expected_loss, expected = reference.gradients()
+    (times,) = session.train(1)
     gradients = session.gradients()
     if expected.keys() - gradients.keys():
-        return math.inf, math.inf
+        yield math.inf, math.inf
+        return
     of_loss = abs(loss_of(times) - expected_loss)
-    of_gradients = [float((gradients[n] - v).abs().max()) for n, v in expected.items()]
+    yield of_loss, of_loss / max(abs(expected_loss), TINY)
     largest = max((float(v.abs().max()) for v in expected.values()), default=0.0)
-    relative = (
-        of_loss / max(abs(expected_loss), TINY),
-        max(of_gradients, default=0.0) / max(largest, TINY),
-    )
-    # max() would drop a NaN that is not first.
-    found = (max(of_loss, *of_gradients), max(relative))
-    finite = all(map(math.isfinite, (of_loss, *of_gradients)))
-    return found if finite else (math.inf, math.inf)
+    for name, gradient in expected.items():
+        off = float((gradients[name] - gradient).abs().max())
+        yield off, off / max(largest, TINY)
+    yield from reference.update_errors(gradients, session.parameters())
 
 
 def alone(problem: LayerProblem) -> list[LayerJudgement]:

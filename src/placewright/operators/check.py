@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from placewright.capturing.containers import leaves_of, refilled, tensors_of
+from placewright.capturing.inputs import as_arguments
 from placewright.cluster.cluster import Device
 from placewright.errors import InputError
 from placewright.graph.graph import INPUT_MARK, Graph
 from placewright.graph.program import Program
 from placewright.measurement.check import LISTED, Check, Difference, Role, Tolerance
 from placewright.operators.exactness import tolerance
-from placewright.runtime.eager import EagerRun, EagerSteps
+from placewright.runtime.eager import EagerRun, EagerSteps, parts_apart
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
@@ -32,14 +35,49 @@ def check_session(
     """Execute steps of what was just loaded beside eager steps from the same state and seed.
 
     `devices`: that the placement uses.
-    Raises `RunError`: outputs or state do not fit into the temporary folder.
+    Every other step is done on other inputs. Raises `RunError`: outputs or state do not fit into
+    the temporary folder.
     """
     comparison = Comparison.of(session.graph, source, seed=seed, devices=devices)
     limit = comparison.tolerance.steps
-    for _ in range(steps if limit is None else min(steps, limit)):
+    batches = _batches(source, comparison.program)
+    for k in range(steps if limit is None else min(steps, limit)):
+        if k > 0 and batches:
+            inputs = batches[k % 2]
+            session.feed({f"input:{n}": x for n, x in leaves_of(inputs) if isinstance(x, Tensor)})
+            comparison.eager.feed(inputs)
         session.run(1)
         comparison.step(session.outputs(), session.state())
     return comparison.check()
+
+
+def _batches(source: ModelSource, program: Program) -> tuple[Any, ...]:
+    """The example's inputs and others; none where steps change their inputs.
+
+    A tensor of an earlier step that is read again goes unseen where all steps compute the same.
+    """
+    if any(item.mutated for item in program.inputs if item.role == "input"):
+        return ()
+    return tuple(as_arguments(varied(source.inputs, k), "") for k in range(2))
+
+
+def varied(inputs: Any, k: int) -> Any:
+    """The inputs with the elements of every tensor in another order; for 0 as they are.
+
+    Values stay those that the model has been given: an index stays one that it knows. A list of
+    whole numbers stays as it is: it may be one of offsets, which ascend.
+    """
+    generator = torch.Generator().manual_seed(k)
+
+    def shuffled(tensor: torch.Tensor) -> torch.Tensor:
+        listed = tensor.dim() < 2 and not (tensor.is_floating_point() or tensor.is_complex())
+        if k == 0 or listed or tensor.numel() < 2 or 0 in tensor.stride():
+            return tensor
+        order = torch.randperm(tensor.numel(), generator=generator)
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        return made.copy_(tensor.reshape(-1)[order].reshape(tensor.shape))
+
+    return refilled(inputs, iter([shuffled(t.detach()) for t in tensors_of(inputs)]))
 
 
 @dataclass(slots=True)
@@ -79,7 +117,13 @@ class Comparison:
             lr=program.optimizer.get("lr", 1e-3),
         )
         initial = {name: tensor.clone() for name, tensor in eager.state().items()}
-        return cls(program, eager, tolerance(graph, devices, source), initial)
+        made = cls(program, eager, tolerance(graph, devices, source), initial)
+        if program.training and source.recipe is not None and source.recipe.micro_batches > 1:
+            off, most = parts_apart(source, seed)
+            if not off <= most:
+                name = "loss of the whole batch, as a part of it"
+                made.failed, made.largest = [Difference(0, "output", name, off, most)], off
+        return made
 
     def step(self, outputs: Outputs, state: State | None) -> None:
         """Do the eager step that belongs to what is given.

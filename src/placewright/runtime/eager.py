@@ -1,26 +1,40 @@
-"""Plain eager PyTorch: what a placed run is compared with."""
+"""Plain eager PyTorch: what a placed run is compared with.
+
+It shares as little as it can with capture, so that no mistake is in both: modes, copies of
+optimizers, autocast and the parameters that are updated are PyTorch's own here. Where it has to
+share (copies of inputs, parts of a batch), what it got is compared with what the user gave.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.containers import Batch, tensors_of
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.micro_batches import MicroBatch, micro_batches
-from placewright.capturing.mode import set_mode
-from placewright.capturing.named_state import ModelAndLoss, copied, named_state, parameters_of
+from placewright.capturing.named_state import ModelAndLoss, copied, modules_in
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource
-from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
+from placewright.capturing.split_loss import (
+    STILL,
+    CountedMeans,
+    LossSplit,
+    split_rows,
+    whole_counts,
+)
 from placewright.capturing.update_rule import PLAIN
-from placewright.capturing.user_optimizer import rebound
+from placewright.errors import CheckError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,8 +164,10 @@ class Stepper:
         self.source, self.training = source, training
         name = type(source.model).__name__
         self.batch = Batch(as_arguments(source.inputs, name), source.targets)
-        set_mode(source.model, training=training)
+        _demand_same((source.inputs, source.targets), self.batch.arguments(), name)
+        _set_mode(source.model, training=training)
         if training:
+            self.parameters = _parameters(source)
             self.recipe = source.recipe or recipe_of(optimizer, lr)
             self.updates = _optimizer(source, self.recipe)
             self.steps = 0
@@ -171,17 +187,20 @@ class Stepper:
         # alone.
         if self.steps % recipe.accumulate == 0:
             self.updates.zero_grad(set_to_none=True)
-            for member in named_state(self.source.model, self.source.loss_fn)[0]:
-                member.value.grad = None
+            for parameter in self.parameters:
+                parameter.grad = None
         scaler = recipe.scaler if recipe.scales else None
-        if recipe.micro_batches == 1:
-            loss = self._backward(*self.batch.arguments(), None, scaler)
-        else:
-            loss = self._micro_batches(scaler)
+        loss = self.backward(scaler)
         self.steps += 1
         if self.steps % recipe.accumulate == 0:
             self._update(scaler)
         return loss
+
+    def backward(self, scaler: torch.amp.GradScaler | None = None) -> torch.Tensor:
+        """Forward and backward pass of the batch, or of its parts; the loss."""
+        if self.recipe.micro_batches == 1:
+            return self._backward(*self.batch.arguments(), None, scaler)
+        return self._micro_batches(scaler)
 
     def _backward(
         self,
@@ -193,7 +212,7 @@ class Stepper:
         """Forward and backward pass; the loss, times the share of a micro-batch."""
         loss_fn = self.source.loss_fn
         assert loss_fn is not None
-        with self.recipe.casting():
+        with _casting(self.recipe):
             outputs = self._forward(inputs)
             if part is None:
                 loss = loss_fn(outputs, targets)
@@ -229,11 +248,10 @@ class Stepper:
             scaler.update()
 
     def _clip(self) -> None:
-        parameters = [m.value for m in named_state(self.source.model, self.source.loss_fn)[0]]
         if self.recipe.clip_value is not None:
-            torch.nn.utils.clip_grad_value_(parameters, self.recipe.clip_value)
+            torch.nn.utils.clip_grad_value_(self.parameters, self.recipe.clip_value)
         if self.recipe.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip_norm)
 
     @torch.no_grad()
     def _infer(self) -> Any:
@@ -244,8 +262,85 @@ class Stepper:
         return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
 
 
+def _set_mode(model: nn.Module, *, training: bool) -> None:
+    """``model.train(training)``, unless the model is in that mode: its modules stay as they are."""
+    if model.training != training:
+        try:
+            model.train(training)
+        except NotImplementedError:  # of torch.export: it stays in the mode of its export
+            if not isinstance(model, fx.GraphModule):
+                raise
+
+
+def _parameters(source: ModelSource) -> list[nn.Parameter]:
+    """Of the model and its loss, each once."""
+    return list(nn.ModuleList([source.model, *modules_in(source.loss_fn)]).parameters())
+
+
+def _casting(recipe: TrainingRecipe) -> AbstractContextManager[object]:
+    if recipe.autocast is None:
+        return nullcontext()
+    return torch.autocast("cpu", dtype=recipe.autocast_dtype)
+
+
+def _demand_same(given: Any, copies: Any, model: str) -> None:
+    """Raise unless the copies that a step is called with have the values that were given."""
+    pairs = list(zip_longest(tree_leaves(given), tree_leaves(copies)))
+    alike = all(
+        a.is_meta or torch.equal(a, b) or torch.equal(a[a == a], b[b == b])
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        else type(a) is type(b)
+        for a, b in pairs
+    )
+    if not alike:
+        raise CheckError(
+            "copies of the inputs differ from the inputs",
+            where=f"model {model}",
+            hint="report this model with its inputs",
+        )
+
+
+def parts_apart(source: ModelSource, seed: int = 0) -> tuple[float, float]:
+    """By how much micro-batches, added up, are not the whole batch, and what rounding makes.
+
+    The largest difference of the loss and of any gradient, as a part of the largest of them.
+    Dropout and batch norm, which treat parts in another way by design, are off; where a model
+    draws other random numbers nothing can be compared, and both are 0.
+    """
+    recipe = source.recipe or TrainingRecipe()
+
+    def computed(seed: int, parts: int) -> list[torch.Tensor]:
+        model, loss_fn = copied(source.model, source.loss_fn)
+        plain = TrainingRecipe(
+            micro_batches=parts, autocast=recipe.autocast, reduction=recipe.reduction
+        )
+        own = replace(source, model=model, loss_fn=loss_fn, recipe=plain)
+        stepper = Stepper(own, training=True)
+        for module in model.modules():
+            module.training = module.training and not isinstance(module, STILL)
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(seed)
+            loss = stepper.backward()
+        found = [p.grad for p in stepper.parameters if p.grad is not None]
+        return [loss.detach(), *(g.to_dense() if g.is_sparse else g for g in found)]
+
+    whole, again = computed(seed, 1), computed(seed + 1, 1)
+    if not torch.equal(whole[0], again[0]):
+        return 0.0, 0.0
+    parts = computed(seed, recipe.micro_batches)
+    largest = max((float(g.abs().max()) for g in whole[1:] if g.numel()), default=0.0)
+    sizes = [float(whole[0].abs()), *[largest] * (len(whole) - 1)]
+    off = [
+        float((a - b).abs().max()) / max(size, 1e-30)
+        for a, b, size in zip(whole, parts, sizes, strict=True)
+        if a.numel()
+    ]
+    dtypes = [*(g.dtype for g in whole), recipe.autocast_dtype or whole[0].dtype]
+    return max(off), max(torch.finfo(d).eps for d in dtypes) ** (2 / 3)
+
+
 def _optimizer(source: ModelSource, recipe: TrainingRecipe) -> torch.optim.Optimizer:
-    trained = list(parameters_of(source).values())
+    trained = _parameters(source)
     if isinstance(recipe.optimizer, torch.optim.Optimizer):
         return recipe.optimizer
     if recipe.optimizer == "sgd":
@@ -258,13 +353,27 @@ def _own_recipe(source: ModelSource, own: ModelSource) -> TrainingRecipe | None:
     recipe = source.recipe
     if recipe is None or isinstance(recipe.optimizer, str):
         return recipe
-    copies = parameters_of(own)
-    of_copy = {id(value): copies[key] for key, value in parameters_of(source).items()}
+    pairs = zip(_parameters(source), _parameters(own), strict=True)
     return replace(
         recipe,
-        optimizer=rebound(recipe.optimizer, of_copy),
+        optimizer=rebound(recipe.optimizer, {id(old): new for old, new in pairs}),
         scaler=copy.deepcopy(recipe.scaler),
     )
+
+
+def rebound(
+    optimizer: torch.optim.Optimizer, replaced: Mapping[int, torch.Tensor]
+) -> torch.optim.Optimizer:
+    """A copy of the optimizer, state and settings included, for other parameters.
+
+    `replaced`: ``id`` of a parameter -> the one in its place.
+    """
+    made, memo = type(optimizer).__new__(type(optimizer)), dict[int, Any](replaced)
+    # A scheduler puts a `step` of its own into the object, which would step the original.
+    vars(made).update({k: v for k, v in vars(optimizer).items() if k != "step"})
+    made.param_groups = copy.deepcopy(optimizer.param_groups, memo)
+    made.state = defaultdict(dict, copy.deepcopy(dict(optimizer.state), memo))
+    return made
 
 
 @contextmanager

@@ -16,13 +16,13 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from placewright.capturing.user_optimizer import rebound
 from placewright.errors import InputError
 from placewright.operators.adaptive.job import Job
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
+from placewright.runtime.eager import rebound
 from tests.capturing.optimizers import Lion
 from tests.operators.adaptive.jobs import TRIO, net
 from tests.operators.adaptive.test_trainer import LOSS, batches

@@ -47,7 +47,7 @@ def run(
     ] = None,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Measured.")] = 10,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare loss and gradients with one process.")
+        bool, typer.Option("--check", help="Compare losses, gradients, updates with one process.")
     ] = False,
     exact: Annotated[
         bool,

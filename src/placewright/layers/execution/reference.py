@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import copied
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.layers.execution.updates import Update, update_of
@@ -36,7 +36,7 @@ def trained_alone(
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Losses and parameters after a step on every batch; the model is left as it was."""
     model, losses = copied(source.model, None)[0], list[float]()
-    set_mode(model, training=True)
+    _train(model)
     steps = update_of(optimizer, lr).made(model.parameters())
     for inputs, targets in batches:
         steps.zero_grad()
@@ -45,6 +45,81 @@ def trained_alone(
         steps.step()
         losses.append(float(loss.detach()))
     return losses, {name: value.detach() for name, value in model.state_dict().items()}
+
+
+class ReferenceSteps:
+    """Steps of one process, each from where the workers' last step has ended.
+
+    So every step is compared by itself: what rounding makes of a gradient that is nearly zero,
+    which Adam divides by its own size, is in no later one.
+    """
+
+    def __init__(self, source: ModelSource, update: Update) -> None:
+        self.model, loss_fn = copied(source.model, source.loss_fn)
+        self.source = replace(source, loss_fn=loss_fn)
+        _train(self.model)
+        self.parameters = {f"model.{n}": p for n, p in self.model.named_parameters()}
+        self.optimizer = update.made(self.parameters.values())
+
+    def gradients(self) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradients of a step; the model's buffers are those after it."""
+        self.optimizer.zero_grad()
+        loss = _loss(self.model, self.source)
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {n: p.grad.clone() for n, p in self.parameters.items() if p.grad is not None}
+        return float(loss.detach()), found
+
+    def update_errors(
+        self, gradients: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    ) -> Iterator[tuple[float, float]]:
+        """Update by the workers' gradients; by how much their parameters and buffers differ.
+
+        Absolute, and as a part of the update or, where nothing is updated, of the values; without
+        the rounding of the values. Then goes on from what the workers have.
+        """
+        before = {n: p.detach().clone() for n, p in self.parameters.items()}
+        for name, p in self.parameters.items():
+            p.grad = gradients.get(name)
+        self.optimizer.step()
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        for name, value in ((f"model.{n}", v.detach()) for n, v in named):
+            moved = (value - before[name]).abs().max() if name in before else value.new_zeros(())
+            if name in state:
+                yield _distance(state[name], value, float(moved))
+                value.copy_(state[name])
+            elif moved > 0:
+                yield math.inf, math.inf
+
+
+def _distance(found: Tensor, expected: Tensor, scale: float) -> tuple[float, float]:
+    """Absolute, and beyond rounding as a part of `scale`."""
+    found, wide = found.double(), expected.double()
+    if not wide.numel() or torch.equal(found, wide):
+        return 0.0, 0.0
+    size, off = float(wide.abs().max()), float((found - wide).abs().max())
+    rounding = 4 * torch.finfo(expected.dtype).eps * size if expected.is_floating_point() else 0.0
+    if not math.isfinite(off):
+        return math.inf, math.inf
+    return off, max(off - rounding, 0.0) / (scale or size or 1.0)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers from a seed, and eager's one thread; both are put back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(model: nn.Module) -> None:
+    """Training mode; modules of a model that is in it stay as the user set them."""
+    if not model.training:
+        model.train()
 
 
 def _loss(model: nn.Module, source: ModelSource) -> Tensor:
@@ -59,15 +134,17 @@ def _loss(model: nn.Module, source: ModelSource) -> Tensor:
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[None]:
     """Training mode without gradients from before; buffers and gradients are restored."""
+    modes = [(m, m.training) for m in model.modules()]
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     before = [(p, p.grad) for p in model.parameters()]
     for p, _ in before:
         p.grad = None
+    _train(model)
     try:
-        with flags_kept(model):
-            set_mode(model, training=True)
-            yield
+        yield
     finally:
+        for module, training in modes:
+            module.training = training
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)

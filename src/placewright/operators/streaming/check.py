@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-
-from placewright.capturing.containers import refilled, tensors_of
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Device
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.measurement.check import Check
-from placewright.operators.check import Comparison
+from placewright.operators.check import Comparison, varied
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
@@ -46,20 +43,3 @@ def check_stream(
         comparison.eager.feed(variant)
         comparison.step(found.outputs, None)
     return comparison.check(note=f"{samples} different samples, several in flight")
-
-
-def varied(inputs: Any, k: int) -> Any:
-    """The inputs with the elements of every tensor in another order; for 0 as they are.
-
-    Values stay those that the model has been given: an index stays one that it knows.
-    """
-    generator = torch.Generator().manual_seed(k)
-
-    def shuffled(tensor: torch.Tensor) -> torch.Tensor:
-        if k == 0 or tensor.numel() < 2:
-            return tensor
-        order = torch.randperm(tensor.numel(), generator=generator)
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-        return made.copy_(tensor.reshape(-1)[order].reshape(tensor.shape))
-
-    return refilled(inputs, iter([shuffled(t.detach()) for t in tensors_of(inputs)]))
