@@ -85,8 +85,8 @@ def broken(patches: Sequence[Patch]) -> ExitStack:
         module, _, attribute = path.partition(":")
         *classes, name = attribute.split(".")
         owner: Any = import_module(module)
-        for each in classes:
-            owner = getattr(owner, each)
+        for inner in classes:
+            owner = getattr(owner, inner)
         original = getattr(owner, name)
         loaded = [m for n, m in list(sys.modules.items()) if n.startswith("placewright")]
         owners = [owner] if classes else [m for m in loaded if vars(m).get(name) is original]
@@ -171,7 +171,10 @@ def _whole() -> ModelSource:
     model = Whole()
     model.frozen.eval()
     rest = [p for n, p in model.named_parameters() if not n.startswith("first")]
-    groups = [{"params": [*model.first.parameters()]}, {"params": rest, "lr": 0.02}]
+    groups: list[dict[str, Any]] = [
+        {"params": [*model.first.parameters()]},
+        {"params": rest, "lr": 0.02},
+    ]
     recipe = TrainingRecipe(torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1), clip_norm=0.1)
     return ModelSource(
         model, torch.randn(8, 6), functional.cross_entropy, torch.arange(8) % 4, "whole", recipe
@@ -262,8 +265,8 @@ def _stale(take: Any) -> Any:
     seen: dict[Any, Tensor] = {}
 
     def faulty(self: Any, message: Any) -> Tensor:
-        now = take(self, message).clone()
-        before = seen.get(message, now)
+        now: Tensor = take(self, message).clone()
+        before: Tensor = seen.get(message, now)
         seen[message] = now
         return before
 
@@ -542,7 +545,8 @@ def operator_check(name: str) -> Iterator[Callable[[str], str]]:
 def _edited(graph: Graph, fault: Fault) -> Graph:
     program = graph.program
     assert isinstance(program, Program)
-    instructions = tuple(fault.edit.get(i.name, lambda x: x)(i) for i in program.instructions)
+    edits = fault.edit
+    instructions = tuple(edits[i.name](i) if i.name in edits else i for i in program.instructions)
     assert fault.edit.keys() <= {i.name for i in instructions}, fault.edit.keys()
     reads = {i.name: set(references([i.args, i.kwargs])) for i in instructions}
     tensors = tuple(

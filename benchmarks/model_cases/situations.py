@@ -89,7 +89,7 @@ def _settings() -> Iterator[None]:
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.float32)
-        torch.backends.mkldnn.set_flags(True)
+        torch.backends.mkldnn.set_flags(True)  # type: ignore[no-untyped-call]
 
 
 def _eager(model: nn.Module, change: Change, make: Any) -> list[float]:
@@ -99,7 +99,7 @@ def _eager(model: nn.Module, change: Change, make: Any) -> list[float]:
             change(model, optimizer)
         optimizer.zero_grad()
         loss = functional.mse_loss(model(x), y)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
     return losses
@@ -157,7 +157,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "a hook": lambda m: m[3].register_forward_hook(lambda _m, _i, y: y * 2),
     "another layer": lambda m: m.__setitem__(3, nn.Identity()),
     "default dtype": lambda m: torch.set_default_dtype(torch.float64),
-    "oneDNN off": lambda m: torch.backends.mkldnn.set_flags(False),
+    "oneDNN off": lambda m: torch.backends.mkldnn.set_flags(False),  # type: ignore[no-untyped-call]
     "autocast": lambda m: m.register_forward_pre_hook(lambda *_: None),
 }
 """Before the second of two calls in evaluation; autocast is around both calls."""
@@ -197,14 +197,14 @@ def _onnx(folder: str, kind: str) -> str:
         helper.make_node("Relu", ["h"], ["r"], "relu"),
         helper.make_node("MatMul", ["r", "w1"], ["y"], "last"),
     ]
-    outputs = [info("y", 4, 8)]
+    outputs = [info("y", 4, 8)]  # type: ignore[no-untyped-call]
     if kind == "an initializer as output":
-        outputs.append(info("w1", 8, 8))
+        outputs.append(info("w1", 8, 8))  # type: ignore[no-untyped-call]
     if kind == "a constant as output":
         value = numpy_helper.from_array(np.ones(3, np.float32), "v")
         nodes.append(helper.make_node("Constant", [], ["k"], "k", value=value))
-        outputs.append(info("k", 3))
-    graph = helper.make_graph(nodes, "g", [info("x", 4, 8)], outputs, given)
+        outputs.append(info("k", 3))  # type: ignore[no-untyped-call]
+    graph = helper.make_graph(nodes, "g", [info("x", 4, 8)], outputs, given)  # type: ignore[no-untyped-call]
     opset = [helper.make_opsetid("", 21)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), f"{folder}/m.onnx")
     return "m.onnx"
