@@ -138,12 +138,16 @@ def changed_between_layer_steps(change: Change) -> float:
         model, (x, y), found = _net(), _batch(), []
         eager = copy.deepcopy(model)
         how: Any = {"loss_fn": functional.mse_loss, "targets": y, "optimizer": "sgd", "lr": 0.1}
-        with place_training(model, (x,), DUO, **how, planner="single", trials=False) as placed:
+        how |= {"planner": "single", "trials": False}
+        with (
+            place_training(model, (x,), DUO, **how) as placed,
+            placed.trainer(adapt=False) as trainer,
+        ):
             for k in range(5):
                 if k == 2:
+                    model.state_dict()  # what is changed has to be the newest
                     change(model, None)
-                found.append(placed.step((x,), y))
-            model.load_state_dict(placed.parameters(), strict=False)
+                found.append(trainer.step((x,), y))
         wanted = _eager(eager, change, torch.optim.SGD)
         off = _apart(found, wanted, model, eager)
         return 0.0 if off < 1e-5 else off
