@@ -20,15 +20,15 @@ from torch.nn import functional
 from placewright import Cluster, Device, place, place_training
 from placewright.errors import PlacewrightError
 
-DUO = Cluster((Device("a", node="m"), Device("b", node="n")), name="two")
+DUO = Cluster((Device("a"), Device("b")), name="two")
 
 Change = Callable[[Any, Any], object]
 
 
-def _net() -> nn.Sequential:
+def _net(norm: Callable[[int], nn.Module] = nn.BatchNorm1d) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(6, 6), nn.Dropout(0.0), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Linear(6, 3)
+        nn.Linear(6, 6), nn.Dropout(0.0), norm(6), nn.Linear(6, 6), nn.Linear(6, 3)
     )
 
 
@@ -135,7 +135,7 @@ def changed_between_steps(change: Change, make: type[torch.optim.Optimizer]) -> 
 def changed_between_layer_steps(change: Change) -> float:
     """The same, of `place_training`, by plain SGD."""
     with _settings():
-        model, (x, y), found = _net(), _batch(), []
+        model, (x, y), found = _net(nn.LayerNorm), _batch(), []
         eager = copy.deepcopy(model)
         how: Any = {"loss_fn": functional.mse_loss, "targets": y, "optimizer": "sgd", "lr": 0.1}
         how |= {"planner": "single", "trials": False}
