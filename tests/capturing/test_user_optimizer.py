@@ -155,5 +155,5 @@ def test_another_models_parameters_and_settings_are_refused() -> None:
     odd = optim.SGD([{"params": model.parameters(), "hook": print}])
     with pytest.raises(InputError, match="group 0: the setting 'hook'"):
         parameter_rules(odd, dict(model.named_parameters()))
-    with pytest.raises(PlacewrightError, match="clip_norm must be above 0"):
+    with pytest.raises(PlacewrightError, match="clip_norm of TrainingRecipe: must be a number > 0"):
         TrainingRecipe(clip_norm=0.0)
