@@ -61,8 +61,9 @@ PAGES = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob(
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_in_the_menu(name: str) -> None:
-    """Nothing is written that cannot be found."""
-    assert f": {name}\n" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    """Nothing is written that cannot be found; what a benchmark generates is left out by name."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert f": {name}\n" in menu or f"  /{name}\n" in menu
 
 
 def test_the_cluster_of_the_documentation_can_be_read() -> None:
