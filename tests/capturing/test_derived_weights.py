@@ -144,7 +144,7 @@ def test_weight_norm_is_computed_next_to_its_use() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "resnet50"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_other_models_stay_as_they_are(name: str, *, training: bool) -> None:
     """Positions, masks and rotary tables are small: no plan of these models changes."""
     source = unseen(name) if name == "llama" else small(name)
