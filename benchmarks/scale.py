@@ -18,10 +18,10 @@ import numpy as np
 from placewright import Context, OperatorProblem, judge
 from placewright.operators.planners.lists.planners import HEFT
 
-DEVICES = 4
+SPEEDS = (1.0, 1.5, 2.5, 4.0)
 
 
-def instance(n: int, seed: int = 0) -> OperatorProblem:
+def instance(n: int, devices: int = len(SPEEDS), seed: int = 0) -> OperatorProblem:
     """Each operator reads one or two of the hundred before it; free links."""
     rng = np.random.default_rng(seed)
     reader = np.concatenate([np.arange(1, n), np.flatnonzero(rng.random(n) < 0.5)])
@@ -30,13 +30,13 @@ def instance(n: int, seed: int = 0) -> OperatorProblem:
     by = np.lexsort((reader, producer))
     pairs = np.unique(np.stack([producer[by], reader[by]], axis=1), axis=0)
     made, uses = np.unique(pairs[:, 0], return_counts=True)
-    off = 1.0 - np.eye(DEVICES)
-    channel = np.full((DEVICES, DEVICES), -1)
-    channel[off > 0] = np.arange(DEVICES * (DEVICES - 1))
+    off = 1.0 - np.eye(devices)
+    channel = np.full((devices, devices), -1)
+    channel[off > 0] = np.arange(devices * (devices - 1))
     return OperatorProblem(
         operator_names=tuple(f"op{i}" for i in range(n)),
-        device_names=tuple(f"dev{d}" for d in range(DEVICES)),
-        compute_s=rng.uniform(1, 10, (n, 1)) / np.array([1.0, 1.5, 2.5, 4.0]),
+        device_names=tuple(f"dev{d}" for d in range(devices)),
+        compute_s=rng.uniform(1, 10, (n, 1)) / np.resize(SPEEDS, devices),
         tensor_names=tuple(f"t{k}" for k in range(len(made))),
         tensor_producer=made,
         tensor_bytes=rng.uniform(1, 10, len(made)),
@@ -45,9 +45,9 @@ def instance(n: int, seed: int = 0) -> OperatorProblem:
         latency_s=0.01 * off,
         seconds_per_byte=0.1 * off,
         channel=channel,
-        channel_names=tuple(f"c{x}" for x in range(DEVICES * (DEVICES - 1))),
+        channel_names=tuple(f"c{x}" for x in range(devices * (devices - 1))),
         resident_bytes=np.zeros(n),
-        memory_bytes=np.full(DEVICES, np.inf),
+        memory_bytes=np.full(devices, np.inf),
         colocation=np.arange(n),
         pinned=np.full(n, -1),
         links="free",  # type: ignore[arg-type]

@@ -148,14 +148,6 @@ def _shortened(part: str) -> str:
     return part if len(part) <= LONGEST else f"{part[:half]} ... {part[-half:]}"
 
 
-def demand_type(value: object, kind: type | tuple[type, ...], name: str) -> None:
-    """Raise `InputError` if an argument of a public function is not of its type."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    if not isinstance(value, kinds):
-        words = " or ".join(each.__name__ for each in kinds)
-        raise InputError(f"must be of type {words}", where=name, by=f"got {type(value).__name__}")
-
-
 def described(error: BaseException) -> str:
     """An error in one line, to stand in another message: PyTorch's may be pages of C++ frames."""
     lines = str(error).strip().splitlines() or [""]

@@ -15,6 +15,7 @@ from placewright import Cluster, Device
 from placewright.adapt.model_changes import ModelChanges
 from placewright.capturing.guards import Guards
 from placewright.errors import InputError
+from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
 DUO = Cluster((Device("a"), Device("b")), name="two")
 X, Y = torch.randn(8, 6), torch.randn(8, 3)
@@ -38,23 +39,8 @@ def _model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.0), nn.BatchNorm1d(6), nn.Linear(6, 3))
 
 
-def _halve(model: nn.Module, _: torch.optim.Optimizer) -> None:
-    model.load_state_dict({k: v * 0.5 if v.is_floating_point() else v for k, v in _state(model)})
-
-
 def _state(model: nn.Module) -> list[tuple[str, Tensor]]:
     return list(model.state_dict().items())
-
-
-def _clip_after_reading(model: nn.Module, _: torch.optim.Optimizer) -> None:
-    _state(model)
-    for parameter in model.parameters():
-        parameter.data.clamp_(-0.05, 0.05)
-
-
-def _reset_moments(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    for kept in optimizer.state.values():
-        kept["exp_avg"].zero_()
 
 
 TAKEN: dict[str, Change] = {
@@ -62,11 +48,11 @@ TAKEN: dict[str, Change] = {
     "a dropout": lambda m, o: setattr(m[1], "p", 1.0),
     "a batch norm in evaluation": lambda m, o: m[2].eval(),
     "a hook": lambda m, o: m[3].register_forward_hook(lambda _m, _x, y: y * 2),
-    "loaded weights": _halve,
-    "clipped weights, after they were read": _clip_after_reading,
+    "loaded weights": halve,
+    "clipped weights, after they were read": clip_after_reading,
     "a learning rate": lambda m, o: o.param_groups[0].update(lr=0.01),
     "a cleared state": lambda m, o: o.state.clear(),
-    "a changed state": _reset_moments,
+    "a changed state": reset_moments,
     "a loaded state": lambda m, o: o.load_state_dict(o.state_dict()),
 }
 

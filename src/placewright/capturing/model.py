@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from placewright.errors import MissingDependencyError, demand_type
+from placewright.errors import MissingDependencyError
 from placewright.graph.graph import Graph
 
 try:
@@ -103,7 +103,6 @@ class CapturedCall:
 
 def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall:
     """Capture one step of a model and the structure of what it returns; see `capture`."""
-    demand_type(source.model, torch.nn.Module, "model")
     with isolated_trace(type(source.model).__name__):
         return _captured(source if training else replace(source, loss_fn=None), training=training)
 

@@ -22,7 +22,6 @@ from placewright.errors import (
     PlacewrightError,
     Terminated,
     UnknownNameError,
-    demand_type,
     described,
 )
 from placewright.interpreter import import_from, inductor_cache
@@ -93,7 +92,6 @@ def load_model(
         No such module or factory, the factory raised, or returned something else.
     """
     os.environ.update(inductor_cache())
-    demand_type(source, str, "source")
     make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
     device = "cpu" if weights or not source.startswith(ZOO) else "meta"
     if batch is None and training and source.startswith(ZOO):

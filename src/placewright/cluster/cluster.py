@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright.cluster.devices import Device, Link
-from placewright.errors import InputError, UnknownNameError, demand_type
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.io.units import BANDWIDTH, FLOPS, show
 from placewright.numerics.arrays import FloatArray, IntArray
@@ -50,10 +50,6 @@ class Cluster:
     name: str = "cluster"
 
     def __post_init__(self) -> None:
-        for kind, members in ((Device, self.devices), (Link, self.links)):
-            demand_type(members, (tuple, list), "devices and links of a cluster")
-            for each in members:
-                demand_type(each, kind, f"{kind.__name__.lower()}s of a cluster")
         if not self.devices:
             raise InputError("a cluster needs at least one device", where=self.name)
         names = Counter(d.name for d in self.devices)

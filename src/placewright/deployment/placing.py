@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
-from placewright.errors import demand_type
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.collector import collector_paused
 from placewright.planning.contract import Planner, Progress, silent
@@ -146,7 +145,6 @@ def place(
     if isinstance(cluster, str | Path):
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster
-    demand_type(cluster, Cluster, "cluster")
     monitor = monitor_of(progress)
     workers = Workers(engine, cluster, emulate=emulate, together=shared_process(gpus))
     if method != "analytic":  # two workers measure what messages cost

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.errors import RunError, UnsupportedError, demand_type
+from placewright.errors import RunError, UnsupportedError
 from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
 from placewright.planning.monitor import LOG
@@ -112,7 +112,6 @@ def place_training(
     if isinstance(cluster, str | Path):
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster
-    demand_type(cluster, Cluster, "cluster")
     started_by = engine if isinstance(engine, str) else engine.name
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)

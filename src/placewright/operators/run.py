@@ -182,10 +182,9 @@ def _used(session: Session, result: Result) -> list[Device]:
 @checked
 def best_single(problem: OperatorProblem) -> Result | None:
     """The best single device that fits, by the judge; ``None`` if the model fits on none."""
-    from placewright.errors import PlacewrightError, demand_type
+    from placewright.errors import PlacewrightError
     from placewright.planning.solving import compare
 
-    demand_type(problem, OperatorProblem, "problem")
     singles = [f"only:{name}" for name in problem.device_names]
     try:
         return compare(problem, singles)

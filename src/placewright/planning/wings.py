@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from placewright.errors import UnknownNameError, UnsupportedError, demand_type
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
 from placewright.planning.contract import Judgement, Planner
 from placewright.planning.wing import Wing
@@ -69,7 +69,10 @@ def unit_of(problem: Any) -> str:
 def judge(problem: Any, plan: Any) -> Judgement:
     """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""
     wing = wing_of(problem)
-    demand_type(plan, wing.plan_type(), "plan")
+    kind = wing.plan_type()
+    if not isinstance(plan, kind):
+        by = f"got {type(plan).__name__}"
+        raise InputError(f"must be of type {kind.__name__}", where="plan", by=by)
     return wing.planning().judge(problem, plan)
 
 

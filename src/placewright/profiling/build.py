@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, MissingDependencyError, demand_type
+from placewright.errors import InputError, MissingDependencyError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.io.arguments import checked
@@ -72,8 +72,6 @@ def profile(
     MissingDependencyError
         `method` measures, and PyTorch is not installed.
     """
-    demand_type(graph, Graph, "graph")
-    demand_type(cluster, Cluster, "cluster")
     table = table if table is not None else ProfileTable()
     profiler = Profiler(graph, _measuring_method(graph, state, method), state, table)
     if not torch_installed():

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, demand_type
+from placewright.errors import InfeasibleError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.compile_clock import COMPILING, CompileClock
@@ -152,7 +152,6 @@ def solve_pbqp_memory(
     (Kolmogorov 2006, doi 10.1109/TPAMI.2006.200), then that of the mixed-integer program, which
     rests on HiGHS's arithmetic. Assignments are always counted again.
     """
-    demand_type(problem, MemoryPbqp, "problem")
     with CompileClock(lambda: progress(**UNKNOWN)) as clock:
         search = _Search(problem, deadline_s, seed, progress, clock)
         interrupted = False

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.errors import InputError, demand_type
+from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import (
     FloatArray,
@@ -167,7 +167,6 @@ def solve_pbqp(
     another one dominates whatever the neighbours do are removed where RN would fire; branching
     takes connected components of the core apart; the bound is tree-reweighted.
     """
-    demand_type(problem, Pbqp, "problem")
     greedy = reduce_greedily(problem.arrays)
     late = time.perf_counter() >= deadline_s
     if greedy.fired == 0 or late or not exact:

@@ -20,6 +20,7 @@ from placewright.layers.adaptive.trainer import LayerTrainer
 from placewright.layers.execution.updates import update_of
 from placewright.layers.placed_training import PlacedTraining, place_training
 from placewright.layers.plan import LayerPlan, Replica, Stage
+from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 WIDTHS = (6, 8, 3)
@@ -56,31 +57,16 @@ def _one_thread() -> Iterator[None]:
 Change = Callable[[Scaled, torch.optim.Optimizer], Any]
 
 
-def _halve(model: nn.Module, _: torch.optim.Optimizer) -> None:
-    model.load_state_dict({k: v * 0.5 for k, v in model.state_dict().items()})
-
-
-def _clamp_after_reading(model: nn.Module, _: torch.optim.Optimizer) -> None:
-    model.state_dict()
-    for parameter in model.parameters():
-        parameter.data.clamp_(-0.05, 0.05)
-
-
-def _reset_moments(_: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    for kept in optimizer.state.values():
-        kept["exp_avg"].zero_()
-
-
 TAKEN: dict[str, Change] = {
     "a frozen layer": lambda m, o: m.first.requires_grad_(False),
     "a dropout": lambda m, o: setattr(m.dropout, "p", 1.0),
     "an attribute": lambda m, o: setattr(m, "scale", 2.0),
     "a mode": lambda m, o: m.dropout.eval(),
-    "loaded weights": _halve,
-    "clamped weights, after they were read": _clamp_after_reading,
+    "loaded weights": halve,
+    "clamped weights, after they were read": clip_after_reading,
     "a learning rate": lambda m, o: o.param_groups[0].update(lr=0.01, weight_decay=0.2),
     "a cleared state": lambda m, o: o.state.clear(),
-    "a changed state": _reset_moments,
+    "a changed state": reset_moments,
     "a loaded state": lambda m, o: o.load_state_dict(o.state_dict()),
 }
 
