@@ -80,6 +80,29 @@ def test_a_model_without_data_is_refused() -> None:
     assert "to_empty" in caught.value.hint
 
 
+def test_a_loss_that_is_to_be_trained_is_refused() -> None:
+    """It stayed as it was without a word; frozen, it is taken."""
+    model, loss = nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 1))
+    source = ModelSource(model, torch.randn(8, 6), _Judged(loss), torch.randn(8, 6), "judged")
+    with pytest.raises(UnsupportedError, match="the loss has parameters of its own") as caught:
+        TracedModel(source)
+    assert "requires_grad_(False)" in caught.value.hint
+    loss.requires_grad_(False)
+    assert TracedModel(source).trained()
+
+
+class _Judged(nn.Module):
+    """A loss with a part that could learn."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean of squares of what the part makes of the difference."""
+        return torch.as_tensor(self.part(outputs - targets).pow(2).mean())
+
+
 def test_slow_shards_take_what_messages_do_not() -> None:
     """One second, and for each further parameter what many in one take more; none without any."""
     small = tiny([1.0, 1.0], parameters=np.array([[8.0, 4.0], [0.0, 0.0]]))

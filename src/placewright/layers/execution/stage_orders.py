@@ -22,6 +22,20 @@ from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensor
 IN_ROWS = (Strategy.DATA, Strategy.SHARDED)
 
 
+def _refuse_trained_loss(source: ModelSource) -> None:
+    """Refuse a loss that is to be trained: layers have the parameters of the model alone."""
+    loss = source.loss_fn
+    named = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
+    trained = [name for name, value in named if value.requires_grad]
+    if trained:
+        raise UnsupportedError(
+            "the loss has parameters of its own, which training by layers would leave as they are",
+            where=f"loss {type(loss).__name__}: {trained[0]!r}",
+            hint="make them parameters of the model, freeze them by requires_grad_(False), or take "
+            "placewright.place(..., training=True), which trains them",
+        )
+
+
 @dataclass(slots=True, eq=False)
 class TracedModel:
     """A model traced on as many numbers of samples as plans ask for.
@@ -39,6 +53,7 @@ class TracedModel:
     _programs: dict[int, tuple[LayerProgram, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _refuse_trained_loss(self.source)
         self.batch = self.batch or batch_of(self.source)
         self.split = split_loss(self.source)
         self.step = self.traced(self.batch)
