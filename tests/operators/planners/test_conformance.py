@@ -137,7 +137,7 @@ def test_the_portfolio_names_planners() -> None:
 def test_auto_is_never_worse_than_single_devices_and_list_schedules() -> None:
     """Whatever the time limit, none at all too: they run first, and quick ones in any case."""
     for n, m, limit_s in ((40, 2, 0.0), (120, 5, 0.2), (300, 3, 1.0)):
-        problem = auto_guarantee.instance(n, m)
+        problem = auto_guarantee.contended(n, m)
         best = min(value for value, _ in auto_guarantee.parts(problem).values())
         found = solve(problem, "auto(tolerance=0)", time_limit_s=limit_s)
         assert found.value <= best * (1 + 1e-9)
@@ -145,7 +145,7 @@ def test_auto_is_never_worse_than_single_devices_and_list_schedules() -> None:
 
 def test_a_list_schedule_gives_up_at_the_deadline_where_there_is_a_plan() -> None:
     """Alone it goes on to its end, so that there is a plan."""
-    problem = auto_guarantee.instance(4000, 16)
+    problem = auto_guarantee.contended(4000, 16)
     late = Context(deadline_s=0.0)
     for planner in (HEFT_CONTENDED, M_ETF):
         plan = planner(problem, late)
@@ -155,8 +155,8 @@ def test_a_list_schedule_gives_up_at_the_deadline_where_there_is_a_plan() -> Non
 
 def test_planners_of_too_much_memory_are_left_out_by_name() -> None:
     """Costs of all pairs of 600 devices do not fit; the note says how much they would take."""
-    problem = auto_guarantee.instance(1000, 600)
-    result = compare(problem, ["only:d0", "pbqp", "ceft+pbqp"], bounds=False)
+    problem = auto_guarantee.contended(1000, 600)
+    result = compare(problem, ["only:dev0", "pbqp", "ceft+pbqp"], bounds=False)
     left_out = [c for c in result.candidates if c.outcome is Outcome.NOT_RUN]
     assert [c.planner for c in left_out] == ["pbqp", "ceft+pbqp"]
     assert all("GiB of memory, the limit is" in c.note for c in left_out)
