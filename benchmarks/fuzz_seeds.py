@@ -320,7 +320,7 @@ def _published() -> list[Reader]:
 
 
 def _kept(folder: Path) -> list[Reader]:
-    """What Placewright keeps: profiles, measured runs, parameters, snapshots, testbeds, tensors."""
+    """What Placewright keeps: profiles, parameters, snapshots, testbeds, tensors."""
     import numpy as np
     import torch
     from safetensors.torch import save_file
@@ -333,21 +333,10 @@ def _kept(folder: Path) -> list[Reader]:
         load_parameters,
         save_parameters,
     )
-    from placewright.operators.residual_features import FEATURES, FEATURES_VERSION
-    from placewright.operators.residual_files import read_residual
     from placewright.profiling.table import ProfileTable
     from placewright.testbed.record import RECORD, record_in
 
     profile = {"schema_version": 1, "machine": "m", "entries": {"k": {"op": 0.5}}}
-    run = {"devices": ["a"], "features": [["k", "a", 0.1, 0.2, 0.5]], "predicted_s": 1.0}
-    runs: dict[str, Any] = {
-        "schema_version": 1,
-        "features_version": FEATURES_VERSION,
-        "features": list(FEATURES),
-        "measured_runs": [run | {"model": name, "measured_s": 1.5} for name in ("x", "y")],
-    }
-    for run_ in runs["measured_runs"]:
-        run_["features"] = [[f, "a", 0.1, 0.2, 0.5] for f in FEATURES][:2]
     save_file({"w": torch.ones(3), "v": torch.ones(2, 2)}, folder / "t.safetensors")
     tensors = (folder / "t.safetensors").read_bytes()
     schema = Schema("post", "costs 1", "64 groups")
@@ -384,7 +373,6 @@ def _kept(folder: Path) -> list[Reader]:
     index = {"weight_map": {"w": "t.safetensors", "v": "t.safetensors"}}
     return [
         Reader("profile table", ProfileTable.read, [_json(profile)]),
-        Reader("measured runs", read_residual, [_json(runs), _yaml(runs)]),
         Reader("tensors", tensors_of, [{"file.safetensors": tensors}]),
         Reader("tensor index", tensors_of, [{**_json(index, INDEX), "t.safetensors": tensors}]),
         Reader(

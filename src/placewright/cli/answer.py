@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,8 @@ def print_result(
     trace: Path | None = None,
     graph: Graph | None = None,
     table: Callable[[], Any] | None = None,
-    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Print a plan with `more` keys beside its own, and write the files that were named."""
+    """Print a plan and write the files that were named."""
     from placewright.planning.candidates import Status
     from placewright.planning.wings import unit_of
     from placewright.report.text import amount
@@ -33,7 +32,7 @@ def print_result(
     if result.status is Status.INTERRUPTED:
         console.note("interrupted: this is the best plan so far")
     note_compiling(console, result.compile_s)
-    console.show(lambda: result.as_json() | dict(more or {}), table or (lambda: repr(result)))
+    console.show(result.as_json, table or (lambda: repr(result)))
     if console.output is not None:
         console.kept(result.save(console.output))
     keep_pictures(console, result, report=report, trace=trace, graph=graph)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from placewright.cli.operators.learned import compare, train
 from placewright.cli.operators.model_files import export
-from placewright.cli.operators.residual import simulate
 from placewright.cli.operators.run import run
 from placewright.cli.options import (
     BatchOption,
@@ -80,7 +79,6 @@ def load(
 verbs: dict[str, Callable[..., None]] = {"run": run, "export": export}
 source_verbs: dict[str, Callable[..., None]] = {
     "compare": compare,
-    "simulate": simulate,
     "train": train,
 }
 examples = {
@@ -104,7 +102,6 @@ examples = {
     "simulate": [
         "problem.json plan.json",
         "dag:tasks.json plan.json --links contended",
-        "zoo:resnet50 plan.json --on edge-duo --residual runs.json",
     ],
     "explain": ["problem.json plan.json addmm_3", "problem.json plan.json model.layers.14"],
     "export": ["model.onnx plan.json --on edge-duo --folder placed"],

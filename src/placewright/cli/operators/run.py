@@ -12,7 +12,6 @@ import typer
 
 from placewright.cli.answer import keep_pictures
 from placewright.cli.console import Console
-from placewright.cli.operators.residual import RecordOption, add_record, check_record
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,
@@ -124,7 +123,6 @@ def run(
     overlap: OverlapOption = None,
     time_limit: OptionalTimeLimitOption = None,
     seed: SeedOption = 0,
-    record: RecordOption = None,
     report: ReportOption = None,
     trace: TraceOption = None,
 ) -> None:
@@ -171,7 +169,6 @@ def run(
         adapt=adapt,
         streamed=streamed,
         snapshots=snapshots,
-        record=record,
         report=report,
         trace=trace,
     )
@@ -182,7 +179,6 @@ def run(
             "--engine": engine != "local",
             "--adapt": adapt,
             "--gpus": gpus is not None,
-            "--record": record is not None,
             "--objective throughput": streamed,
         }
         refuse_for_files(loaded.problem.name, foreign)
@@ -231,24 +227,18 @@ class RunOptions:
     adapt: bool
     streamed: bool
     snapshots: Path | None
-    record: Path | None
     report: Path | None
     trace: Path | None
 
     def refuse_conflicts(self) -> None:
-        """Raise if options conflict, or the file of measured runs cannot be added to."""
-        stream = "--objective throughput"
+        """Raise if options conflict."""
         if self.snapshots is not None and not self.adapt:
             raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
         refuse_beside_plan(self.plan, self.planner, self.time_limit)
         if self.streamed and self.adapt:
-            raise InputError("--adapt is for steps", by=stream, hint="leave it out")
-        if self.record is not None and (self.adapt or self.streamed):
-            other = "--adapt" if self.adapt else stream
             raise InputError(
-                "--record is for steps of one plan", by=other, hint="leave one of them out"
+                "--adapt is for steps", by="--objective throughput", hint="leave it out"
             )
-        check_record(self.record)
 
 
 def _answer_steps(
@@ -261,8 +251,6 @@ def _answer_steps(
     result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.answer(lambda: data, lambda: run_table(result, measured, timeline))
-    if options.record is not None:
-        add_record(console, options.record, result, measured)
     keep_pictures(
         console,
         result,
