@@ -257,6 +257,7 @@ class Alarm:
 def cases(folder: Path) -> Iterator[Case]:
     """Every function, method and constructor that needs no workers."""
     yield from problems(folder)
+    yield from builders()
     yield from readers(folder)
     yield from clusters(folder)
     yield from models(folder)
@@ -405,6 +406,52 @@ PIPEDREAM = (
     )
     + "\tnode1 -- node2\n"
 )
+
+
+def builders() -> Iterator[Case]:
+    """Problems by name; a builder is made anew for each call."""
+
+    def called(method: str, /, **given: Any) -> Any:
+        builder = placewright.OperatorProblem.builder(["cpu", "gpu"])
+        for name in ("a", "b"):
+            builder.add_operator(name, 1.0)
+        return getattr(builder, method)(**given)
+
+    right: dict[str, dict[str, Any]] = {
+        "add_operator": {"name": "c", "seconds": 1.0, "resident_bytes": 0.0, "pin": None},
+        "add_tensor": {"producer": "a", "consumers": "b", "nbytes": 1.0, "name": None,
+                       "view_of": None},
+        "add_link": {"source": "cpu", "target": "gpu", "bandwidth": 1.0, "latency_s": 0.0,
+                     "channel": None, "duplex": True},
+        "link_all": {"bandwidth": 1.0, "latency_s": 0.0},
+        "pin": {"operator": "a", "device": "cpu"},
+        "limit_memory": {"device": "cpu", "nbytes": 1.0},
+    }  # fmt: skip
+    accepted = {
+        "name": TEXT | NONE, "seconds": UNLIMITED, "resident_bytes": NUMBER, "pin": NONE,
+        "nbytes": UNLIMITED, "view_of": TEXT | NONE, "bandwidth": POSITIVE | {"inf"},
+        "latency_s": NUMBER, "channel": TEXT | NONE, "duplex": FLAG, "consumers": NOTHING,
+    }  # fmt: skip
+    for name, given in right.items():
+        call = functools.partial(called, name)
+        yield Case(f"ProblemBuilder.{name}", call, given, accepted)
+    given = {"devices": ["cpu"], "name": "x"}
+    yield Case("OperatorProblem.builder", placewright.OperatorProblem.builder, given, {
+        "devices": NOTHING | {"{}"}, "name": TEXT})  # fmt: skip
+    seconds = {"a": {"cpu": 1.0, "gpu": 2.0}, "b": {"cpu": 1.0, "gpu": 2.0}}
+    given = {"seconds": seconds, "edges": {("a", "b"): 1.0}, "cluster": None, "memory": None,
+             "pin": None, "colocate": (), "bandwidth": 1e9, "latency_s": 0.0,
+             "name": "x"}  # fmt: skip
+    empty = {"{}"} | NONE
+    yield Case("tasks", placewright.tasks, given, {
+        "edges": empty, "memory": empty, "pin": empty, "colocate": NOTHING, "cluster": NONE,
+        "bandwidth": POSITIVE | {"inf"}, "latency_s": NUMBER, "name": TEXT})  # fmt: skip
+    given = {"graph": None, "cluster": "edge-duo", "nbytes": "bytes"}
+    yield Case("from_networkx", placewright.from_networkx, given, {})
+    tiny = _tiny("operators")
+    place = dict.fromkeys(tiny.operator_names, tiny.device_names[0])
+    yield Case("OperatorPlan.of", placewright.OperatorPlan.of, {
+        "problem": tiny, "placement": place, "order": None}, {"order": NONE})  # fmt: skip
 
 
 def _written(path: Path, text: str) -> Path:

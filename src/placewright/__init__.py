@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from placewright.operators.readers.msr import read_expert as read_expert
     from placewright.operators.readers.msr import read_msr as read_msr
     from placewright.operators.readers.pipedream import read_pipedream as read_pipedream
+    from placewright.operators.readers.tasks import from_networkx as from_networkx
+    from placewright.operators.readers.tasks import tasks as tasks
     from placewright.operators.run import best_single as best_single
     from placewright.operators.run import run as run
     from placewright.operators.run import running as running
@@ -138,6 +140,7 @@ _NAMES = {
     "operators.readers.dag": ["read_dag"],
     "operators.readers.msr": ["read_expert", "read_msr"],
     "operators.readers.pipedream": ["read_pipedream"],
+    "operators.readers.tasks": ["from_networkx", "tasks"],
     "operators.run": ["best_single", "run", "running"],
     "planning.candidates": ["Candidate", "Outcome", "Status"],
     "planning.contract": ["Context", "Direction", "Planner", "Proposal"],

@@ -96,7 +96,9 @@ def _check_values(p: OperatorProblem) -> None:
     unsupported = np.flatnonzero(~np.isfinite(p.compute_s).any(axis=1))
     if len(unsupported):
         raise InputError(
-            "no device can run it", where=f"{p.name}: {p.operator_names[unsupported[0]]!r}"
+            "no device can run it",
+            where=f"{p.name}: {p.operator_names[unsupported[0]]!r}",
+            hint="give it seconds on one of them",
         )
     for key in ("tensor_bytes", "resident_bytes", "host_seconds_per_byte"):
         if not np.isfinite(getattr(p, key)).all():

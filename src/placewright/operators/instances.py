@@ -33,32 +33,16 @@ def tiny(
     changes
         Any other field of `OperatorProblem`.
     """
-    n, m = len(compute_s), len(compute_s[0])
-    off_diagonal = 1.0 - np.eye(m)
-    ends = [(a, b) for a in range(m) for b in range(m) if a != b]
-    channel = np.full((m, m), -1)
-    for index, pair in enumerate(ends):
-        channel[pair] = index
-    fields: dict[str, Any] = {
-        "operator_names": tuple(f"op{i}" for i in range(n)),
-        "device_names": tuple(f"dev{d}" for d in range(m)),
-        "compute_s": compute_s,
-        "tensor_names": tuple(f"tensor{k}" for k in range(len(tensors))),
-        "tensor_producer": [producer for producer, _, _ in tensors],
-        "tensor_bytes": [size for _, size, _ in tensors],
-        "consumer_offsets": np.cumsum([0, *(len(readers) for _, _, readers in tensors)]),
-        "consumers": [reader for _, _, readers in tensors for reader in readers],
-        "latency_s": latency_s * off_diagonal,
-        "seconds_per_byte": seconds_per_byte * off_diagonal,
-        "channel": channel,
-        "channel_names": tuple(f"dev{a}->dev{b}" for a, b in ends),
-        "resident_bytes": np.zeros(n),
-        "memory_bytes": np.full(m, np.inf),
-        "colocation": np.arange(n),
-        "pinned": np.full(n, -1),
-        "name": "tiny",
-    }
-    return OperatorProblem(**(fields | changes))
+    m = len(compute_s[0])
+    builder = OperatorProblem.builder([f"dev{d}" for d in range(m)], "tiny")
+    builder.link_all()
+    operators = [builder.add_operator(f"op{i}", row) for i, row in enumerate(compute_s)]
+    for k, (producer, size, readers) in enumerate(tensors):
+        names = [operators[reader] for reader in readers]
+        builder.add_tensor(operators[producer], names, size, name=f"tensor{k}")
+    between = 1.0 - np.eye(m)
+    links = {"latency_s": latency_s * between, "seconds_per_byte": seconds_per_byte * between}
+    return builder.build(**(links | changes))
 
 
 def named_instances() -> Mapping[str, OperatorProblem]:

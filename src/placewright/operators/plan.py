@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InfeasibleError, InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import BoolArray, IntArray, IntVector, freeze_arrays
 from placewright.operators.problem import Communication, OperatorProblem
@@ -59,6 +60,52 @@ class OperatorPlan:
         freeze_arrays(self)
         if self.order is None and self.dispatch is Dispatch.IN_ORDER:
             raise InputError("an in-order plan needs an order", where="plan")
+
+    @staticmethod
+    @checked
+    def of(
+        problem: OperatorProblem,
+        placement: Mapping[str, str],
+        order: Sequence[str] | None = None,
+        *,
+        where: str = "plan",
+    ) -> OperatorPlan:
+        """A plan by names: the device of every operator, and the order of the operators.
+
+        Raises `UnknownNameError`: an operator or a device that does not exist.
+        Raises `InputError`: an operator without a device.
+        """
+        operator = {name: i for i, name in enumerate(problem.operator_names)}
+        device = {name: d for d, name in enumerate(problem.device_names)}
+        place = np.full(problem.n, -1)
+        for name, target in placement.items():
+            i = known_index("operator", name, operator, f"{where}.placement")
+            place[i] = known_index("device", target, device, f"{where}.placement.{name}")
+        if place.min() < 0:
+            missing = problem.operator_names[int(place.argmin())]
+            raise InputError(
+                f"operator {missing!r} has no device",
+                where=f"{where}.placement",
+                by=f"{int((place < 0).sum())} of {len(place)} are missing",
+            )
+        ordered = [known_index("operator", x, operator, f"{where}.order") for x in order or ()]
+        if order is not None and len(ordered) != problem.n:
+            by = f"{len(ordered)} for {problem.n}"
+            raise InputError("must list every operator once", where=f"{where}.order", by=by)
+        return OperatorPlan(place, None if order is None else np.array(ordered, dtype=np.int64))
+
+    @checked
+    def devices(self, problem: OperatorProblem) -> dict[str, str]:
+        """The device of every operator of the problem, by names."""
+        names = zip(problem.operator_names, self.placement.tolist(), strict=True)
+        return {operator: problem.device_names[device] for operator, device in names}
+
+
+def known_index(kind: str, name: str, index: Mapping[str, int], where: str) -> int:
+    """Position of a name; `UnknownNameError` where there is none, with the nearest."""
+    if name not in index:
+        raise UnknownNameError(kind, name, index, where=where)
+    return index[name]
 
 
 def check_plan(problem: OperatorProblem, plan: OperatorPlan) -> None:

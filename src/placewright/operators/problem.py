@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +22,11 @@ from placewright.numerics.arrays import (
 from placewright.operators.checks import check_problem
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.sizes import NO_VIEW, limits_that_bind
-from placewright.operators.topology import Topology, build_topology
+from placewright.operators.topology import Topology, build_topology, cycle_of
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+    from placewright.operators.builder import ProblemBuilder
 
 
 class Objective(StrEnum):
@@ -199,13 +204,32 @@ class OperatorProblem:
             len(self.operator_names), self.tensor_producer, self.consumer_offsets, self.consumers
         )
         if len(topology.order) < len(self.operator_names):
-            stuck = sorted(set(range(len(self.operator_names))) - set(topology.order.tolist()))
+            cycle = cycle_of(topology, self.tensor_producer, self.n)
+            names = [self.operator_names[i] for i in cycle]
+            more = ["..."] * (len(names) > MOST_SHOWN)
             raise InputError(
-                f"the graph has a cycle through operator {self.operator_names[stuck[0]]!r}",
+                f"the graph has a cycle through operator {names[0]!r}",
                 where=self.name,
-                by=f"{len(stuck)} operators in or behind cycles",
+                by=" -> ".join([*names[:MOST_SHOWN], *more, names[0]]),
+                hint="leave out a tensor of the cycle",
             )
         object.__setattr__(self, "topology", topology)
+
+    @staticmethod
+    def builder(
+        devices: Cluster | Mapping[str, float] | Sequence[str], name: str = "problem"
+    ) -> ProblemBuilder:
+        """Start a problem that is described by name, one operator, tensor and link after another.
+
+        Parameters
+        ----------
+        devices
+            A `Cluster`, with its links, memory and kinds. Or the names of devices, or their memory
+            in bytes by name: `ProblemBuilder.add_link` links them.
+        """
+        from placewright.operators.builder import ProblemBuilder
+
+        return ProblemBuilder(OperatorProblem, devices, name)
 
     @property
     def n(self) -> int:
@@ -304,6 +328,8 @@ _LATER: dict[str, Any] = {
 _NO_INPUT = ("topology", "dimensionless")
 """Fields that change no plan: what is derived, and how numbers are shown."""
 _EMPTY: FloatArray = np.zeros(0)
+MOST_SHOWN = 12
+"""Operators of a cycle that an error lists."""
 
 
 def pairwise_only(problem: OperatorProblem) -> str | None:

@@ -68,6 +68,18 @@ def build_topology(
     return Topology(order, *arrays)
 
 
+def cycle_of(topology: Topology, producer: IntArray, n: int) -> list[int]:
+    """Operators of a cycle, each before one that reads what it makes; there is no full order."""
+    stuck = set(range(n)) - set(topology.order.tolist())
+    way = [min(stuck)]
+    while way[-1] not in way[:-1]:  # whoever is stuck waits for another who is
+        before = producer[topology.read_by(way[-1])].tolist()
+        way.append(next(i for i in before if i in stuck))
+    cycle = way[way.index(way[-1]) : -1][::-1]
+    first = cycle.index(min(cycle))
+    return cycle[first:] + cycle[:first]
+
+
 @njit_cached
 def _topological_order(
     n: int,

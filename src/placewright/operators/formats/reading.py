@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError
 from placewright.operators.formats.schema import PlanEntry, ProblemFile, TensorEntry
 from placewright.operators.pipeline import Pipeline
-from placewright.operators.plan import OperatorPlan
+from placewright.operators.plan import OperatorPlan, known_index
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 
@@ -38,16 +39,12 @@ def plan_of(entry: PlanEntry, problem: OperatorProblem, where: str) -> OperatorP
     operator = {name: i for i, name in enumerate(problem.operator_names)}
     device = {name: d for d, name in enumerate(problem.device_names)}
     _some_known(entry.placement, device, where)
-    order = None
-    if entry.order is not None:
-        at = f"{where}: plan.order"
-        order = np.array([_index("operator", name, operator, at) for name in entry.order])
-    return OperatorPlan(
-        _placement(entry.placement, operator, device, f"{where}: plan.placement"),
-        order,
-        entry.dispatch,
-        _calls(entry.call, operator, f"{where}: plan.call"),
-        _copies(entry.replica_of, device, f"{where}: plan.replica_of"),
+    plan = OperatorPlan.of(problem, entry.placement, entry.order, where=f"{where}: plan")
+    return replace(
+        plan,
+        dispatch=entry.dispatch,
+        call=_calls(entry.call, operator, f"{where}: plan.call"),
+        replica_of=_copies(entry.replica_of, device, f"{where}: plan.replica_of"),
     )
 
 
@@ -69,23 +66,6 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(first[:8]) + ", ..." * (len(first) > 8)
 
 
-def _placement(
-    entry: dict[str, str], operator: dict[str, int], device: dict[str, int], where: str
-) -> np.ndarray[Any, Any]:
-    place = np.full(len(operator), -1)
-    for name, target in entry.items():
-        i = _index("operator", name, operator, where)
-        place[i] = _index("device", target, device, f"{where}.{name}")
-    if place.min() < 0:
-        missing = list(operator)[int(place.argmin())]
-        raise InputError(
-            f"operator {missing!r} has no device",
-            where=where,
-            by=f"{int((place < 0).sum())} of {len(place)} are missing",
-        )
-    return place
-
-
 def _calls(
     entry: dict[str, int] | None, operator: dict[str, int], where: str
 ) -> np.ndarray[Any, Any] | None:
@@ -94,7 +74,7 @@ def _calls(
         return None
     call = np.zeros(len(operator), dtype=np.int64)
     for name, number in entry.items():
-        call[_index("operator", name, operator, where)] = number
+        call[known_index("operator", name, operator, where)] = number
     return call
 
 
@@ -106,14 +86,9 @@ def _copies(
         return None
     leader = np.arange(len(device))
     for name, of in entry.items():
-        leader[_index("device", name, device, where)] = _index("device", of, device, where)
+        copy = known_index("device", name, device, where)
+        leader[copy] = known_index("device", of, device, where)
     return leader
-
-
-def _index(kind: str, name: str, index: dict[str, int], where: str) -> int:
-    if name not in index:
-        raise UnknownNameError(kind, name, index, where=where)
-    return index[name]
 
 
 def _fields(entry: ProblemFile) -> dict[str, Any]:
@@ -170,7 +145,7 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
 
 
 def _indices(names: Sequence[str], index: dict[str, int], where: str, kind: str) -> list[int]:
-    return [_index(kind, name, index, where) for name in names]
+    return [known_index(kind, name, index, where) for name in names]
 
 
 def _aliases(tensors: Sequence[TensorEntry]) -> list[int]:

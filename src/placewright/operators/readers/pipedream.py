@@ -7,39 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.io.boundary import read_text
-from placewright.numerics.arrays import FloatArray, IntArray, frozen_float, frozen_int
+from placewright.operators.builder import ProblemBuilder
 from placewright.operators.problem import Objective, OperatorProblem
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
 
 _NODE = re.compile(r"^(\S+) -- (.*) -- (.*)$")
 _EDGE = re.compile(r"^\s+(\S+) -- (\S+)\s*$")
 _NUMBERS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 GRADIENT = "/backward"
 """Suffix of the names of backward operators."""
-
-
-class Hardware(Protocol):
-    """The part of a cluster that the reader needs."""
-
-    @property
-    def device_names(self) -> tuple[str, ...]:
-        """One per device."""
-        ...
-
-    @property
-    def devices(self) -> Sequence[Any]:
-        """Each with `speed` and `memory_bytes`."""
-        ...
-
-    def link_arrays(self) -> tuple[FloatArray, FloatArray, IntArray, tuple[str, ...]]:
-        """Latency, seconds per byte, channel, channel names."""
-        ...
 
 
 @dataclass(slots=True)
@@ -55,7 +38,7 @@ class _Layers:
 
 
 @checked
-def read_pipedream(path: str | Path, cluster: Hardware) -> OperatorProblem:
+def read_pipedream(path: str | Path, cluster: Cluster) -> OperatorProblem:
     """Read a profile of PipeDream (Narayanan et al., SOSP 2019, doi 10.1145/3341301.3359646).
 
     Each layer becomes a forward and a backward operator (``NAME`` and ``NAME/backward``) that
@@ -70,51 +53,28 @@ def read_pipedream(path: str | Path, cluster: Hardware) -> OperatorProblem:
         A line that is neither node nor edge, a missing or bad number; names file and line.
     """
     layers = _read(str(path), read_text(path))
-    n = len(layers.names)
-    speed = np.array([device.speed for device in cluster.devices])
-    seconds = np.concatenate([layers.forward_s, layers.backward_s])
-    names, producers, size, readers = _tensors(layers)
-    latency, per_byte, channel, channel_names = cluster.link_arrays()
-    return OperatorProblem(
-        name=Path(path).name.removesuffix(".txt").removesuffix(".graph"),
-        operator_names=(*layers.names, *(name + GRADIENT for name in layers.names)),
-        device_names=cluster.device_names,
-        compute_s=np.divide.outer(seconds, speed),
-        tensor_names=names,
-        tensor_producer=producers,
-        tensor_bytes=size,
-        consumer_offsets=np.cumsum([0, *map(len, readers)]),
-        consumers=frozen_int([j for some in readers for j in some]),
-        latency_s=latency,
-        seconds_per_byte=per_byte,
-        channel=channel,
-        channel_names=channel_names,
-        resident_bytes=np.concatenate([layers.parameter_bytes, np.zeros(n)]),
-        memory_bytes=np.array([device.memory_bytes for device in cluster.devices]),
-        colocation=np.tile(np.arange(n), 2),
-        pinned=np.full(2 * n, -1),
-        objective=Objective.THROUGHPUT,
-        is_backward=np.repeat([False, True], n),
-    )
+    name = Path(path).name.removesuffix(".txt").removesuffix(".graph")
+    builder = OperatorProblem.builder(cluster, name)
+    for layer, seconds, held in zip(
+        layers.names, layers.forward_s, layers.parameter_bytes, strict=True
+    ):
+        builder.add_operator(layer, seconds, resident_bytes=held)
+    for layer, seconds in zip(layers.names, layers.backward_s, strict=True):
+        builder.add_operator(layer + GRADIENT, seconds, backward=True)
+        builder.colocate(layer, layer + GRADIENT)
+    _add_tensors(builder, layers)
+    return builder.build(objective=Objective.THROUGHPUT)
 
 
-def _tensors(layers: _Layers) -> tuple[tuple[str, ...], IntArray, FloatArray, list[list[int]]]:
-    """Activations forward, then what each layer keeps for its backward pass, then gradients."""
-    n = len(layers.names)
-    names, producers, size = [], [], []
-    readers: list[list[int]] = []
-    for i, some in enumerate(layers.readers):
-        names.append(layers.names[i])
-        producers.append(i)
-        size.append(layers.activation_bytes[i])
-        readers.append([*some, n + i])
-    for i, some in enumerate(layers.readers):
-        for j in some:
-            names.append(f"{layers.names[j]}{GRADIENT}->{layers.names[i]}")
-            producers.append(n + j)
-            size.append(layers.activation_bytes[i])
-            readers.append([n + i])
-    return tuple(names), frozen_int(producers), frozen_float(size), readers
+def _add_tensors(builder: ProblemBuilder, layers: _Layers) -> None:
+    """Activations forward, and what each layer keeps for its backward pass; then gradients."""
+    readers = [[layers.names[j] for j in some] for some in layers.readers]
+    for layer, size, some in zip(layers.names, layers.activation_bytes, readers, strict=True):
+        builder.add_tensor(layer, [*some, layer + GRADIENT], size, name=layer)
+    for layer, size, some in zip(layers.names, layers.activation_bytes, readers, strict=True):
+        for reader in some:
+            name = f"{reader}{GRADIENT}->{layer}"
+            builder.add_tensor(reader + GRADIENT, layer + GRADIENT, size, name=name)
 
 
 def _read(where: str, text: str) -> _Layers:
