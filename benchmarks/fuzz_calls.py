@@ -464,6 +464,10 @@ def readers(folder: Path) -> Iterator[Case]:
     names = ("read_graph", "read_iopddl", "read_piper")
     for name in names:
         yield Case(name, getattr(placewright, name), {"path": folder / "none"})
+    yield Case("read", placewright.read, {"source": folder / "none", "problem": None},
+               {"problem": ANYTHING})  # fmt: skip
+    cluster = placewright.load_cluster("edge-duo")
+    yield Case("write", placewright.write, {"value": cluster, "path": folder / "new.yaml"})
     right: dict[str, Any] = {"path": _written(folder / "dag.json", DAG)}
     yield Case("read_dag", placewright.read_dag, {**right, "links": "free", "queues": "priority"})
     right = {"path": _written(folder / "msr.json", MSR), "objective": "throughput"}

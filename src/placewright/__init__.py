@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from placewright.errors import UnknownNameError as UnknownNameError
     from placewright.errors import UnsupportedError as UnsupportedError
     from placewright.errors import WorkerError as WorkerError
+    from placewright.files import read as read
+    from placewright.files import write as write
     from placewright.graph.files import read_graph as read_graph
     from placewright.graph.graph import Graph as Graph
     from placewright.layers.execution.analytic_problem import layer_problem as layer_problem
@@ -123,6 +125,7 @@ _NAMES = {
         "UnsupportedError",
         "WorkerError",
     ],
+    "files": ["read", "write"],
     "graph.files": ["read_graph"],
     "graph.graph": ["Graph"],
     "layers.execution.analytic_problem": ["layer_problem"],

@@ -78,7 +78,7 @@ def test_a_published_input_without_its_format_is_told_the_format(
         (("tests.cli.models:tiny_gpt",), "next: --on CLUSTER"),
         (("pipper:x.json",), "did you mean 'piper'"),
         (("problem.json", "--on", "edge-duo"), "leave --on out"),
-        (("piper:x.json?devices=\N{SUPERSCRIPT TWO}",), "devices must be a whole number"),
+        (("piper:x.json?devices=\N{SUPERSCRIPT TWO}",), "must be a whole number"),
     ],
 )
 def test_a_source_that_lacks_something_says_what(

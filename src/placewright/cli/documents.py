@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 
 from placewright.cli.console import Console, write
 from placewright.cli.options import FormatOption
-from placewright.errors import InputError
+from placewright.files import documents, kind_of, read_document
 
 if TYPE_CHECKING:
     from placewright.planning.wing import Document
@@ -36,10 +35,6 @@ KindArgument = Annotated[
         metavar="[FILE-KIND]", help="cluster, graph, problem, plan, samples, ...; all without."
     ),
 ]
-
-LARGE = 1_000_000
-"""Characters from which a file is searched for keys before it is parsed, which takes ten times as
-long as reading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +59,7 @@ def show(
     data = read_document(file)
     kind = kind_of(data, where=str(file))
     target = console.output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
-    write(target, documents()[kind].page(data, file))
+    write(target, kinds()[kind].page(data, file))
     console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):
         console.note("no browser was found; open the page yourself")
@@ -77,7 +72,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
 
     [cyan]placewright schema cluster -o cluster.schema.json[/cyan]
     """
-    known = documents()
+    known = kinds()
     if kind is not None and kind not in known:
         raise typer.BadParameter(f"{kind!r} is none of {', '.join(sorted_kinds(known))}")
     schemas = {
@@ -88,84 +83,23 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
     console.answer(lambda: data, lambda: _table(schemas))
 
 
-def documents() -> dict[str, Kind]:
-    """Every kind of file, those of the wings first: they have keys that others have too."""
-    from placewright.cluster.schema import ClusterFile
-    from placewright.graph.files import GraphFile
+def kinds() -> dict[str, Kind]:
+    """Every kind of file with its page."""
     from placewright.graph.page import graph_page
     from placewright.planning.views import wing_views
-    from placewright.planning.wing import Document
     from placewright.planning.wings import wings
 
-    found = {}
+    pages = {"cluster": _cluster_page, "graph": graph_page}
     for wing in wings().values():
         files, views = wing.files(), wing_views(wing)
         for document in (files.plan_document, files.problem_document):
-            found[document.kind] = Kind(document, partial(views.saved_page, document.kind))
-    found["cluster"] = Kind(Document("cluster", ("devices",), ClusterFile), _cluster_page)
-    found["graph"] = Kind(Document("graph", ("operators",), GraphFile), graph_page)
-    return found
+            pages[document.kind] = partial(views.saved_page, document.kind)
+    return {name: Kind(document, pages[name]) for name, document in documents().items()}
 
 
-def sorted_kinds(known: Mapping[str, Kind]) -> list[str]:
+def sorted_kinds(known: Iterable[str]) -> list[str]:
     """Clusters and graphs first: what problems are made of."""
     return sorted(known, key=lambda kind: kind not in ("cluster", "graph"))
-
-
-def read_document(path: Path) -> Data:
-    """A JSON or YAML file whose top is a mapping."""
-    from placewright.io.boundary import parse_json, parse_yaml
-    from placewright.io.stored import is_yaml, stored_text
-
-    yaml, text = is_yaml(path), stored_text(path)
-    if not yaml and len(text) >= LARGE:
-        _refuse_early(text, str(path))
-    data = (parse_yaml if yaml else parse_json)(text, where=str(path))
-    if not isinstance(data, dict):
-        raise _unknown(str(path), f"its top is a {type(data).__name__}")
-    return data
-
-
-def document_kind(path: Path) -> str:
-    """The kind of a file, by its keys.
-
-    Raises
-    ------
-    InputError
-        It is of no kind.
-    """
-    return kind_of(read_document(path), where=str(path))
-
-
-def kind_of(data: Data, *, where: str) -> str:
-    """The kind of a document, by its keys."""
-    for name, kind in documents().items():
-        if kind.document.matches(data):
-            return name
-    raise _unknown(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
-
-
-def _refuse_early(text: str, where: str) -> None:
-    """Refuse JSON that is no mapping, or that has the keys of no document anywhere."""
-    if re.match(r"\s*\[", text):
-        raise _unknown(where, "its top is a list")
-    needed = [
-        {part for key in kind.document.keys for part in key.split(".")}
-        for kind in documents().values()
-    ]
-    every = sorted(set().union(*needed))
-    there = {key for key in every if f'"{key}"' in text}
-    if "\\u" not in text and not any(keys <= there for keys in needed):
-        raise _unknown(where, f"it lacks the keys {', '.join(every)}")
-
-
-def _unknown(where: str, by: str) -> InputError:
-    return InputError(
-        "is none of Placewright's documents",
-        where=where,
-        by=by,
-        hint="see `placewright schema`; published formats need their name, as in dag:FILE.json",
-    )
 
 
 def _cluster_page(data: Data, path: Path) -> str:

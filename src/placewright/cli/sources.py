@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.console import Console
-from placewright.cli.documents import document_kind
 from placewright.cli.pipeline_options import DIFFMAXIMA, PipelineOptions
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, UnsupportedError
+from placewright.files import document_kind
 from placewright.numerics.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ SCHEMES = {
     "tensorflow": "GRAPH.pb, FOLDER of a SavedModel, MODEL.keras or "
     "tensorflow:package.module:factory, models that TensorFlow executes",
     "dag": "dag:FILE.json, a task graph on heterogeneous nodes",
+    "stg": "stg:FILE.stg[?devices=N], a task graph of the Standard Task Graph Set",
+    "wfcommons": "wfcommons:FILE.json --on CLUSTER, a scientific workflow",
     "msr": "msr:FILE.json[?cost_scale=X], accelerators and CPUs around host memory",
     "pipedream": "pipedream:FILE.txt --on CLUSTER, a profiled training graph",
 }
+MODELS = ("zoo", "onnx", "openvino", "tensorflow")
 ELSEWHERE = {
     "piper": "layers plan",
     "strategy": "layers simulate",
@@ -159,12 +163,8 @@ def load(options: SourceOptions, console: Console) -> Loaded:
             where=options.source,
             hint=f"placewright {ELSEWHERE[scheme]} {options.source}",
         )
-    if scheme == "dag":
-        return Loaded(_dag(rest, options))
-    if scheme == "msr":
-        return Loaded(_msr(rest, options))
-    if scheme == "pipedream":
-        return _pipedream(rest, options)
+    if scheme in SCHEMES and rest and scheme not in MODELS:
+        return _published(scheme, options)
     from placewright.deployment.model_files import is_model_file
 
     if is_model_file(options.source):
@@ -305,46 +305,20 @@ def _profiled(
     return options.of(profile(graph, cluster, state=state, method=options.method, table=table))
 
 
-def _dag(rest: str, options: SourceOptions) -> OperatorProblem:
-    from placewright.operators.readers.dag import read_dag
+def _published(scheme: str, options: SourceOptions) -> Loaded:
+    """The problem of a published format, on ``--on`` where it has no devices of its own."""
+    from placewright.files import formats, read
 
     _only_models(options)
     _only_profiled(options)
-    _no_cluster(options)
-    return options.of(read_dag(rest, links=options.links or "free"))
-
-
-def _msr(rest: str, options: SourceOptions) -> OperatorProblem:
-    from placewright.operators.readers.msr import read_msr
-
-    _only_models(options)
-    _only_profiled(options)
-    _no_cluster(options)
-    path, _, query = rest.partition("?")
-    scale = _cost_scale(query, options.source)
-    return options.of(read_msr(path, "latency", cost_scale=scale))
-
-
-def _cost_scale(query: str, where: str) -> float:
-    """The number in ``cost_scale=1000``; 1 by default."""
-    if not query:
-        return 1.0
-    key, _, value = query.partition("=")
-    if key != "cost_scale":
-        raise UnknownNameError("option", key, ["cost_scale"], where=where)
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError("cost_scale must be a number", where=where, by=f"got {value!r}") from None
-
-
-def _pipedream(rest: str, options: SourceOptions) -> Loaded:
-    from placewright.operators.readers.pipedream import read_pipedream
-
-    _only_models(options)
-    _only_profiled(options)
-    cluster = find_cluster(options.on)
-    return Loaded(options.of(read_pipedream(rest, cluster)), cluster=cluster)
+    cluster, takes = None, signature(formats()[scheme].read).parameters
+    if "cluster" not in takes:
+        _no_cluster(options)
+    elif options.on is not None or takes["cluster"].default is Parameter.empty:
+        cluster = find_cluster(options.on)
+    given: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
+    given |= {"objective": "latency"} if "objective" in takes else {}
+    return Loaded(options.of(read(options.source, **given)), cluster=cluster)
 
 
 def _kept_problem(path: Path, options: SourceOptions) -> OperatorProblem:

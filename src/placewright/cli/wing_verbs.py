@@ -84,7 +84,7 @@ def _naming_other_kinds(wing: str, command: Callable[..., None]) -> Callable[...
 
 def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
     """Raise if a file is none that this wing reads for a parameter; it was refused already."""
-    from placewright.cli.documents import document_kind
+    from placewright.files import document_kind
     from placewright.planning.wings import wings
 
     try:

@@ -25,13 +25,17 @@ from placewright.layers.judge import LayerJudgement
 from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Refusal, Training, Variants
+from placewright.layers.readers.piper import read_piper
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
-from placewright.planning.wing import Document
+from placewright.planning.wing import Document, Format
 
 problem_document = Document("layers", ("layer_names", "forward_s"), LayerFile)
 plan_document = Document("layers-plan", ("plan.stages", "plan.schedule"), LayerPlanFile)
+
+
+formats = (Format("piper", "layers with variants, as Piper has them", read_piper),)
 
 
 def read_problem(path: str | Path) -> LayerProblem:

@@ -14,12 +14,26 @@ from placewright.operators.formats.writing import plan_json, problem_json
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.pipedream import read_pipedream
+from placewright.operators.readers.stg import read_stg
+from placewright.operators.readers.wfcommons import read_wfcommons
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
-from placewright.planning.wing import Document
+from placewright.planning.wing import Document, Format
 
 problem_document = Document("problem", ("compute_s",), ProblemFile)
 plan_document = Document("plan", ("plan.placement",), PlanFile)
+
+
+formats = (
+    Format("dag", "a task graph on heterogeneous nodes", read_dag),
+    Format("stg", "a task graph of the Standard Task Graph Set", read_stg),
+    Format("wfcommons", "a scientific workflow with measured times", read_wfcommons),
+    Format("msr", "accelerators and CPUs around host memory", read_msr),
+    Format("pipedream", "a profiled training graph", read_pipedream),
+)
 
 
 def read_problem(path: str | Path) -> OperatorProblem:

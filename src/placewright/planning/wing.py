@@ -106,8 +106,29 @@ def _has(data: Any, path: Sequence[str]) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A published format of problems, whose files are called ``NAME:FILE``.
+
+    Attributes
+    ----------
+    title
+        What such a file is, in a few words.
+    read
+        ``read(path, **options)``: the problem. Options may follow the file's name as text:
+        ``NAME:FILE?memory=16GiB`` for ``memory_bytes``.
+    """
+
+    name: str
+    title: str
+    read: Callable[..., Any]
+
+
 class Files(Protocol):
-    """The wing's documents: problems, and results with a plan."""
+    """The wing's documents: problems, and results with a plan.
+
+    A module may have ``formats`` besides: published formats of its problems, each a `Format`.
+    """
 
     @property
     def problem_document(self) -> Document:

@@ -14,18 +14,21 @@ from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
-from placewright.planning.wing import Document
+from placewright.planning.wing import Document, Format
 from placewright.requests.generators import gamma, mmpp, poisson, scaled
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers.azure import azure_arrivals
+from placewright.requests.readers.serving import serving_problem
 from placewright.requests.schema import ArrivalEntry, RequestColumns, RequestFile, RequestPlanFile
 from placewright.requests.service import MOST_ENTRIES, Service
 from placewright.requests.stream import COLUMNS, Stream, stream_of
 
 problem_document = Document("requests", ("servers", "variants", "duration"), RequestFile)
 plan_document = Document("requests-plan", ("plan.policy",), RequestPlanFile)
+
+formats = (Format("serving", "a published scenario of servers and requests", serving_problem),)
 
 HEADLINES = (
     "requests",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.files import read
 from placewright.layers.plan import Strategy
 from placewright.layers.problem import LayerProblem
 
@@ -31,7 +31,7 @@ def find_problem(
     InputError
         No such file or format, or a field in it is wrong.
     """
-    scheme, colon, rest = source.partition(":")
+    scheme, colon, _ = source.partition(":")
     if colon and scheme not in SCHEMES and not Path(source).exists():
         if on is None and scheme != "zoo" and "." not in scheme:
             raise UnknownNameError("format", scheme, (*SCHEMES, "zoo"), where=source)
@@ -39,7 +39,7 @@ def find_problem(
     if on is not None:
         hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
         raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
-    found = _piper(rest) if colon and scheme == "piper" else _file(source)
+    found = read(source) if colon and scheme in SCHEMES else _file(source)
     return found if batch is None else found.replace(global_batch=batch)
 
 
@@ -82,23 +82,3 @@ def _file(source: str) -> LayerProblem:
             raise
         hint = f"Piper's input is given as piper:{source}"
         raise InputError(error.what, where=error.where, by=error.by, hint=hint) from None
-
-
-def _piper(rest: str) -> LayerProblem:
-    """``FILE?devices=K&memory=16GiB``."""
-    from placewright.io.units import BYTES, parse
-    from placewright.layers.readers.piper import read_piper
-
-    path, _, query = rest.partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    for key in given:
-        if key not in ("devices", "memory"):
-            raise UnknownNameError("option", key, ("devices", "memory"), where=rest)
-    devices, memory = given.get("devices"), given.get("memory")
-    if devices is not None and not devices.isdecimal():
-        raise InputError("devices must be a whole number", where=rest, by=f"got {devices!r}")
-    return read_piper(
-        path,
-        devices=None if devices is None else int(devices),
-        memory_bytes=None if memory is None else parse(memory, BYTES),
-    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
-from placewright.io.boundary import parse_json, read_text
+from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.problem import Links, OperatorProblem, Queues
 
@@ -24,8 +24,10 @@ _SECTIONS = {
 
 
 @checked
-def read_dag(path: str | Path, links: str = "free", queues: str = "priority") -> OperatorProblem:
-    """Read a task graph.
+def read_dag(
+    path: str | Path | Mapping[str, Any], links: str = "free", queues: str = "priority"
+) -> OperatorProblem:
+    """Read a task graph: a file, JSON or YAML, or its content as a dict.
 
     ``nodes`` (name, speed), ``links`` (undirected pairs, speed), ``tasks`` (name, cost, and
     ``kind`` where it is known), ``dependencies`` (source, target, size). Time on a node is
@@ -50,15 +52,14 @@ def read_dag(path: str | Path, links: str = "free", queues: str = "priority") ->
         raise UnknownNameError("kind of links", links, list(Links))
     if queues not in list(Queues):
         raise UnknownNameError("kind of queues", queues, list(Queues))
-    path = Path(path)
-    data = _load(path)
+    path, data = (Path("dag"), path) if isinstance(path, Mapping) else (Path(path), _load(path))
     columns = {section: _columns(path, data, section) for section in _SECTIONS}
     nodes, tasks = columns["nodes"], columns["tasks"]
     latency, per_byte, channel, channels = _links(path, nodes, columns["links"])
     source, target, size = _dependencies(path, tasks, columns["dependencies"])
     names = tasks[0]
     return OperatorProblem(
-        name=path.stem,
+        name=stem(path),
         operator_names=tuple(names),
         device_names=tuple(nodes[0]),
         compute_s=np.divide.outer(tasks[1], nodes[1]),
@@ -83,8 +84,8 @@ def read_dag(path: str | Path, links: str = "free", queues: str = "priority") ->
     )
 
 
-def _load(path: Path) -> Mapping[str, Any]:
-    data = parse_json(read_text(path), where=str(path))
+def _load(path: str | Path) -> Mapping[str, Any]:
+    data, _ = read_data(path)
     if not isinstance(data, dict):
         raise InputError("expected an object at the top", where=str(path))
     return data

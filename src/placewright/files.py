@@ -1,0 +1,236 @@
+"""Read and write files: ours are known by their keys, published formats by the name before them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import load_cluster, read_cluster, write_cluster
+from placewright.cluster.schema import ClusterFile
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.graph.files import GraphFile, read_graph, write_graph
+from placewright.graph.graph import Graph
+from placewright.io.arguments import checked, described_value
+from placewright.io.boundary import parse_json, parse_yaml
+from placewright.io.stored import is_yaml, stored_text
+from placewright.io.units import BYTES, SECONDS, parse
+from placewright.planning.result import Result
+from placewright.planning.wing import Document, Files, Format
+from placewright.planning.wings import wings
+from placewright.solvers.iopddl import read_iopddl
+
+LARGE = 1_000_000
+"""Characters from which a file is searched for keys before it is parsed, which takes ten times as
+long as reading it."""
+
+
+@checked
+def read(source: str | Path, *, problem: Any = None, **options: Any) -> Any:
+    """Read a file of any kind: a cluster, a graph, a problem, a plan, or a published format.
+
+    Parameters
+    ----------
+    source
+        A file of ours, JSON or YAML, also packed by gzip; or a published format and its file, as
+        in ``dag:FILE.json``: `formats` lists them.
+    problem
+        What the plan in the file is for.
+    options
+        Of the format's reader, such as ``cluster=`` for ``pipedream:``. They may also follow the
+        file's name: ``msr:FILE.json?cost_scale=1000``.
+
+    Returns
+    -------
+    A `Cluster`, a `Graph`, a problem or a plan of any wing; ``iopddl:`` makes a PBQP with memory.
+
+    Raises
+    ------
+    InputError
+        There is no such file or format, or what is in it is wrong; names file and field.
+    """
+    name, colon, rest = str(source).partition(":")
+    if colon and not Path(source).exists():
+        return _published(str(source), name, rest, options)
+    path, where = Path(source), str(source)
+    kind = kind_of(read_document(path), where=where)
+    if kind in _OF_NO_WING:
+        return _called(_OF_NO_WING[kind], path, options, where)
+    files = next(each for each in _files() if kind in _kinds(each))
+    if kind == files.problem_document.kind:
+        return _called(files.read_problem, path, options, where)
+    if problem is None:
+        hint = f"read({where!r}, problem=...)"
+        raise InputError("is a plan, and needs the problem it is for", where=where, hint=hint)
+    return files.read_proposal(path, problem).plan
+
+
+@checked
+def write(value: Any, path: str | Path) -> Path:
+    """Write a cluster, a graph, a problem, or a result with its plan; `read` reads it back equal.
+
+    By the name of the file it is JSON (``.json``) or YAML (``.yaml``), packed if it ends in
+    ``.gz``.
+
+    Raises
+    ------
+    UnsupportedError
+        It is none of these. Plans alone are not written: `Result.save` writes one with its value.
+    """
+    if isinstance(value, Cluster):
+        return write_cluster(value, path)
+    if isinstance(value, Graph):
+        return write_graph(value, path)
+    if isinstance(value, Result):
+        return value.save(path)
+    for wing in wings().values():
+        if isinstance(value, wing.problem_type()):
+            return wing.files().write_problem(value, path)
+    raise UnsupportedError(
+        "there is no file of this kind",
+        where="value",
+        by=f"got {described_value(value)}",
+        hint="give a Cluster, a Graph, a problem or a Result",
+    )
+
+
+def formats() -> dict[str, Format]:
+    """Every published format by its name."""
+    found = [form for files in _files() for form in getattr(files, "formats", ())]
+    return {form.name: form for form in (*found, IOPDDL)}
+
+
+IOPDDL = Format("iopddl", "a PBQP with memory over time, of the contest", read_iopddl)
+
+_OF_NO_WING: Mapping[str, Any] = {"cluster": read_cluster, "graph": read_graph}
+
+
+def _files() -> list[Files]:
+    return [wing.files() for wing in wings().values()]
+
+
+def _kinds(files: Files) -> tuple[str, str]:
+    return files.plan_document.kind, files.problem_document.kind
+
+
+def _published(source: str, name: str, rest: str, options: Mapping[str, Any]) -> Any:
+    """The problem of a file whose format is named."""
+    known = formats()
+    if name not in known:
+        raise UnknownNameError("format", name, known, where=source)
+    path, _, query = rest.partition("?")
+    return _called(known[name].read, path, {**query_options(known[name], query), **options}, source)
+
+
+def _called(reader: Any, path: str | Path, options: Mapping[str, Any], where: str) -> Any:
+    known = [each for each in signature(reader).parameters if each != "path"]
+    for key in options:
+        if key not in known:
+            raise UnknownNameError("option", key, known, where=where)
+    cluster = options.get("cluster")
+    given = {"cluster": load_cluster(cluster)} if isinstance(cluster, str) else {}
+    missing = [key for key in ("cluster", "scenario") if key in known and key not in options]
+    needed = [key for key in missing if _is_needed(reader, key)]
+    if needed:
+        hint = f"read({where!r}, {needed[0]}=...)"
+        raise InputError(f"needs a {needed[0]}", where=where, hint=hint)
+    return reader(path, **{**options, **given})
+
+
+def _is_needed(reader: Any, option: str) -> bool:
+    parameter = signature(reader).parameters[option]
+    return parameter.default is parameter.empty
+
+
+def query_options(form: Format, query: str) -> dict[str, Any]:
+    """The options of ``cost_scale=1000&memory=16GiB``: their units may be left out of their names.
+
+    Raises `UnknownNameError`: the format's reader has no such option.
+    Raises `InputError`: no number of this unit.
+    """
+    where = f"{form.name}:...?{query}"
+    known = {each.split("_bytes")[0]: each for each in list(signature(form.read).parameters)[1:]}
+    found: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in known:
+            raise UnknownNameError("option", key, known, where=where)
+        found[known[key]] = _parsed(known[key], value)
+    return found
+
+
+def _parsed(option: str, value: str) -> Any:
+    """Bytes, seconds, a number, or the text itself."""
+    for ending, quantity in (("_bytes", BYTES), ("_s", SECONDS)):
+        if option.endswith(ending):
+            return parse(value, quantity)
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def documents() -> dict[str, Document]:
+    """Every kind of file, those of the wings first: they have keys that others have too."""
+    found = [x for files in _files() for x in (files.plan_document, files.problem_document)]
+    found.append(Document("cluster", ("devices",), ClusterFile))
+    found.append(Document("graph", ("operators",), GraphFile))
+    return {document.kind: document for document in found}
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A JSON or YAML file whose top is a mapping."""
+    yaml, text = is_yaml(path), stored_text(path)
+    if not yaml and len(text) >= LARGE:
+        _refuse_early(text, str(path))
+    data = (parse_yaml if yaml else parse_json)(text, where=str(path))
+    if not isinstance(data, dict):
+        raise _unknown(str(path), f"its top is a {type(data).__name__}")
+    return data
+
+
+def document_kind(path: Path) -> str:
+    """The kind of a file, by its keys.
+
+    Raises
+    ------
+    InputError
+        It is of no kind.
+    """
+    return kind_of(read_document(path), where=str(path))
+
+
+def kind_of(data: dict[str, Any], *, where: str) -> str:
+    """The kind of a document, by its keys."""
+    for name, document in documents().items():
+        if document.matches(data):
+            return name
+    raise _unknown(where, f"its keys: {', '.join(list(data)[:8]) or 'none'}")
+
+
+def _refuse_early(text: str, where: str) -> None:
+    """Refuse JSON that is no mapping, or that has the keys of no document anywhere."""
+    if re.match(r"\s*\[", text):
+        raise _unknown(where, "its top is a list")
+    needed = [
+        {part for key in document.keys for part in key.split(".")}
+        for document in documents().values()
+    ]
+    every = sorted(set().union(*needed))
+    there = {key for key in every if f'"{key}"' in text}
+    if "\\u" not in text and not any(keys <= there for keys in needed):
+        raise _unknown(where, f"it lacks the keys {', '.join(every)}")
+
+
+def _unknown(where: str, by: str) -> InputError:
+    return InputError(
+        "is none of Placewright's documents",
+        where=where,
+        by=by,
+        hint="see `placewright schema`; published formats need their name, as in dag:FILE.json",
+    )

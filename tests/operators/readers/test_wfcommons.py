@@ -1,0 +1,90 @@
+"""Workflows of WfCommons: old and new schemas are one problem; refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
+from placewright.operators.readers.wfcommons import read_wfcommons
+
+CLUSTER = Cluster.preset("edge-duo")
+NEW: dict[str, Any] = {
+    "name": "two",
+    "schemaVersion": "1.5",
+    "workflow": {
+        "specification": {
+            "tasks": [
+                {"id": "a1", "name": "a", "parents": [], "children": ["b1"],
+                 "inputFiles": ["in"], "outputFiles": ["mid"]},
+                {"id": "b1", "name": "b", "parents": ["a1"], "children": [],
+                 "inputFiles": ["mid"], "outputFiles": ["out"]},
+                {"id": "c1", "name": "b", "parents": ["a1"], "children": []},
+            ],
+            "files": [{"id": "mid", "sizeInBytes": 5}, {"id": "out", "sizeInBytes": 7}],
+        },
+        "execution": {
+            "tasks": [{"id": f"{'abc'[k]}1", "runtimeInSeconds": k + 2} for k in range(3)]
+        },
+    },
+}  # fmt: skip
+OLD: dict[str, Any] = {
+    "name": "two",
+    "schemaVersion": "1.4",
+    "workflow": {
+        "tasks": [
+            {"id": "a1", "name": "a", "parents": [], "runtimeInSeconds": 2, "files": [
+                {"link": "input", "name": "in", "sizeInBytes": 1},
+                {"link": "output", "name": "mid", "sizeInBytes": 5}]},
+            {"id": "b1", "name": "b", "parents": ["a1"], "runtime": 3, "files": [
+                {"link": "input", "name": "mid", "size": 5},
+                {"link": "output", "name": "out", "size": 7}]},
+            {"id": "c1", "name": "b", "parents": ["a1"], "runtime": 4, "files": []},
+        ],
+    },
+}  # fmt: skip
+
+
+def written(folder: Path, data: Any) -> Path:
+    """A file with these data."""
+    path = folder / "flow.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_files_are_tensors_and_other_children_wait(tmp_path: Path) -> None:
+    """Seconds over speeds; a file to all its readers; zero bytes where nothing is read."""
+    problem = read_wfcommons(written(tmp_path, NEW), CLUSTER)
+    assert problem.operator_names == ("a1", "b1", "c1")
+    assert problem.tensor_names == ("a1:mid", "b1:out", "a1->c1")
+    assert problem.tensor_bytes.tolist() == [5, 7, 0]
+    assert problem.compute_s[2].tolist() == [4 / device.speed for device in CLUSTER.devices]
+    assert problem.operator_kinds == ("a", "b", "b")
+
+
+def test_schemas_before_1_5_are_the_same_problem(tmp_path: Path) -> None:
+    """Times and files stand with the tasks there."""
+    new = read_wfcommons(written(tmp_path, NEW), CLUSTER)
+    assert read_wfcommons(written(tmp_path, OLD), CLUSTER).hash() == new.hash()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"parents": ["a1"], "runtime": 3', '"parents": ["a2"], "runtime": 3', "parent 'a2'"),
+        ('"id": "c1"', '"id": "a1"', "'a1'.*is there twice"),
+        ('"runtime": 4, ', "", "'c1'.*has no seconds"),
+        ('"runtime": 4', '"runtime": -4', "runtime"),
+        ('"tasks"', '"task"', "no operators|needs operators"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """The error names the file and the task."""
+    text = json.dumps(OLD).replace(old, new)
+    with pytest.raises(InputError, match=words) as error:
+        read_wfcommons(written(tmp_path, json.loads(text)), CLUSTER)
+    assert "flow.json" in error.value.where

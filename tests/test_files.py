@@ -1,0 +1,147 @@
+"""read() and write(): every kind of file by its keys, every published format by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright import files
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError, PlacewrightError
+from placewright.files import document_kind, formats, read, read_document, write
+from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.layers.readers.piper import read_piper
+from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.msr import read_msr
+from placewright.planning.solving import solve
+from placewright.planning.wings import wings
+from tests.published import published
+
+QUICK = {"operators": "heft", "layers": "dp", "samples": "nothing", "requests": "jf"}
+
+
+@pytest.mark.parametrize("wing", QUICK)
+@pytest.mark.parametrize("ending", ["json", "yaml", "json.gz"])
+def test_problems_and_plans_of_every_wing_come_back(wing: str, ending: str, tmp_path: Path) -> None:
+    """What is written is read by its keys, whatever the file is called."""
+    conformance = wings()[wing].conformance
+    assert conformance is not None
+    kit = conformance()
+    problem = next(iter(kit.tiny_instances().values()))
+    path = write(problem, tmp_path / f"file.{ending}")
+    assert read(path).hash() == problem.hash()
+    known = wings()[wing].planning().planners(problem)
+    result = solve(problem, QUICK[wing] if QUICK[wing] in known else next(iter(known)))
+    path = write(result, tmp_path / f"other.{ending}")
+    assert kit.same_plan(read(path, problem=problem), result.plan)
+    with pytest.raises(PlacewrightError, match="is a plan, and needs the problem it is for"):
+        read(path)
+
+
+def test_clusters_and_graphs_come_back(tmp_path: Path) -> None:
+    """They belong to no wing."""
+    cluster = Cluster.preset("edge-duo")
+    assert read(write(cluster, tmp_path / "c.yaml")) == cluster
+    operators = (Operator("a", "k"), Operator("b", "k"))
+    graph = Graph("g", operators, (Tensor("t", "a", 8, ("b",)),))
+    assert read(write(graph, tmp_path / "g.json")).operator_names == ("a", "b")
+
+
+def test_every_wing_names_its_published_formats() -> None:
+    """And the engine beside them."""
+    named = {"dag", "stg", "wfcommons", "msr", "pipedream", "piper", "serving", "iopddl"}
+    assert named <= set(formats())
+
+
+def test_published_formats_are_read_by_their_names() -> None:
+    """With options of their readers, as arguments or behind the file's name."""
+    dag = published("dag/layered_n100_ccr1.0_s0.json")
+    assert read(f"dag:{dag}").hash() == read_dag(dag).hash()
+    assert read(f"dag:{dag}", links="contended").hash() == read_dag(dag, "contended").hash()
+    msr = published("msr/latency/op_bert3_inference.json")
+    scaled = read_msr(msr, cost_scale=1000.0)
+    assert read(f"msr:{msr}?cost_scale=1000").hash() == scaled.hash()
+    pipedream = published("pipedream/alexnet.graph.txt")
+    assert read(f"pipedream:{pipedream}", cluster="edge-duo").n == 44
+    piper = next(published("piper").rglob("*.json"))
+    wanted = read_piper(piper, devices=4, memory_bytes=16 * 2.0**30)
+    assert read(f"piper:{piper}?devices=4&memory=16GiB").hash() == wanted.hash()
+
+
+DAG = {
+    "nodes": [{"name": "a", "speed": 1.0}, {"name": "b", "speed": 2.0}],
+    "links": [{"source": "a", "target": "b", "speed": 4.0}],
+    "tasks": [{"name": "x", "cost": 6.0}, {"name": "y", "cost": 3}],
+    "dependencies": [{"source": "x", "target": "y", "size": 8.0}],
+}
+
+
+def test_a_task_graph_may_be_a_dict_json_or_yaml(tmp_path: Path) -> None:
+    """The same problem."""
+    import yaml
+
+    (tmp_path / "dag.json").write_text(json.dumps(DAG))
+    (tmp_path / "dag.yaml").write_text(yaml.safe_dump(DAG))
+    made = [read_dag(DAG), read(f"dag:{tmp_path}/dag.json"), read(f"dag:{tmp_path}/dag.yaml")]
+    assert len({problem.hash() for problem in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: read("dagg:x.json"), "unknown format 'dagg'.*did you mean 'dag'"),
+        (lambda: read("dag:none.json"), "none.json: cannot be read"),
+        (lambda: read("none.json"), "none.json: cannot be read"),
+        (lambda: read("pipedream:x.txt"), "needs a cluster.*cluster=..."),
+        (lambda: read("dag:x.json", link="free"), "unknown option 'link'.*'links'"),
+        (lambda: read("piper:x.json?memori=3"), "unknown option 'memori'.*'memory'"),
+        (lambda: read("piper:x.json?memory=3GiX"), "3GiX"),
+        (lambda: read("serving:x.json"), "needs a scenario"),
+        (lambda: write(5, "x.json"), "there is no file of this kind.*got 5.*a Cluster"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_named(call: Callable[[], Any], words: str) -> None:
+    """With the option, the format or the file."""
+    with pytest.raises(PlacewrightError, match=f"(?s){words}"):
+        call()
+
+
+def test_other_keys_are_no_document(tmp_path: Path) -> None:
+    """They are listed."""
+    path = tmp_path / "x.json"
+    path.write_text('{"nothing": 1}')
+    with pytest.raises(PlacewrightError, match=r"is none of Placewright's documents.*nothing"):
+        read(path)
+
+
+def kept(folder: Path, text: str) -> Path:
+    """A file with that text."""
+    path = folder / "some.json"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("data", [[1, 2], {"things": 1}, {"things": {"plan_": "plans"}}])
+def test_what_is_not_ours_is_refused_with_and_without_parsing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: object
+) -> None:
+    """A large file need not even be JSON to be refused."""
+    for text, large in ((json.dumps(data), files.LARGE), (json.dumps(data)[:-1], 0)):
+        monkeypatch.setattr(files, "LARGE", large)
+        with pytest.raises(InputError, match="none of Placewright's documents"):
+            document_kind(kept(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ['{"x": 1, "compute_s": []}', r'{"compute\u005fs": []}'])
+def test_what_is_ours_is_parsed_however_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Wherever its telling key stands, and however it is written."""
+    monkeypatch.setattr(files, "LARGE", 0)
+    path = kept(tmp_path, text)
+    assert read_document(path) == json.loads(text)
+    assert document_kind(path) == "problem"
