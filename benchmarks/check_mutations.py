@@ -395,7 +395,7 @@ _STEP, _EAGER = "placewright.runtime.step", "placewright.runtime.eager:Stepper"
 _EXCHANGE = "placewright.runtime.messages.exchange:Exchange"
 _SPLIT = "placewright.capturing.micro_batches"
 _STAGE = "placewright.layers.execution.stage_step"
-_MADE = "placewright.layers.execution.updates:Update.made"
+_MADE = "placewright.capturing.updates:Update.made"
 _MODE = (("placewright.capturing.mode:set_mode", _all_trained),)
 
 

@@ -578,7 +578,8 @@ def models(folder: Path) -> Iterator[Case]:
     }
     yield Case("run", placewright.run, right, RUN, costly=True)
     right = {p.name: p.default for p in signature(placewright.place_samples).parameters.values()}
-    right["problem"] = _tiny("samples")
+    right |= {"nodes": _tiny("samples"), "model": model, "loss_fn": torch.nn.MSELoss()}
+    right["dataset"] = [(torch.zeros(3, 4), torch.zeros(2))] * 12
     yield Case("place_samples", placewright.place_samples, right, RUN, costly=True)
     yield from _measured()
     for function in (placewright.place, placewright.place_training, placewright.layer_problem):

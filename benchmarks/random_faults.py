@@ -189,7 +189,7 @@ class Variant:
             verb = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
             verb += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
             verb += ["--adapt"] if self.adapt else ["--baseline", "none"]
-            verb += ["--images", "synthetic", "--time-limit", "3", "--planner", "lp"]
+            verb += ["--time-limit", "3", "--planner", "lp"]
             return verb
         model = "random_faults:small" if self.what == "training" else "random_faults:plain"
         verb = ["operators", "run", model, "-f", "json", "--check", "--on", on]

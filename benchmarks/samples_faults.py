@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from placewright import RunError, solve
+from placewright.capturing.zoo.digits import drawn
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
 from placewright.samples.generate import generate
 from placewright.samples.moving.move import move
 from placewright.samples.moving.mover import Fault
+from placewright.samples.training.job import SampleSet
 
 NODES, SPEED = 6, 100.0
 
@@ -36,8 +37,9 @@ def main(first: int, runs: int) -> None:
             node: Fault(int(rng.integers(1, 8)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
             for node in set(plan.source.tolist())
         }
+        samples = SampleSet(drawn(int(problem.held.sum()), seed), "pictures")
         with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-            shards, digests = deal(problem, images(int(problem.held.sum()), seed), Path(folder))
+            shards, digests = deal(problem, samples, Path(folder))
             try:
                 restarts += move(
                     problem, plan, shards, digests, speed=SPEED, faults=faults

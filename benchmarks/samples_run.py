@@ -11,7 +11,7 @@ other: a round measures the nodes' speeds first, plans with them, executes each 
 what it measured to ``benchmarks/results/samples_run.jsonl`` as it comes. Called again, it goes on
 where it was stopped; ``fresh`` as the first word begins a new table. ``table`` alone prints the
 medians of what has been measured so far, and how far apart the runs were. Seconds to the same
-loss: until the loss on the test images is at most `LOSS`, which every way to train reaches.
+loss: until the loss on the test samples is at most `LOSS`, which every way to train reaches.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from placewright.samples.plan import SamplePlan
 from placewright.samples.planners import planners
 from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
+from placewright.samples.training.job import SampleJob, example_job
 from placewright.samples.training.recipe import Recipe
 from placewright.testbed.requirements import missing
 
@@ -48,7 +49,9 @@ FAVOURITES = ((0, 1, 2, 3, 4), (5, 6), (7, 8), (9,))
 """Classes that a node has four times as many of as of the others."""
 SKEW = 4.0
 LOSS = 0.3
-RECIPE = Recipe(epochs=8, batch=100, channels=16, depth=2, enlarged=4, rate=0.05)
+RECIPE = Recipe(epochs=8, batch=100)
+NETWORK = {"channels": 16, "depth": 2, "enlarged": 4}
+RATE = 0.05
 
 
 def nodes() -> SampleProblem:
@@ -81,6 +84,12 @@ def nodes() -> SampleProblem:
     return problem_from(data, where="benchmark", name="four")
 
 
+def digits(problem: SampleProblem) -> SampleJob:
+    """The network and the digits that the nodes hold."""
+    job = example_job(problem, RECIPE.seed, **NETWORK)
+    return SampleJob(job.model, job.loss_fn, job.samples, "sgd", RATE, job.test)
+
+
 def samples_by_class(count: int, favourites: Sequence[int]) -> list[int]:
     """Divide `count` samples among ten classes, `SKEW` times as many for each favourite."""
     weight = np.array([SKEW if c in favourites else 1.0 for c in range(10)])
@@ -107,7 +116,7 @@ def one_round(number: int, names: Sequence[str]) -> None:
     with nodes_up(problem) as up:
         shares = {name: round(up.bed.cpu_share(name), 3) for name in problem.node_names}
         print(f"round {number + 1} of {ROUNDS}: measuring speeds; cores: {shares}", flush=True)
-        measured = measure(problem, RECIPE, up.workers).of(problem, RECIPE.batch)
+        measured = measure(problem, RECIPE, digits(problem), up.workers).of(problem, RECIPE.batch)
         execute_plans(measured, names, up.workers, number)
 
 
@@ -122,6 +131,7 @@ def execute_plans(
         [one] = run(
             problem,
             None,
+            digits(problem),
             others=plans,
             baselines=() if plans else (name,),
             recipe=RECIPE,

@@ -4,7 +4,7 @@
 
 Four equal nodes of a testbed, a quarter of the machine's spare cores each, links of `LINK`,
 train on handwritten digits that they hold unevenly. Each row is one way to exchange: seconds of an
-epoch, bytes that left the nodes in it, accuracy and loss on the test images at the end. Rows are
+epoch, bytes that left the nodes in it, accuracy and loss on the test samples at the end. Rows are
 printed as they come, all of `WAYS` without names.
 """
 
@@ -19,18 +19,18 @@ from typing import Any
 
 from placewright.report.text import percent, seconds, size
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import Images, pictures
 from placewright.samples.files import problem_from
 from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem
+from placewright.samples.training.job import SampleJob
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import train
-from samples_run import samples_by_class
+from samples_run import digits, samples_by_class
 
 LINK = "10Mbps"
 EACH = 250
 FAVOURITES = ((0, 1, 2, 3), (4, 5), (6, 7), (8, 9))
-RECIPE = Recipe(epochs=8, batch=100, channels=16, depth=2, enlarged=4, rate=0.05)
+RECIPE = Recipe(epochs=8, batch=100)
 WAYS: dict[str, dict[str, Any]] = {
     "every step": {},
     "fp16": {"compression": "fp16"},
@@ -67,21 +67,21 @@ def nodes() -> SampleProblem:
 def main(names: Sequence[str]) -> None:
     """One row for each way."""
     problem = nodes()
-    data, test = pictures(problem, "digits", RECIPE.seed)
+    job = digits(problem)
     print("| exchange | an epoch | bytes sent in it | accuracy | test loss |")
     print("|---|---:|---:|---:|---:|")
     with nodes_up(problem) as up:
         for name in names:
-            print(row(problem, up, name, data, test), flush=True)
+            print(row(problem, up, name, job), flush=True)
 
 
-def row(problem: SampleProblem, up: Nodes, name: str, data: Images, test: Images) -> str:
+def row(problem: SampleProblem, up: Nodes, name: str, job: SampleJob) -> str:
     """Train once that way."""
     recipe = replace(RECIPE, **WAYS[name])
     before = sent_bytes(up, problem.n)
     with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-        shards, _ = deal(problem, data, Path(folder))
-        trained = train(problem, shards, recipe, test, workers=up.workers)
+        shards, _ = deal(problem, job.samples, Path(folder))
+        trained = train(problem, shards, recipe, job, workers=up.workers)
     each = (sent_bytes(up, problem.n) - before) / recipe.epochs
     last = trained.epochs[-1]
     return (

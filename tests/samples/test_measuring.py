@@ -26,6 +26,7 @@ from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.trainer import StepTimes
+from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
 PROBLEM = tiny([60, 20, 40], seconds_per_sample=np.array([0.4, 0.1, 0.2]))
@@ -33,7 +34,7 @@ EACH_S = np.array([0.03, 0.007, 0.02])
 STEP_S = np.array([0.01, 0.05, 0.0])
 
 
-def made_up(problem: object, recipe: Recipe, workers: object, sizes: np.ndarray) -> list[StepTimes]:
+def made_up(sizes: np.ndarray) -> list[StepTimes]:
     """Steps of `EACH_S` and `STEP_S`; all wait for the slowest, and an exchange takes 0.2 s."""
     own_s = STEP_S[:, None] + EACH_S[:, None] * sizes
     own_s[:, : WARM_UP * len(SCALES)] *= 7  # the first steps are cold
@@ -46,14 +47,14 @@ def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> 
     requested = []
 
     def steps(
-        problem: object, recipe: Recipe, workers: object, sizes: np.ndarray
+        problem: object, recipe: Recipe, job: object, workers: object, sizes: np.ndarray
     ) -> list[StepTimes]:
         requested.append(sizes)
-        return made_up(problem, recipe, workers, sizes)
+        return made_up(sizes)
 
     monkeypatch.setattr(measuring, "take_steps", steps)
     monkeypatch.setattr(measuring, "slowed", lambda *_: np.array([1.0, 2.0, 1.5]))
-    found = measure(PROBLEM, Recipe(batch=70), NodeWorkers())
+    found = measure(PROBLEM, Recipe(batch=70), digits_job(), NodeWorkers())
     np.testing.assert_allclose(found.seconds_per_sample, EACH_S, rtol=1e-9)
     np.testing.assert_allclose(found.step_s, STEP_S, atol=1e-9)
     assert found.exchange_s == pytest.approx(0.2)
@@ -85,7 +86,7 @@ def test_each_node_is_held_against_its_own_link(
     turns: list[list[int]] = []
 
     def moved(
-        problem: SampleProblem, plan: SamplePlan, workers: object, folder: Path
+        problem: SampleProblem, plan: SamplePlan, job: object, workers: object, folder: Path
     ) -> np.ndarray:
         turns.append(plan.source.tolist())
         assert plan.target.tolist() == [(i + 1) % n for i in turns[-1]]
@@ -93,7 +94,7 @@ def test_each_node_is_held_against_its_own_link(
         return np.where(np.isfinite(pair), pair * times, np.nan)
 
     monkeypatch.setattr(measuring, "files_moved", moved)
-    found = slowed(tiny([1] * n, send_s=pair), None, tmp_path)
+    found = slowed(tiny([1] * n, send_s=pair), digits_job(), None, tmp_path)
     expected = [1.0 if i == 1 else max(1.0, times[i, (i + 1) % n]) for i in range(n)]
     np.testing.assert_allclose(found, expected)
     assert sorted(i for turn in turns for i in turn) == [i for i in range(n) if i != 1]
@@ -104,7 +105,7 @@ def test_link_probes_send_files_that_no_node_keeps(tmp_path: Path) -> None:
     """Four files over one link, whatever the nodes hold and may store; none on the other links."""
     problem = tiny([3, 3], keep=np.array([[3], [0]]), storage=np.array([3.0, 4.0]))
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([4]))
-    each_s = files_moved(problem, plan, None, tmp_path)
+    each_s = files_moved(problem, plan, digits_job(), None, tmp_path)
     assert each_s[0, 1] >= problem.send_s[0, 1]
     assert np.isnan(each_s).tolist() == [[True, False], [True, True]]
     assert problem.held.tolist() == [3, 3]
@@ -112,7 +113,9 @@ def test_link_probes_send_files_that_no_node_keeps(tmp_path: Path) -> None:
 
 def test_every_step_of_every_node_is_timed_in_two_parts() -> None:
     """As many as were asked for, of the sizes that were asked for, own work and exchange."""
-    trials = take_steps(tiny([5, 5]), Recipe(batch=4), None, np.array([[2, 1, 3], [1, 2, 1]]))
+    trials = take_steps(
+        tiny([5, 5]), Recipe(batch=4), digits_job(), None, np.array([[2, 1, 3], [1, 2, 1]])
+    )
     assert len(trials) == 2
     for trial in trials:
         assert trial.compute_s.shape == trial.exchange_s.shape == (3,)
@@ -124,4 +127,4 @@ def test_nodes_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     """Which ones, and how long they were waited for."""
     monkeypatch.setattr(measuring, "LONGEST_S", 0.001)
     with pytest.raises(WorkerError, match=r"nodes 'n0', 'n1': no answer in time while timing"):
-        take_steps(tiny([5, 5]), Recipe(batch=4), None, np.array([[2], [1]]))
+        take_steps(tiny([5, 5]), Recipe(batch=4), digits_job(), None, np.array([[2], [1]]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +15,18 @@ from placewright.runtime import limits
 from placewright.samples import measuring
 from placewright.samples.adaptive.replanning import Adaptive, Disturbance
 from placewright.samples.data.dealing import counted, deal, held_by
-from placewright.samples.data.images import images
-from placewright.samples.data.shards import audit
+from placewright.samples.data.shards import Shard, audit
 from placewright.samples.measuring import measure
 from placewright.samples.moving.move import move
 from placewright.samples.nodes import SPARE_CORES, NodeLeft, NodeWorkers, cluster_of, nodes_up
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
+from placewright.samples.training.job import write_batch
 from placewright.samples.training.recipe import Recipe
-from placewright.samples.training.train import train
+from placewright.samples.training.train import train, training_orders
 from placewright.samples.training.trainer import TrainingOrder
 from placewright.testbed.requirements import missing
+from tests.samples.jobs import digits_job, images
 from tests.samples.tiny import tiny
 
 
@@ -102,7 +104,7 @@ def test_one_set_of_processes_serves_moves_and_training(tmp_path: Path) -> None:
         for moves in (plan, back):
             move(problem, moves, shards, digests, speed=1e4, workers=workers)
             problem = problem.replace(samples=counted(held_by(problem, shards)))
-            train(problem, shards, Recipe(epochs=1), images(20, 2), 1e6, workers=workers)
+            train(problem, shards, Recipe(epochs=1), digits_job(), 1e6, workers=workers)
         with workers.group(NAMES) as group:
             assert group.processes == before
     assert [len(shard.samples()) for shard in shards] == [12, 20, 28]
@@ -111,9 +113,19 @@ def test_one_set_of_processes_serves_moves_and_training(tmp_path: Path) -> None:
 
 def order(folder: Path, world: int) -> tuple[TrainingOrder, tuple[int, ...]]:
     """Two steps of two samples; the nodes meet in `folder`."""
-    meeting = f"file://{folder}/{world}"
-    zero = TrainingOrder(meeting, "", Recipe(batch=4), 1, np.ones(world), 0.0, 0.0, images(1))
-    return zero, (2, 2)
+    problem, job = tiny([1] * world), digits_job()
+    (own := folder / f"{world}").mkdir()
+    zero, *_ = training_orders(problem, [empty(own)] * world, Recipe(batch=4), job, own)
+    rows = write_batch(job.samples, 2, own / "rows")
+    programs = {"programs": job.programs([2]), "counts": job.counts([2])}
+    return replace(zero, test=rows, **programs), (2, 2)
+
+
+def empty(folder: Path) -> Shard:
+    """A node without samples."""
+    shard = Shard(folder / "shard")
+    shard.create()
+    return shard
 
 
 @pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
@@ -127,14 +139,13 @@ def test_files_move_over_shaped_links_and_nodes_train(monkeypatch: pytest.Monkey
         send_s=np.array([[np.inf, 0.04], [0.04, np.inf]]),
         sample_bytes=200_000.0,
     )
-    recipe = Recipe(epochs=1, batch=20, channels=16, depth=2, enlarged=4)  # several quota periods
+    recipe = Recipe(epochs=1, batch=20)
+    job = digits_job(42, channels=16, depth=2, enlarged=4)  # several quota periods
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([30]))
     with nodes_up(problem) as up:
-        measured = measure(problem, recipe, up.workers).of(problem, recipe.batch)
+        measured = measure(problem, recipe, job, up.workers).of(problem, recipe.batch)
         assert measured.seconds_per_sample[0] > measured.seconds_per_sample[1]
-        [one] = run(
-            measured, plan, recipe=recipe, baselines=(), workers=up.workers, kind="synthetic"
-        )
+        [one] = run(measured, plan, job, recipe=recipe, baselines=(), workers=up.workers)
         assert up.bed.links.get("bytes", 0, 1) > 30 * 200_000
     assert one.real
     assert one.move_s >= 0.9 * 30 * 0.04
@@ -158,7 +169,7 @@ def test_a_node_of_a_testbed_slows_down_and_one_leaves(tmp_path: Path) -> None:
             shards,
             digests,
             Recipe(epochs=2, batch=30),
-            images(20, 2),
+            digits_job(),
             disturbances=(Disturbance(0, 0, 2.0), Disturbance(1, 2, np.inf)),
             workers=up.workers,
             slow_down=slow_down,

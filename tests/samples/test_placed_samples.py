@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from placewright import place_samples
-from placewright.errors import InputError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.samples.placed_samples import place_samples, placed_job
 from placewright.samples.problem import Overlap
 from placewright.samples.training.recipe import Recipe
+from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
 
@@ -17,7 +21,7 @@ def test_a_plan_is_executed_beside_a_baseline(tmp_path: Path) -> None:
     """The plan's samples move; without it none do; a saved plan is judged alike."""
     pytest.importorskip("torch")
     problem, ended = tiny([24, 2]).replace(epochs=1), []
-    with place_samples(problem, recipe=Recipe(epochs=1, batch=8), speed=20) as placed:
+    with placed_job(digits_job(26), problem, recipe=Recipe(epochs=1, batch=8), speed=20) as placed:
         result = placed.plan("lp")
         saved = result.save(tmp_path / "plan.json")
         assert placed.plan(plan=saved).value == result.value
@@ -32,7 +36,8 @@ def test_epochs_come_one_by_one() -> None:
     """As many as the recipe says, with all samples in each."""
     pytest.importorskip("torch")
     recipe = Recipe(epochs=2, batch=8)
-    with place_samples(tiny([20, 4]).replace(epochs=2), recipe=recipe, speed=50) as placed:
+    problem = tiny([20, 4]).replace(epochs=2)
+    with placed_job(digits_job(24), problem, recipe=recipe, speed=50) as placed:
         steps = list(placed.adapt("lp"))
     assert [sum(step.held.values()) for step in steps] == [24, 24]
 
@@ -40,4 +45,91 @@ def test_epochs_come_one_by_one() -> None:
 def test_a_testbed_is_not_hurried() -> None:
     """Before anything starts."""
     with pytest.raises(InputError, match="real time"):
-        place_samples(tiny([3, 1]), engine="testbed", speed=2.0)
+        placed_job(digits_job(), tiny([3, 1]), engine="testbed", speed=2.0)
+
+
+def regression() -> tuple[nn.Module, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """A model with two inputs' worth of features, and its samples one by one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+        x, y = torch.randn(30, 4).double(), torch.randn(30, 2).double()
+    return model, list(zip(x, y, strict=True))
+
+
+def test_a_model_of_ones_own_learns_what_one_process_learns() -> None:
+    """AdamW on three steps of whole batches: weights and the optimizer's state to twelve digits."""
+    model, samples = regression()
+    alone = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loss_fn = nn.MSELoss()
+    with place_samples(
+        model,
+        samples,
+        tiny([25, 5]).replace(epochs=3),
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        recipe=Recipe(epochs=3, batch=30),
+        speed=1e4,
+    ) as placed:
+        run = placed.train()
+    own = torch.optim.AdamW(alone.parameters(), lr=0.01)
+    x, y = (torch.stack(each) for each in zip(*samples, strict=True))
+    for epoch in run.trained.epochs:
+        own.zero_grad()
+        loss = loss_fn(alone(x), y)
+        loss.backward()
+        own.step()
+        assert epoch.loss == pytest.approx(float(loss.detach()), rel=1e-12)
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+        found, expected = optimizer.state[ours], own.state[theirs]
+        torch.testing.assert_close(found["exp_avg_sq"], expected["exp_avg_sq"])
+
+
+def test_labels_that_are_ignored_count_for_nothing_on_any_node() -> None:
+    """Most of one node's labels are ignored; the loss is that of the whole batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 4).double()
+        x, y = torch.randn(16, 3).double(), torch.randint(0, 4, (16,))
+    y[10:15] = -100
+    loss_fn = nn.CrossEntropyLoss()
+    expected = float(loss_fn(model(x), y).detach())
+    with place_samples(
+        model,
+        (x, y),
+        tiny([10, 6]),
+        loss_fn=loss_fn,
+        lr=1e-9,
+        recipe=Recipe(epochs=1, batch=16),
+        speed=1e4,
+    ) as placed:
+        (run,) = placed.run(None, baselines=["none"])
+    assert run.trained.epochs[0].loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_node_may_have_a_data_set_of_its_own() -> None:
+    """Its length replaces the number in the file; a name that no node has is refused."""
+    model, samples = regression()
+    parts = {"n0": samples[:21], "n1": samples[21:]}
+    with place_samples(model, parts, tiny([1, 1]), loss_fn=nn.MSELoss(), speed=1e4) as placed:
+        assert placed.problem.held.tolist() == [21, 9]
+    with pytest.raises(UnknownNameError, match="n2"):
+        place_samples(model, {"n2": samples}, tiny([1, 1]), loss_fn=nn.MSELoss())
+
+
+def test_models_and_samples_that_cannot_be_shared_are_refused() -> None:
+    """A loss over the whole batch; samples that are no pairs; shapes that make no batch."""
+    model, samples = regression()
+    nodes = tiny([20, 10])
+    with pytest.raises(UnsupportedError, match="not made of the losses of its samples"):
+        place_samples(model, samples, nodes, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
+    with pytest.raises(InputError, match="no pair of inputs and target"):
+        place_samples(model, [x for x, _ in samples], nodes, loss_fn=nn.MSELoss())
+    odd = [*samples[:-1], (torch.randn(5).double(), samples[0][1])]
+    with pytest.raises(InputError, match="do not make a batch"):
+        place_samples(model, odd[-2:], tiny([1, 1]), loss_fn=nn.MSELoss())
+    pair = (torch.zeros(3, 4), torch.zeros(2, 2))
+    with pytest.raises(InputError, match="differ in their number of rows"):
+        place_samples(model, pair, nodes, loss_fn=nn.MSELoss())

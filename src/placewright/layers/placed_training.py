@@ -92,6 +92,7 @@ def place_training(
 
     from placewright.adapt.run import measured_despite_losses
     from placewright.capturing.guards import Guards
+    from placewright.capturing.updates import check_parameters, update_of
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.adaptive.job import LayerJob
@@ -100,7 +101,6 @@ def place_training(
     from placewright.layers.execution.refusals import demand_executable, measured_only
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
-    from placewright.layers.execution.updates import check_parameters, update_of
     from placewright.layers.profile.tracing import training_source
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine

@@ -8,8 +8,10 @@ node with a quota has little: a few files move to tell how much longer than its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +20,12 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
 from placewright.samples.data.shards import Shard
 from placewright.samples.moving.move import move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
+from placewright.samples.training.job import SampleJob, SampleSet, write_batch
 from placewright.samples.training.recipe import Recipe, steps_of
 from placewright.samples.training.train import training_orders
 from placewright.samples.training.trainer import StepTimes
@@ -71,7 +73,7 @@ class Speeds:
         )
 
 
-def measure(problem: SampleProblem, recipe: Recipe, workers: NodeWorkers) -> Speeds:
+def measure(problem: SampleProblem, recipe: Recipe, job: SampleJob, workers: NodeWorkers) -> Speeds:
     """Speeds of the nodes of a testbed, all of them busy, of their exchange, and of files.
 
     Raises `WorkerError`: a process died, or the nodes do not reach each other in time.
@@ -79,9 +81,9 @@ def measure(problem: SampleProblem, recipe: Recipe, workers: NodeWorkers) -> Spe
     speed = 1.0 / problem.seconds_per_sample
     balanced = recipe.batch * speed / speed.sum()
     sizes = np.array([[max(1, round(float(b) * s)) for s in SCALES] for b in balanced])
-    trials = take_steps(problem, recipe, workers, np.tile(sizes, (1, WARM_UP + REPEATS)))
+    trials = take_steps(problem, recipe, job, workers, np.tile(sizes, (1, WARM_UP + REPEATS)))
     with Scratch() as name:
-        times = slowed(problem, workers, Path(name))
+        times = slowed(problem, job, workers, Path(name))
     return _fitted(sizes.astype(np.float64), trials, times)
 
 
@@ -107,7 +109,11 @@ def _means(step_s: FloatArray) -> FloatArray:
 
 
 def take_steps(
-    problem: SampleProblem, recipe: Recipe, workers: NodeWorkers | None, sizes: IntArray
+    problem: SampleProblem,
+    recipe: Recipe,
+    job: SampleJob,
+    workers: NodeWorkers | None,
+    sizes: IntArray,
 ) -> list[StepTimes]:
     """What each node's steps cost, shape of `sizes` (n, steps): samples of each.
 
@@ -121,7 +127,18 @@ def take_steps(
         empty = [Shard(Path(name) / f"{i}") for i in range(problem.n)]
         for shard in empty:
             shard.create()
-        orders = training_orders(problem, empty, recipe, images(1), Path(name))
+        rows = write_batch(job.samples, int(sizes.max()), Path(name) / "rows")
+        orders = [
+            replace(
+                order,
+                programs=job.programs(own.tolist()),
+                counts=job.counts(own.tolist()),
+                test=rows,
+            )
+            for order, own in zip(
+                training_orders(problem, empty, recipe, job, Path(name)), sizes, strict=True
+            )
+        ]
         pairs = zip(orders, sizes.tolist(), strict=True)
         times: list[StepTimes] = group.order(
             "time_steps", list(pairs), limit_s=limits.patience(LONGEST_S)
@@ -129,7 +146,9 @@ def take_steps(
     return times
 
 
-def slowed(problem: SampleProblem, workers: NodeWorkers | None, folder: Path) -> FloatArray:
+def slowed(
+    problem: SampleProblem, job: SampleJob, workers: NodeWorkers | None, folder: Path
+) -> FloatArray:
     """Shape (n,): how many times as long as on its link alone a sample takes from each node; >= 1.
 
     Every second node sends at a time, as nodes that give seldom take. A node without a link to
@@ -146,6 +165,7 @@ def slowed(problem: SampleProblem, workers: NodeWorkers | None, folder: Path) ->
         taken_s = files_moved(
             problem,
             SamplePlan(source, target, np.full(len(source), FILES)),
+            job,
             workers,
             folder / f"{turn}",
         )
@@ -158,7 +178,11 @@ def slowed(problem: SampleProblem, workers: NodeWorkers | None, folder: Path) ->
 
 
 def files_moved(
-    problem: SampleProblem, plan: SamplePlan, workers: NodeWorkers | None, folder: Path
+    problem: SampleProblem,
+    plan: SamplePlan,
+    job: SampleJob,
+    workers: NodeWorkers | None,
+    folder: Path,
 ) -> FloatArray:
     """Seconds of one sample, shape (n, n), of files that are not kept; ``nan`` where none go."""
     n = problem.n
@@ -169,5 +193,23 @@ def files_moved(
         storage=np.full(n, np.inf),
         class_names=("samples",),
     )
-    shards, digests = deal(trial, images(n * most), folder, file_bytes=problem.sample_bytes)
+    repeated = _Repeated(job.samples, n * most)
+    shards, digests = deal(trial, repeated, folder, file_bytes=problem.sample_bytes)
     return move(trial, plan, shards, digests, workers=workers).sample_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeated:
+    """`count` samples: those of a set, from the beginning again where it has fewer."""
+
+    samples: SampleSet
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def arrays(self, k: int) -> Sequence[np.ndarray[Any, Any]]:
+        return self.samples.arrays(k)
+
+    def label(self, k: int) -> int:
+        return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from placewright.capturing.gradients import MESSAGES
+from placewright.capturing.update_rule import UpdateRule
+from placewright.capturing.updates import Update
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
-from placewright.samples.data.images import Images
 from placewright.samples.moving.mover import Fault, MoveOrder, Mover, Sent, Transfer
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.trainer import (
@@ -22,7 +24,7 @@ class SampleNode(WorkerProgram):
 
     messages = (
         *(MoveOrder, Transfer, Fault, Sent),
-        *(TrainingOrder, Recipe, Images, NodeTraining, Epoch, StepTimes),
+        *(TrainingOrder, Recipe, NodeTraining, Epoch, StepTimes, Update, UpdateRule, *MESSAGES),
     )
     noun = "node"
     listens = True
@@ -52,5 +54,5 @@ class SampleNode(WorkerProgram):
 
     @order("timing a few steps")
     def time_steps(self, training: TrainingOrder, sizes: tuple[int, ...]) -> StepTimes:
-        """Take synchronous steps of these sizes on images that are not kept."""
+        """Take synchronous steps of these sizes on samples that are not kept."""
         return time_steps(self.worker.spec, training, sizes)

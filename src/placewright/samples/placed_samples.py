@@ -1,26 +1,31 @@
-"""place_samples(problem) -> PlacedSamples: start nodes, measure, plan, move samples and train."""
+"""place_samples(model, dataset, nodes) -> PlacedSamples: plan, move samples and train."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from placewright.errors import InputError
+import numpy as np
+
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Positive, Unlimited, checked
 from placewright.planning.contract import Planner, Progress, silent
 from placewright.planning.monitor import LOG
 from placewright.samples.problem import Overlap, SampleProblem
 
 if TYPE_CHECKING:
+    import torch
+
     from placewright.planning.result import Result
     from placewright.samples.adaptive.replanning import Disturbance, Step
     from placewright.samples.nodes import Nodes
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
+    from placewright.samples.training.job import SampleJob, SampleSet
     from placewright.samples.training.recipe import Recipe
 
 AUTO = "auto"
@@ -29,61 +34,158 @@ TIME_LIMIT_S = 60.0
 
 @checked
 def place_samples(
-    problem: SampleProblem | str | os.PathLike[str],
+    model: Any,
+    dataset: Any,
+    nodes: SampleProblem | str | os.PathLike[str],
     *,
-    engine: Literal["emulated", "testbed"] = "emulated",
+    loss_fn: Callable[[Any, Any], Any],
+    optimizer: str | type[Any] | torch.optim.Optimizer = "sgd",
+    lr: Positive = 0.1,
+    test: Any = None,
     recipe: Recipe | None = None,
-    images: Literal["auto", "digits", "synthetic"] = "auto",
+    engine: Literal["emulated", "testbed"] = "emulated",
     speed: Positive = 1.0,
 ) -> PlacedSamples:
-    """Start the nodes of a problem, ready to move samples between them and to train there.
+    """Start the nodes that hold samples, ready to move samples and to train a model there.
+
+    Every node computes the gradients of its own samples, as many in each step as it has a share of
+    all samples; their mean, weighted by these shares, is the gradient of one process on the union.
 
     Parameters
     ----------
-    problem
-        Or the path of its file.
+    model
+        A ``torch.nn.Module``; `PlacedSamples.train` and `adapt` write what was learned into it.
+    dataset
+        Samples ``(inputs, target)``: a sequence or map-style data set, or a tuple of two tensors
+        whose rows are samples. They are dealt out in order: the first node gets as many as the file
+        says that it holds, and so on; where the file has classes, by targets. Or a data set for
+        each node, by its name, which replaces the numbers of the file.
+    nodes
+        Nodes and links, or the path of their file.
+    loss_fn
+        ``loss_fn(outputs, targets)``: a mean or a sum over the samples of a batch.
+    optimizer, lr
+        As of `placewright.place_training`.
+    test
+        More samples, of which loss and accuracy are computed after every epoch.
+    recipe
+        How to train; its epochs are those of the nodes file where none is given.
     engine
         ``emulated``: speeds of nodes and links are emulated by waiting. ``testbed`` (root): CPU
-        quotas and shaped links; speeds are measured there and replace those of the problem.
-    recipe
-        How to train; its epochs are those of the problem where none is given.
-    images
-        To train on: see `placewright.samples.data.images`.
+        quotas and shaped links; speeds are measured there and replace those of the file.
     speed
-        How many times faster than in the problem nodes and links are emulated.
+        How many times faster than in the file nodes and links are emulated.
 
     Raises
     ------
     InputError
-        A testbed cannot run faster than real time, or the problem lacks what it needs.
+        A testbed cannot run faster than real time; the file lacks what it needs; or samples are
+        no pairs, or do not make a batch.
     UnsupportedError
-        No testbed can be made here.
+        No testbed can be made here; or the model cannot be captured, or mixes samples.
 
     Examples
     --------
-    >>> with placewright.place_samples("nodes.yaml", speed=5) as placed:
-    ...     result = placed.plan()
-    ...     runs = placed.run(result.plan)
+    >>> loss_fn = torch.nn.CrossEntropyLoss()
+    >>> with placewright.place_samples(model, dataset, "nodes.yaml", loss_fn=loss_fn) as placed:
+    ...     print(placed.plan())
+    ...     placed.train()
     """
+    from placewright.samples.training.job import SampleJob, SampleSet
+
+    sets = _sets(dataset)
+    problem = _problem(nodes)
+    if isinstance(sets, Mapping):
+        problem, samples = _joined(problem, sets)
+    else:
+        samples = sets
+    tested = None if test is None else SampleSet(test, "test")
+    job = SampleJob(model, loss_fn, samples, optimizer, lr, tested)
+    return placed_job(job, problem, recipe=recipe, engine=engine, speed=speed)
+
+
+def placed_job(
+    job: SampleJob,
+    problem: SampleProblem,
+    *,
+    recipe: Recipe | None = None,
+    engine: str = "emulated",
+    speed: float = 1.0,
+) -> PlacedSamples:
+    """Start the nodes for a model with its samples; see `place_samples`."""
     from placewright.adapt.run import measured_despite_losses
-    from placewright.samples.files import read_problem
     from placewright.samples.measuring import measure
     from placewright.samples.nodes import nodes_up
     from placewright.samples.training.recipe import Recipe
 
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="speed", by=f"{speed:g}")
-    if not isinstance(problem, SampleProblem):
-        problem = read_problem(Path(problem))
     problem = problem.replace(overlap=Overlap.BARRIER)
     recipe = recipe or Recipe(epochs=problem.epochs)
     with ExitStack() as stack:
         up = None
         if engine == "testbed":
             up = stack.enter_context(nodes_up(problem))
-            work = partial(measure, problem, recipe, up.workers)
+            work = partial(measure, problem, recipe, job, up.workers)
             problem = measured_despite_losses(work, LOG.info).of(problem, recipe.batch)
-        return PlacedSamples(problem, recipe, images, speed, up, stack.pop_all())
+        return PlacedSamples(problem, recipe, job, speed, up, stack.pop_all())
+
+
+def _problem(nodes: SampleProblem | str | os.PathLike[str]) -> SampleProblem:
+    from placewright.samples.files import read_problem
+
+    return nodes if isinstance(nodes, SampleProblem) else read_problem(Path(nodes))
+
+
+def _sets(dataset: Any) -> Any:
+    """One set of samples, or one by the name of each node."""
+    from placewright.samples.training.job import SampleSet
+
+    if isinstance(dataset, Mapping):
+        return {name: SampleSet(own, f"node {name}") for name, own in dataset.items()}
+    return SampleSet(dataset, "dataset")
+
+
+def _joined(
+    problem: SampleProblem, sets: Mapping[str, SampleSet]
+) -> tuple[SampleProblem, SampleSet]:
+    """The problem with the samples of each node's own set, and all samples in its order."""
+    from placewright.samples.training.job import SampleSet
+
+    for name in sets:
+        if name not in problem.node_names:
+            raise UnknownNameError("node", name, problem.node_names, where="dataset")
+    found: list[tuple[SampleSet, int]] = []
+    counts = np.zeros_like(problem.samples)
+    for i, name in enumerate(problem.node_names):
+        own = sets.get(name)
+        labels = (
+            [] if own is None else [own.label(k) if problem.k > 1 else 0 for k in range(len(own))]
+        )
+        if labels and not 0 <= min(labels) <= max(labels) < problem.k:
+            raise InputError(
+                "a sample has a class that the nodes file has not",
+                where=f"node {name}",
+                by=f"{max(labels)}, the file has {problem.k} classes",
+            )
+        counts[i] = np.bincount(np.array(labels, dtype=np.int64), minlength=problem.k)
+        for c in range(problem.k):
+            found += [(own, k) for k, label in enumerate(labels) if label == c]  # type: ignore[misc]
+    return problem.replace(samples=counts), SampleSet(_Picked(found), "dataset")
+
+
+class _Picked:
+    """Samples of several sets, in an order of its own."""
+
+    def __init__(self, found: Sequence[tuple[SampleSet, int]]) -> None:
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __getitem__(self, k: int) -> tuple[Any, Any]:
+        samples, at = self._found[k]
+        return samples[at]
 
 
 class PlacedSamples:
@@ -103,12 +205,12 @@ class PlacedSamples:
         self,
         problem: SampleProblem,
         recipe: Recipe,
-        images: str,
+        job: SampleJob,
         speed: float,
         up: Nodes | None,
         stack: ExitStack,
     ) -> None:
-        self.problem, self.recipe, self.images, self.speed = problem, recipe, images, speed
+        self.problem, self.recipe, self.job, self.speed = problem, recipe, job, speed
         self._up, self._stack = up, stack
 
     def __enter__(self) -> PlacedSamples:
@@ -178,14 +280,37 @@ class PlacedSamples:
         return run(
             self.problem,
             plan,
+            self.job,
             recipe=self.recipe,
             baselines=BASELINES if baselines is None else baselines,
             speed=self.speed,
             workers=None if self._up is None else self._up.workers,
-            kind=self.images,
             progress=progress,
             ended=ended,
         )
+
+    @checked
+    def train(
+        self, plan: SamplePlan | str | Path | None = None, *, progress: Progress = silent
+    ) -> SampleRun:
+        """Move samples by a plan, train on all nodes, and write what was learned into the model.
+
+        Parameters
+        ----------
+        plan
+            Made by `plan` where none is given.
+
+        Raises
+        ------
+        InfeasibleError
+            No plan fits.
+        RunError
+            A sample was lost, or a process died; the model is as it was.
+        """
+        found = self.plan(plan=plan) if plan is not None else self.plan(progress=progress)
+        (run,) = self.run(found.demand_finished().plan, baselines=(), progress=progress)
+        self.job.write_back(run.trained.state)
+        return run
 
     @checked
     def adapt(
@@ -196,6 +321,8 @@ class PlacedSamples:
         disturbances: Sequence[Disturbance] = (),
     ) -> Generator[Step, None, None]:
         """Train epoch after epoch, planned again when nodes change speed or leave.
+
+        When it ends, the model has what was learned until then.
 
         Parameters
         ----------
@@ -214,26 +341,29 @@ class PlacedSamples:
         from placewright.runtime.scratch import Scratch
         from placewright.samples.adaptive.replanning import PLANNING_S, Adaptive
         from placewright.samples.data.dealing import deal
-        from placewright.samples.data.images import pictures
 
         problem, up = self.problem, self._up
-        data, test = pictures(problem, self.images, self.recipe.seed)
         size = 0.0 if up is None else problem.sample_bytes
         with Scratch() as folder:
-            shards, digests = deal(problem, data, Path(folder), file_bytes=size)
-            yield from Adaptive(
+            shards, digests = deal(problem, self.job.samples, Path(folder), file_bytes=size)
+            training = Adaptive(
                 problem,
                 shards,
                 digests,
                 self.recipe,
-                test,
+                self.job,
                 speed=self.speed,
                 planner=planner,
                 planning_s=PLANNING_S if planning_s is None else planning_s,
                 disturbances=disturbances,
                 workers=None if up is None else up.workers,
                 slow_down=None if up is None else self._slow_down,
-            ).steps()
+            )
+            try:
+                yield from training.steps()
+            finally:
+                if training.state is not None:
+                    self.job.write_back(training.state)
 
     def _slow_down(self, node: int, times: float) -> None:
         assert self._up is not None

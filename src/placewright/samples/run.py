@@ -7,6 +7,7 @@ therefore the judge's value for overlap A with queued ports.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -18,13 +19,13 @@ from placewright.errors import UnknownNameError
 from placewright.planning.contract import Context, Progress, silent
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import Images, pictures
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import Moved, move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional
 from placewright.samples.problem import Overlap, Ports, SampleProblem
+from placewright.samples.training.job import SampleJob
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Trained, train
 
@@ -65,7 +66,7 @@ class SampleRun:
         return self.move_s + self.train_s
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the loss on the test images is at most `loss`; ``None`` if it never is."""
+        """Seconds until the loss on the test samples is at most `loss`; ``None`` if it never is."""
         ends_s = zip(self.epoch_ends_s, self.trained.epochs, strict=True)
         return next((end_s for end_s, epoch in ends_s if epoch.test_loss <= loss), None)
 
@@ -77,7 +78,7 @@ class SampleRun:
 
     @property
     def best_loss(self) -> float:
-        """The least that it reached on the test images after any epoch."""
+        """The least that it reached on the test samples after any epoch."""
         return min(epoch.test_loss for epoch in self.trained.epochs)
 
     def as_json(self, loss: float) -> dict[str, Any]:
@@ -94,13 +95,13 @@ class SampleRun:
             "loss": last.loss,
             "test_loss": last.test_loss,
             "best_loss": self.best_loss,
-            "accuracy": last.accuracy,
+            "accuracy": _known(last.accuracy),
             "epochs": [
                 {
                     "measured_s": epoch.seconds * self.speed,
                     "loss": epoch.loss,
                     "test_loss": epoch.test_loss,
-                    "accuracy": epoch.accuracy,
+                    "accuracy": _known(epoch.accuracy),
                 }
                 for epoch in self.trained.epochs
             ],
@@ -110,13 +111,13 @@ class SampleRun:
 def run(
     problem: SampleProblem,
     plan: SamplePlan | None,
+    job: SampleJob,
     *,
     recipe: Recipe | None = None,
     baselines: Sequence[str] = BASELINES,
     others: Mapping[str, SamplePlan] = MappingProxyType({}),
     speed: float = 1.0,
     workers: NodeWorkers | None = None,
-    kind: str = "auto",
     progress: Progress = silent,
     ended: Callable[[SampleRun], None] = lambda run: None,
 ) -> list[SampleRun]:
@@ -126,6 +127,8 @@ def run(
     ----------
     plan
         ``None``: only the others and the baselines.
+    job
+        What is trained; each run starts from the model's weights, and leaves them as they are.
     recipe
         How to train; its epochs are those of the problem where none is given.
     others
@@ -135,8 +138,6 @@ def run(
     workers
         The nodes' processes; others for the length of this call where none are given. On a testbed
         nothing is emulated, and files are of real size.
-    kind
-        Of images: see `placewright.samples.data.images`.
     ended
         Called with each run as it ends, for callers that may be interrupted.
 
@@ -147,7 +148,7 @@ def run(
     plans = dict(others) if plan is None else {"plan": plan, **others}
     done: list[SampleRun] = []
     with workers_or_own(workers) as nodes:
-        setting = _Setting(problem, recipe, *pictures(problem, kind, recipe.seed), speed, nodes)
+        setting = _Setting(problem, recipe, job, speed, nodes)
         for name in (*plans, *baselines):
             progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
             moves = plans.get(name) or _moves(problem, name)
@@ -173,8 +174,7 @@ class _Setting:
 
     problem: SampleProblem
     recipe: Recipe
-    data: Images
-    test: Images
+    job: SampleJob
     speed: float
     workers: NodeWorkers
 
@@ -184,11 +184,11 @@ class _Setting:
         how = _recipe(name, self.recipe)
         size = problem.sample_bytes if workers.real else 0.0
         with Scratch() as folder:
-            shards, digests = deal(problem, self.data, Path(folder), file_bytes=size)
+            shards, digests = deal(problem, self.job.samples, Path(folder), file_bytes=size)
             moved = None
             if len(moves.count):
                 moved = move(problem, moves, shards, digests, speed=speed, workers=workers)
-            trained = train(problem, shards, how, self.test, speed, workers=workers)
+            trained = train(problem, shards, how, self.job, speed, workers=workers)
         return SampleRun(
             name=name,
             predicted_s=predicted_s(problem, moves) if how is self.recipe else None,
@@ -200,6 +200,11 @@ class _Setting:
             real=workers.real,
             moved=moved,
         )
+
+
+def _known(number: float) -> float | None:
+    """``None`` for what is not a number, which JSON does not have."""
+    return None if math.isnan(number) else number
 
 
 def _recipe(name: str, recipe: Recipe) -> Recipe:

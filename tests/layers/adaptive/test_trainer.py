@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from placewright.adapt.batch_trainer import UnfinishedWarning
 from placewright.capturing.guards import Guards
+from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.layers.adaptive.trainer import LayerTrainer
-from placewright.layers.execution.updates import update_of
 from placewright.layers.placed_training import PlacedTraining, place_training
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments

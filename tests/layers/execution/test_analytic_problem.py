@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnknownNameError
 from placewright.layers.execution.analytic_problem import layer_problem
 from placewright.layers.execution.cost_tables import Workers
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.timing import LayerTimer
-from placewright.layers.execution.updates import update_of
 from placewright.layers.problem import LayerProblem
 from placewright.planning.solving import solve
 from tests.layers.models import language_model

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.reference import one_process
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel, check_executable
-from placewright.layers.execution.updates import update_of
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from tests.layers.models import language_model
 

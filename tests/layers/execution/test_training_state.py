@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from placewright.capturing.updates import OPTIMIZER
 from placewright.cluster.cluster import Cluster, Device
 from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel
-from placewright.layers.execution.updates import OPTIMIZER
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from tests.layers.models import image_model
 

@@ -12,10 +12,10 @@ from placewright.errors import InfeasibleError
 from placewright.samples.adaptive import replanning
 from placewright.samples.adaptive.replanning import Adaptive, Disturbance
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
 from placewright.samples.data.shards import audit
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.recipe import Recipe
+from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
 torch = pytest.importorskip("torch")
@@ -26,15 +26,15 @@ SPEED = 10.0
 def adaptive(folder: Path, *disturbances: Disturbance, epochs: int = 4, **fields: Any) -> Adaptive:
     """Three equal nodes with 40 samples each."""
     problem = tiny([40, 40, 40], epochs=epochs, **fields)
-    shards, digests = deal(problem, images(120, 1), folder)
+    job = digits_job(120, test=50)
+    shards, digests = deal(problem, job.samples, folder)
     recipe = Recipe(epochs=epochs, batch=40, seed=3)
-    test = images(50, 2)
     return Adaptive(
         problem,
         shards,
         digests,
         recipe,
-        test,
+        job,
         speed=SPEED,
         disturbances=disturbances,
         planning_s=4.0,

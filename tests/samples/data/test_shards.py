@@ -16,4 +16,4 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     shard.create()
     (tmp_path / "arriving" / "7.npz").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: '.*arriving/7.npz'"):
-        shard.put(7, np.zeros((8, 8), dtype=np.uint8), 1)
+        shard.put(7, [np.zeros((8, 8), dtype=np.uint8)], 1)

@@ -9,12 +9,12 @@ import pytest
 
 from placewright.errors import RunError
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
 from placewright.samples.data.shards import Shard, audit, checksum
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import move, transfers_of
 from placewright.samples.moving.mover import Fault
 from placewright.samples.plan import SamplePlan
+from tests.samples.jobs import images
 from tests.samples.tiny import tiny
 
 FAST = 1e4

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import images
 from placewright.samples.judge import judge
 from placewright.samples.moving.move import Moved, move
 from placewright.samples.plan import SamplePlan
 from tests.other_user import needs_root, nothing_executed, run_as_other_user
 from tests.processes import listening_addresses, output_of, reachable_address
+from tests.samples.jobs import images
 from tests.samples.tiny import tiny
 
 PLAN = SamplePlan(np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([60, 25, 5]))

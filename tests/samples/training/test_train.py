@@ -2,56 +2,78 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from placewright.samples.data.dealing import deal
-from placewright.samples.data.images import Images, images
 from placewright.samples.data.shards import Shard
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
-from placewright.samples.training.learner import Learner
+from placewright.samples.training.job import SampleJob
 from placewright.samples.training.recipe import Recipe, parts, steps_of
 from placewright.samples.training.train import Trained, train
 from placewright.samples.training.trainer import Epoch
+from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
 torch = pytest.importorskip("torch")
 
-RECIPE = Recipe(epochs=2, batch=16, seed=3, precise=True)
+RECIPE = Recipe(epochs=2, batch=16, seed=3)
 
 
-def train_alone(shards: list[Shard], recipe: Recipe, test: Images) -> Trained:
-    """One node, the same batches: in every step the union of what the nodes would take."""
-    learner = Learner(recipe)
+def train_alone(shards: list[Shard], recipe: Recipe, job: SampleJob) -> Trained:
+    """Plain PyTorch on the same batches: in every step the union of what the nodes would take."""
+    model, loss_fn = copy.deepcopy(job.model), job.loss_fn
+    optimizer = torch.optim.SGD(model.parameters(), job.lr)
     held = [np.array(shard.samples(), dtype=np.int64) for shard in shards]
-    learner.load({s: shard.read(s) for shard in shards for s in shard.samples()})
+    read = {s: shard.read(s) for shard in shards for s in shard.samples()}
     steps = steps_of(sum(map(len, held)), recipe.batch)
     epochs = []
     for number in range(recipe.epochs):
-        loss, count = 0.0, 0
+        total, count = 0.0, 0
         split = [parts(own, steps, recipe.seed, number) for own in held]
         for k in range(steps):
             union = np.concatenate([parts_of_node[k] for parts_of_node in split])
-            loss, count = loss + learner.gradients(union), count + len(union)
-            learner.step_alone(len(union))
-        epochs.append(Epoch(0.0, loss / count, *learner.tested(test)))
-    return Trained(tuple(epochs), learner.parameters(), np.full(len(shards), np.nan))
+            x, y = (
+                torch.from_numpy(np.stack(leaf))
+                for leaf in zip(*(read[s] for s in union), strict=True)
+            )
+            optimizer.zero_grad()
+            loss = loss_fn(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total, count = total + float(loss.detach()) * len(union), count + len(union)
+        epochs.append(Epoch(0.0, total / count, *on_test(model, job)))
+    state = {f"parameter:{name}": p.detach() for name, p in model.named_parameters()}
+    return Trained(tuple(epochs), state, np.full(len(shards), np.nan))
+
+
+def on_test(model: Any, job: SampleJob) -> tuple[float, float]:
+    """Loss and accuracy on the test samples."""
+    assert job.test is not None
+    x, y = job.test.batch(len(job.test))
+    with torch.no_grad():
+        scores = model(x)
+        return float(job.loss_fn(scores, y)), float((scores.argmax(dim=1) == y).double().mean())
 
 
 def test_together_is_one_node_on_the_union(tmp_path: Path) -> None:
     """Shares as different as 90 and 7: the same losses and parameters to twelve digits."""
     problem = tiny([90, 40, 7])
-    shards, _ = deal(problem, images(137, 1), tmp_path)
-    test = images(50, 2)
-    together = train(problem, shards, RECIPE, test, speed=1e6)
-    alone = train_alone(shards, RECIPE, test)
-    assert np.abs(together.parameters - alone.parameters).max() < 1e-12
+    job = digits_job(137, test=50, precise=True)
+    shards, _ = deal(problem, job.samples, tmp_path)
+    together = train(problem, shards, RECIPE, job, speed=1e6)
+    alone = train_alone(shards, RECIPE, job)
+    for name, value in alone.state.items():
+        assert float((together.state[name] - value).abs().max()) < 1e-12
     for ours, theirs in zip(together.epochs, alone.epochs, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-12)
+        assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-12)
         assert ours.accuracy == theirs.accuracy
 
 
@@ -65,10 +87,11 @@ def test_fewer_and_smaller_exchanges_still_learn(
 ) -> None:
     """Not the same parameters, and a loss that falls nearly as much."""
     problem = tiny([150, 60])
-    shards, _ = deal(problem, images(210, 1), tmp_path)
-    recipe = replace(RECIPE, epochs=3, batch=8, precise=False)
-    exact = train_alone(shards, recipe, images(50, 2))
-    other = train(problem, shards, replace(recipe, **changes), images(50, 2), speed=1e6)
+    job = digits_job(210, test=50)
+    shards, _ = deal(problem, job.samples, tmp_path)
+    recipe = replace(RECIPE, epochs=3, batch=8)
+    exact = train_alone(shards, recipe, job)
+    other = train(problem, shards, replace(recipe, **changes), job, speed=1e6)
     fall = exact.epochs[0].loss - exact.epochs[-1].loss
     assert other.epochs[0].loss - other.epochs[-1].loss > 0.5 * fall
 
@@ -77,7 +100,7 @@ def test_a_run_measures_plan_and_baselines() -> None:
     """Each on files of its own; only the plan and what the judge knows have predictions."""
     problem = tiny([60, 8], epochs=1)
     plan = SamplePlan(np.array([0]), np.array([1]), np.array([24]))
-    runs = run(problem, plan, recipe=Recipe(epochs=1), speed=50.0)
+    runs = run(problem, plan, digits_job(68), recipe=Recipe(epochs=1), speed=50.0)
     by_name = {r.name: r for r in runs}
     assert list(by_name) == ["plan", "none", "lb-bsp", "proportional", "fedavg"]
     assert by_name["plan"].moved_samples == 24

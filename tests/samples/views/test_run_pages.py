@@ -42,7 +42,7 @@ def run_of(name: str, each_s: float, moved: int = 0) -> SampleRun:
         moved,
         Trained(
             tuple(Epoch(each_s, loss, loss, 1 - loss) for loss in LOSSES),
-            np.zeros(1),
+            {},
             np.ones(2),
             np.stack([one_node, one_node]),
         ),

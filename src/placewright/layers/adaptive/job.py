@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from placewright.adapt.connectivity import all_talk
-from placewright.cluster.cluster import Cluster
-from placewright.graph.graph import TensorSpec
-from placewright.layers.execution.session import LayerSession, check_batch
-from placewright.layers.execution.stage_orders import TracedModel
-from placewright.layers.execution.updates import (
+from placewright.capturing.updates import (
     OPTIMIZER,
     SETTINGS,
     Update,
     current_settings,
     optimizer_states,
 )
+from placewright.cluster.cluster import Cluster
+from placewright.graph.graph import TensorSpec
+from placewright.layers.execution.session import LayerSession, check_batch
+from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.problem import LayerProblem
 from placewright.runtime.engines.engine import Engine
 

@@ -14,16 +14,16 @@ from placewright.adapt.batch_trainer import BatchTrainer
 from placewright.adapt.model_changes import ModelChanges
 from placewright.adapt.timeline import Timeline
 from placewright.capturing.guards import Guards
-from placewright.errors import CheckError
-from placewright.io.stored import write_file
-from placewright.layers.adaptive.run import AdaptiveLayerRun, shares
-from placewright.layers.execution.reference import trained_alone
-from placewright.layers.execution.updates import (
+from placewright.capturing.updates import (
     OPTIMIZER,
     SETTINGS,
     current_settings,
     write_states,
 )
+from placewright.errors import CheckError
+from placewright.io.stored import write_file
+from placewright.layers.adaptive.run import AdaptiveLayerRun, shares
+from placewright.layers.execution.reference import trained_alone
 from placewright.layers.plan import LayerPlan
 from placewright.layers.run import TINY
 from placewright.report.history import event_lines

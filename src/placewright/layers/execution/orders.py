@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from placewright.capturing.updates import Update
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction
-from placewright.layers.execution.updates import Update
 from placewright.layers.profile.splitting import Split, split_layer
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from placewright.capturing.named_state import copied
 from placewright.capturing.source import ModelSource, mean_square
-from placewright.layers.execution.updates import Update, update_of
+from placewright.capturing.updates import Update, update_of
 
 
 def one_process(source: ModelSource) -> tuple[float, dict[str, Tensor]]:

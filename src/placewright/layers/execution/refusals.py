@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from placewright.capturing.split_loss import loss_name
+from placewright.capturing.updates import update_of
 from placewright.errors import UnsupportedError
 from placewright.graph.program import Instruction
 from placewright.layers.execution.stage_orders import (
@@ -14,7 +15,6 @@ from placewright.layers.execution.stage_orders import (
     stage_orders,
     tied_layers,
 )
-from placewright.layers.execution.updates import update_of
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import Refusal
 from placewright.layers.profile.formulas import unknown_calls

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 from placewright.capturing.source import ModelSource
+from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
-from placewright.layers.execution.updates import GivenOptimizer, Update, update_of
 from placewright.layers.plan import LayerPlan
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import LossSplit, split_loss
+from placewright.capturing.updates import Update
 from placewright.errors import InputError, UnsupportedError
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
 from placewright.layers.execution.programs import count_program, layer_programs
-from placewright.layers.execution.updates import Update
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.profile.chain import Layer, chain
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step

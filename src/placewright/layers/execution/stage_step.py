@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from placewright.capturing.updates import OPTIMIZER, SETTINGS, divided
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layouts import Peers, gradient_summed
 from placewright.layers.execution.orders import LayerOrder, StageOrder
@@ -23,7 +24,6 @@ from placewright.layers.execution.pipeline import PipelinePart
 from placewright.layers.execution.sharding import sharded
 from placewright.layers.execution.stage_module import IN_ROWS, StageModule
 from placewright.layers.execution.tensor_module import TensorModule
-from placewright.layers.execution.updates import OPTIMIZER, SETTINGS, divided
 from placewright.runtime.emulation import Stretch
 
 Groups = Mapping[tuple[int, ...], Any]

@@ -17,6 +17,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from placewright.capturing.update_rule import UpdateRule
+from placewright.capturing.updates import OPTIMIZER, Update
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
 from placewright.layers.execution import held_memory
@@ -30,7 +31,6 @@ from placewright.layers.execution.orders import (
 from placewright.layers.execution.sharding import shard_times
 from placewright.layers.execution.stage_step import StageStep
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
-from placewright.layers.execution.updates import OPTIMIZER, Update
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order

@@ -4,14 +4,14 @@ Measured speeds and link rates replace the profile. Where a node is slower or fa
 more than `DRIFT`, or one has left, the rest of the training is planned again from where the samples
 are, and they move where that pays; where no plan is found (links of the node that left are missing,
 say) training goes on as it is. An epoch in which a node leaves is repeated by the others from the
-parameters it began with. The samples that the node held are lost, as every sample is on one node.
+state it began with. The samples that the node held are lost, as every sample is on one node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from placewright.errors import PlacewrightError, RunError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.solving import solve
 from placewright.samples.data.dealing import counted, held_by
-from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.moving.move import move
 from placewright.samples.nodes import NodeLeft, NodeWorkers, workers_or_own
@@ -30,9 +29,13 @@ from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
 from placewright.samples.subset import for_training, subset, with_rates
+from placewright.samples.training.job import SampleJob
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Since, Trained, train
 from placewright.samples.training.trainer import Epoch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRIFT = 0.15
 """Relative change of a node's seconds per sample from which on it is planned again."""
@@ -135,7 +138,7 @@ class Adaptive:
         shards: list[Shard],
         digests: dict[int, str],
         recipe: Recipe,
-        test: Images,
+        job: SampleJob,
         *,
         speed: float = 1.0,
         planner: str = "lp",
@@ -145,7 +148,7 @@ class Adaptive:
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
-        self.recipe, self.test, self.speed = recipe, test, speed
+        self.recipe, self.job, self.speed = recipe, job, speed
         self.planner, self.planning_s, self.disturbances = planner, planning_s, tuple(disturbances)
         self.slow_down, self._workers = slow_down, workers
         self.membership, self.timeline = Membership(problem.node_names), Timeline()
@@ -157,6 +160,11 @@ class Adaptive:
         """Indices of the nodes that have not left."""
         names, lost = self.problem.node_names, self.membership.lost
         return [i for i, name in enumerate(names) if name not in lost]
+
+    @property
+    def state(self) -> Mapping[str, Tensor] | None:
+        """Training state after the last epoch that has ended; ``None`` before the first."""
+        return self._since.state
 
     def run(self) -> list[Step]:
         """All epochs at once: see `steps`."""
@@ -179,7 +187,7 @@ class Adaptive:
             trained = self._epoch(epoch)
             left = tuple(name for name in nodes if name in self.membership.lost)
             lost = samples - len(self.digests)
-            self._since = Since(epoch + 1, trained.parameters)
+            self._since = Since(epoch + 1, trained.state)
             due = self._learn(epoch, trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
             self.timeline.stepped(one.seconds, {"loss": one.loss})
@@ -239,7 +247,7 @@ class Adaptive:
                     for_training(real, self.alive, self._counted()),
                     self._shards(),
                     replace(self.recipe, epochs=1),
-                    self.test,
+                    self.job,
                     self.speed,
                     workers=self._workers,
                     since=self._since,

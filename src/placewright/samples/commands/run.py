@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from placewright.samples.placed_samples import PlacedSamples
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
+    from placewright.samples.training.job import SampleJob
 
 
 AUTO = "auto"
+
+LARGE = {"channels": 16, "depth": 2, "enlarged": 4}
+"""Of the example on a testbed: a step takes several periods of the CPU quotas."""
 
 OVERRUN = 1.3
 """Ratio of measured to predicted seconds that noise does not explain."""
@@ -84,15 +88,19 @@ def run(
         Literal["emulated", "testbed"],
         typer.Option("--engine", help="testbed: CPU quotas and shaped links, as root."),
     ] = "emulated",
-    images: Annotated[
-        Literal["auto", "digits", "synthetic"], typer.Option("--images", help="To train on.")
-    ] = "auto",
-    channels: Annotated[int, typer.Option("--channels", min=1, help="Of the network.")] = 8,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Convolutions.")] = 1,
-    enlarged: Annotated[
-        int,
-        typer.Option("--enlarged", min=1, help="Images N times as wide: costs compute."),
-    ] = 1,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="package.module:factory that returns (model, inputs, loss_fn, targets): rows of "
+            "inputs and targets are the samples. A small network on pictures of digits without it.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        Literal["sgd", "adam"], typer.Option("--optimizer", help="With --model.")
+    ] = "sgd",
+    lr: Annotated[float, typer.Option("--lr", min=1e-9, help="With --model.")] = 0.1,
     adapt: Annotated[
         bool,
         typer.Option("--adapt", help="Plan again when nodes slow down or leave; no baselines."),
@@ -114,7 +122,7 @@ def run(
     Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
     from placewright.planning.fixed_plan import refuse_beside_plan
-    from placewright.samples.placed_samples import TIME_LIMIT_S, place_samples
+    from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.training.recipe import Recipe
     from placewright.samples.views.run_pages import samples_run_page
@@ -131,11 +139,9 @@ def run(
         seed=seed,
         local_steps=local_steps,
         compression=compression,
-        channels=channels,
-        depth=depth,
-        enlarged=enlarged,
     )
-    with place_samples(problem, engine=engine, recipe=recipe, images=images, speed=speed) as placed:
+    job = _job(problem, model, optimizer, lr, seed, real=engine == "testbed")
+    with placed_job(job, problem, recipe=recipe, engine=engine, speed=speed) as placed:
         if adapt:
             ahead = placed.adapt(planner or AUTO, planning_s=time_limit, disturbances=disturbances)
             _answer_epochs(console, placed, ahead, report)
@@ -153,6 +159,30 @@ def run(
     _note_overrun(console, runs)
     _keep_page(console, report, lambda: samples_run_page(result, runs))
     partial.finish()
+
+
+def _job(
+    problem: SampleProblem, model: str | None, optimizer: str, lr: float, seed: int, *, real: bool
+) -> SampleJob:
+    """The model of a factory with its batch as samples, or the example."""
+    from placewright.samples.training.job import SampleJob, SampleSet, example_job
+
+    if model is None:
+        return example_job(problem, seed, **(LARGE if real else {}))
+    from placewright.capturing.source import load_model
+
+    total = int(problem.held.sum())
+    source = load_model(model, training=True, seed=seed)
+    samples = SampleSet((source.inputs, source.targets), f"model {model}")
+    if len(samples) < total:
+        raise InputError(
+            "the model's batch has fewer rows than the nodes have samples",
+            where=f"--model {model}",
+            by=f"{len(samples)}, the nodes have {total}",
+            hint="let the factory return all samples as its inputs and targets",
+        )
+    assert source.loss_fn is not None
+    return SampleJob(source.model, source.loss_fn, samples, optimizer, lr)
 
 
 def _answer_epochs(

@@ -1,1 +1,1 @@
-"""Images, who holds which of them, and their files."""
+"""Who holds which samples, and their files."""

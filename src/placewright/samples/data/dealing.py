@@ -1,16 +1,16 @@
-"""Images dealt out to the nodes: a file each, in a folder per node; samples by node."""
+"""Samples dealt out to the nodes: a file each, in a folder per node; samples by node."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from placewright.errors import RunError
 from placewright.numerics.arrays import IntArray
-from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.problem import SampleProblem
 
@@ -21,16 +21,30 @@ MOST_CHARACTERS = 48
 """Of a node's name in the name of its folder."""
 
 
+class Dealt(Protocol):
+    """Samples by number, which nodes get."""
+
+    def __len__(self) -> int: ...
+
+    def arrays(self, k: int) -> Sequence[np.ndarray[Any, Any]]:
+        """Tensors of a sample."""
+        ...
+
+    def label(self, k: int) -> int:
+        """Its class, where the problem has several."""
+        ...
+
+
 def deal(
-    problem: SampleProblem, data: Images, folder: Path, *, file_bytes: float = 0.0
+    problem: SampleProblem, data: Dealt, folder: Path, *, file_bytes: float = 0.0
 ) -> tuple[list[Shard], dict[int, str]]:
     """Each node's samples as files in a folder of its own, and all checksums.
 
-    Sample numbers count through the nodes; with classes, class c has the images of label c.
+    Sample numbers count through the nodes; with classes, class c has the samples of label c.
 
-    `file_bytes`: files are filled up to this size, as the pictures of a camera are larger than what
+    `file_bytes`: files are filled up to this size, as what a camera keeps is larger than what
     the network looks at.
-    Raises `RunError`: there are fewer images than samples.
+    Raises `RunError`: there are fewer than the nodes hold.
     """
     piles = _piles(problem, data)
     shards, digests, sample = [], {}, 0
@@ -41,9 +55,8 @@ def deal(
         shard.create()
         for c in range(problem.k):
             for _ in range(int(problem.samples[i, c])):
-                at = next(piles[c])
-                label = int(data.labels[at])
-                digests[sample] = shard.put(sample, data.pixels[at], label, file_bytes)
+                arrays = data.arrays(next(piles[c]))
+                digests[sample] = shard.put(sample, arrays, c, file_bytes)
                 sample += 1
         shards.append(shard)
     return shards, digests
@@ -54,7 +67,7 @@ def held_by(problem: SampleProblem, shards: list[Shard]) -> Held:
     held: Held = [[[] for _ in range(problem.k)] for _ in shards]
     for node, shard in zip(held, shards, strict=True):
         for sample in shard.samples():
-            node[shard.read(sample)[1] if problem.k > 1 else 0].append(sample)
+            node[shard.label(sample) if problem.k > 1 else 0].append(sample)
     return held
 
 
@@ -75,16 +88,19 @@ def numbered(problem: SampleProblem) -> Held:
     return held
 
 
-def _piles(problem: SampleProblem, data: Images) -> list[Iterator[int]]:
-    """Positions of the images of each class."""
+def _piles(problem: SampleProblem, data: Dealt) -> list[Iterator[int]]:
+    """Positions of the samples of each class."""
     if problem.k == 1:
         piles = [list(range(len(data)))]
     else:
-        piles = [np.flatnonzero(data.labels == c).tolist() for c in range(problem.k)]
+        piles = [[] for _ in range(problem.k)]
+        for k in range(len(data)):
+            if 0 <= (label := data.label(k)) < problem.k:
+                piles[label].append(k)
     for c, wanted in enumerate(problem.samples.sum(axis=0).tolist()):
         if len(piles[c]) < wanted:
             what = f" of class {problem.class_names[c]}" if problem.k > 1 else ""
             raise RunError(
-                "there are too few images", by=f"{len(piles[c])} for {wanted} samples{what}"
+                "the data set has too few samples", by=f"{len(piles[c])} for {wanted} samples{what}"
             )
     return [iter(pile) for pile in piles]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +22,8 @@ import numpy.typing as npt
 from placewright.errors import RunError
 from placewright.io.output import naming
 
-FRAME_BYTES = 800
-"""What a file has around its pixels."""
+FRAME_BYTES = 256
+"""What filling adds to a file besides itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +43,36 @@ class Shard:
             note.unlink()
 
     def put(
-        self, sample: int, pixels: npt.NDArray[np.uint8], label: int, file_bytes: float = 0.0
+        self,
+        sample: int,
+        arrays: Sequence[npt.NDArray[Any]],
+        label: int = 0,
+        file_bytes: float = 0.0,
     ) -> str:
-        """Write a sample, filled up to `file_bytes`; its checksum."""
-        buffer = io.BytesIO()
-        filling = np.zeros(max(0, int(file_bytes) - FRAME_BYTES - pixels.nbytes), dtype=np.uint8)
-        np.savez(buffer, pixels=pixels, label=np.int64(label), filling=filling)
-        self._write(sample, buffer.getvalue())
-        return checksum(buffer.getvalue())
+        """Write a sample's arrays and its class, filled up to `file_bytes`; the checksum."""
+        held = {f"array{k}": array for k, array in enumerate(arrays)}
+        content = _packed(label=np.int64(label), **held)
+        missing = int(file_bytes) - FRAME_BYTES - len(content)
+        if missing > 0:
+            filling = np.zeros(missing, dtype=np.uint8)
+            content = _packed(label=np.int64(label), **held, filling=filling)
+        self._write(sample, content)
+        return checksum(content)
 
     def samples(self) -> list[int]:
         """Which samples are here."""
         return sorted(int(p.stem) for p in (self.folder / "samples").iterdir())
 
-    def read(self, sample: int) -> tuple[npt.NDArray[np.uint8], int]:
-        """Pixels and label."""
+    def read(self, sample: int) -> tuple[npt.NDArray[Any], ...]:
+        """Its arrays."""
         with np.load(self._place(sample), allow_pickle=False) as file:
-            return file["pixels"], int(file["label"])
+            count = sum(name.startswith("array") for name in file)
+            return tuple(file[f"array{k}"] for k in range(count))
+
+    def label(self, sample: int) -> int:
+        """Its class."""
+        with np.load(self._place(sample), allow_pickle=False) as file:
+            return int(file["label"])
 
     def content(self, sample: int) -> bytes | None:
         """The file, ``None`` if the sample is not here."""
@@ -104,6 +119,12 @@ class Shard:
 
     def _note(self, transfer: int, sample: int) -> Path:
         return self.folder / "journal" / f"{transfer:d}-{sample:d}"
+
+
+def _packed(**arrays: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
 
 
 def checksum(content: bytes) -> str:

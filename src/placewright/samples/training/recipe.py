@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from placewright.numerics.arrays import IntArray
+from placewright.io.arguments import Count, checked
+from placewright.numerics.arrays import FloatArray, IntArray
 
 
+@checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
     """How the nodes train.
@@ -17,6 +20,8 @@ class Recipe:
     ----------
     batch
         Samples of a step, all nodes together.
+    seed
+        Of the order of samples, and of random numbers that the model draws.
     shares
         ``data``: a node's share of a step is its share of the samples. ``speed``: as many as
         its speed allows, from what it has (LB-BSP).
@@ -26,28 +31,15 @@ class Recipe:
         ``none``, ``fp16``, or ``top10``: the largest tenth of a gradient, the rest later.
     whole_epochs
         Exchange once per epoch, whatever `local_steps` says (federated averaging).
-    precise
-        Double precision.
-    channels, depth
-        Of the network: convolutions of 3 x 3.
-    enlarged
-        Images are so many times as wide and high for the network, and so are its kernels and
-        what it pools: more to compute, hardly more gradients. A kernel covers what it covers
-        otherwise, ``2 enlarged + 1`` wide.
     """
 
-    epochs: int = 3
-    batch: int = 64
-    rate: float = 0.1
+    epochs: Count = 3
+    batch: Count = 64
     seed: int = 0
-    shares: str = "data"
-    local_steps: int = 1
-    compression: str = "none"
+    shares: Literal["data", "speed"] = "data"
+    local_steps: Count = 1
+    compression: Literal["none", "fp16", "top10"] = "none"
     whole_epochs: bool = False
-    precise: bool = False
-    channels: int = 8
-    depth: int = 1
-    enlarged: int = 1
 
 
 def steps_of(total: int, batch: int) -> int:
@@ -60,3 +52,34 @@ def parts(samples: IntArray, steps: int, seed: int, epoch: int) -> list[IntArray
     first = int(samples[0]) if len(samples) else 0
     shuffled = np.random.default_rng((seed, epoch, first)).permutation(samples)
     return [np.asarray(part) for part in np.array_split(shuffled, steps)]
+
+
+def visits_by_speed(
+    samples: IntArray, work: FloatArray, rank: int, recipe: Recipe, steps: int, epoch: int
+) -> list[IntArray]:
+    """A node's samples of each step where its speed tells how many: some more than once.
+
+    `work`: shape (nodes,), seconds per sample of every node.
+    """
+    size = _by_speed(work, rank, recipe) * steps if len(samples) else 0
+    rng = np.random.default_rng((recipe.seed, epoch, rank))
+    rounds = -(-size // max(1, len(samples)))
+    drawn = [rng.permutation(samples) for _ in range(rounds)]
+    visits = np.concatenate(drawn)[:size] if drawn else samples
+    return [np.asarray(part) for part in np.array_split(visits, steps)]
+
+
+def part_sizes(held: int, total: int, work: FloatArray, rank: int, recipe: Recipe) -> set[int]:
+    """Sizes of a node's parts of the steps of an epoch, those without a sample left out.
+
+    `held`, `total`: samples of the node, and of all.
+    """
+    if recipe.shares == "speed":
+        return {_by_speed(work, rank, recipe)} if held else set()
+    least, more = divmod(held, steps_of(total, recipe.batch))
+    return {least, least + (more > 0)} - {0}
+
+
+def _by_speed(work: FloatArray, rank: int, recipe: Recipe) -> int:
+    speed = 1.0 / work
+    return max(1, round(recipe.batch * float(speed[rank] / speed.sum())))

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
-from placewright.samples.data.images import Images
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.recipe import Recipe, steps_of
+from placewright.samples.training.job import (
+    SampleJob,
+    read_state,
+    write_batch,
+    write_state,
+)
+from placewright.samples.training.recipe import Recipe, part_sizes, steps_of
 from placewright.samples.training.trainer import Epoch, NodeTraining, TrainingOrder
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """Epoch by epoch, and the parameters at the end.
+    """Epoch by epoch, and the training state at the end.
 
     Attributes
     ----------
+    state
+        Parameters, buffers and the optimizer's state: see `SampleJob.write_back`.
     seconds_per_sample
         Shape (n,): as measured, in the run's own time; ``nan`` where a node visited nothing.
     spans_s
@@ -33,7 +45,7 @@ class Trained:
     """
 
     epochs: tuple[Epoch, ...]
-    parameters: FloatArray
+    state: Mapping[str, Tensor]
     seconds_per_sample: FloatArray
     spans_s: FloatArray = field(default_factory=lambda: np.zeros((0, 0, 3)))
 
@@ -45,17 +57,17 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Since:
-    """What has been trained already: epochs, and the parameters that they ended with."""
+    """What has been trained already: epochs, and the training state that they ended with."""
 
     epochs: int = 0
-    parameters: FloatArray | None = None
+    state: Mapping[str, Tensor] | None = None
 
 
 def train(
     problem: SampleProblem,
     shards: list[Shard],
     recipe: Recipe,
-    test: Images,
+    job: SampleJob,
     speed: float = 1.0,
     *,
     workers: NodeWorkers | None = None,
@@ -79,19 +91,19 @@ def train(
             replace(
                 order,
                 first_epoch=begun.epochs,
-                parameters=begun.parameters,
                 dies=rank in dying,
             )
             for rank, order in enumerate(
-                training_orders(problem, shards, recipe, test, Path(folder), speed)
+                training_orders(problem, shards, recipe, job, Path(folder), speed, begun.state)
             )
         ]
         answers: list[NodeTraining] = group.order(
             "train", [(order,) for order in orders], limit_s=limit_s
         )
+        state = read_state(Path(orders[0].saved))
     each_s = _sample_s(problem, answers, recipe, nodes.real)
     spans_s = np.array([answer.spans_s for answer in answers])
-    return Trained(answers[0].epochs, answers[0].parameters, each_s, spans_s - spans_s.min())
+    return Trained(answers[0].epochs, state, each_s, spans_s - spans_s.min())
 
 
 def _sample_s(
@@ -110,24 +122,41 @@ def training_orders(
     problem: SampleProblem,
     shards: list[Shard],
     recipe: Recipe,
-    test: Images,
+    job: SampleJob,
     folder: Path,
     speed: float = 1.0,
+    state: Mapping[str, Tensor] | None = None,
 ) -> list[TrainingOrder]:
-    """Each node's order; they meet in `folder`, once."""
-    total = sum(len(shard.samples()) for shard in shards)
+    """Each node's order; they meet in `folder`, once, and it has files for them.
+
+    Raises `UnsupportedError`, `InputError`: the model cannot be captured.
+    """
+    held = [len(shard.samples()) for shard in shards]
+    total, work = sum(held), problem.seconds_per_sample / speed
     steps = steps_of(total, recipe.batch)
+    sizes = [part_sizes(held[i], total, work, i, recipe) for i in range(problem.n)]
+    begun = write_state(job.state() if state is None else state, folder / "state")
+    tests = job.tests()
+    tested = {program.samples for program in tests}
+    test = "" if job.test is None else write_batch(job.test, len(job.test), folder / "test")
     return [
         TrainingOrder(
             rendezvous=f"file://{folder / 'rendezvous'}",
             folder=str(shards[i].folder),
             recipe=recipe,
             total=total,
-            work=problem.seconds_per_sample / speed,
+            work=work,
             fixed_s=float(problem.fixed_s[i]) / speed,
             # The problem's seconds are of an epoch with an exchange after every step.
             sync_s=problem.sync_s / speed / steps,
+            programs=job.programs(sorted(sizes[i] or set.union(*sizes))),
+            counts=job.counts(sorted(sizes[i] | tested)),
+            reduction=job.reduction,
+            update=job.update,
+            state=begun,
+            tests=tests,
             test=test,
+            saved=str(folder / "saved"),
         )
         for i in range(problem.n)
     ]

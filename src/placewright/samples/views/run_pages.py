@@ -95,7 +95,7 @@ def _timelines(judged: SampleJudgement, ours: SampleRun) -> str:
 
 def _run_losses(runs: Sequence[SampleRun]) -> str:
     curves = [Curve(run.name, run.epoch_ends_s, run.trained.epochs) for run in runs]
-    subtitle = "On the test images, after every epoch; moving comes first."
+    subtitle = "On the test samples, after every epoch; moving comes first."
     return section("Loss against time", subtitle, scroll(loss_curves(curves, loss_to_reach(runs))))
 
 
@@ -168,7 +168,7 @@ def samples_epochs_page(problem: SampleProblem, steps: Sequence[Step], *, real: 
             legend(problem.node_names, ["" for _ in problem.node_names]),
             scroll(_holdings(problem, steps)),
         ),
-        section("Loss against time", "On the test images, after every epoch.", _losses(steps)),
+        section("Loss against time", "On the test samples, after every epoch.", _losses(steps)),
         section("Provenance", "What was real.", definitions(_provenance(problem, real=real))),
     ]
     return html_page(f"{problem.name}: {seconds(total_s(steps))} measured", *body)
@@ -292,7 +292,7 @@ def run_trace(run: SampleRun, names: Sequence[str]) -> Trace:
     """The trace of a run, in the problem's own time; `names` are those of the nodes.
 
     A node's spans are its own gradients. Where it has none it waits or exchanges gradients; between
-    two epochs the test images are looked at, which `SampleRun.measured_s` leaves out.
+    two epochs the test samples are looked at, which `SampleRun.measured_s` leaves out.
     """
     moves = run.moved.spans if run.moved else ()
     pairs = list(dict.fromkeys((i, j) for i, j, *_ in moves))

@@ -111,7 +111,7 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
 
 
 def loss_to_reach(runs: Sequence[SampleRun]) -> float:
-    """The loss on the test images that the plan and not moving both reach; baselines may not."""
+    """The loss on the test samples that the plan and not moving both reach; baselines may not."""
     ours = [run for run in (runs[0], *runs) if run.name == "none" or run is runs[0]]
     return max(run.best_loss for run in ours)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from placewright.capturing.updates import check_parameters, current_settings, update_of
 from placewright.errors import InputError, PlacewrightError
-from placewright.layers.execution.updates import check_parameters, current_settings, update_of
 
 OPTIM = torch.optim
 

@@ -1,0 +1,268 @@
+"""Loss and gradients of a model as calls, for batches of any number of samples.
+
+A captured step holds its batch size in some whole numbers: shapes of views, counts of a mean. Most
+of them follow the batch size on a line, so that two captures tell the step of every other size;
+a third one of another size checks it. Where it differs, each size is captured when it is first
+asked for. Batches of one sample always are: PyTorch broadcasts them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.inputs import as_arguments
+from placewright.capturing.isolation import isolated_trace
+from placewright.capturing.lowered import Lowered
+from placewright.capturing.lowering import lower
+from placewright.capturing.program_calls import materialise, resolve_target
+from placewright.capturing.source import ModelSource
+from placewright.capturing.split_loss import CountedMeans
+from placewright.capturing.tracing import trace
+from placewright.graph.graph import TensorSpec
+from placewright.graph.program import Const, Instruction, ProgramInput, ProgramOutput, Ref
+
+CAPTURED = (3, 4, 7)
+"""Batch sizes: the first two give the line, the third checks it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchProgram:
+    """Calls on a batch of `samples`, in the order of eager mode.
+
+    Attributes
+    ----------
+    outputs
+        ``loss``, then gradients by the names of their parameters; or what the model returns.
+    constants
+        Name of an input -> base64 of its bytes.
+    """
+
+    samples: int
+    inputs: tuple[ProgramInput, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[ProgramOutput, ...]
+    constants: Mapping[str, str] = field(default_factory=dict)
+
+
+MESSAGES = (BatchProgram, ProgramInput, ProgramOutput, Instruction, Ref, Const, TensorSpec)
+"""Dataclasses that a program sent to a worker holds."""
+
+
+class BatchPrograms:
+    """Programs of one step by batch size.
+
+    Parameters
+    ----------
+    batch
+        The source with a batch of so many samples.
+    training
+        Loss and gradients in training mode; else what the model returns, in evaluation mode.
+    """
+
+    def __init__(self, batch: Callable[[int], ModelSource], *, training: bool) -> None:
+        self._batch, self._training = batch, training
+        self._known: dict[int, BatchProgram] = {}
+        self._on_line: bool | None = None
+
+    def of(self, samples: int) -> BatchProgram:
+        """The program for a batch of `samples`.
+
+        Raises `UnsupportedError`, `InputError`: the model cannot be captured.
+        """
+        if samples not in self._known:
+            line = samples > 1 and self._has_line()
+            self._known[samples] = self._derived(samples) if line else self._captured(samples)
+        return self._known[samples]
+
+    def _has_line(self) -> bool:
+        if self._on_line is None:
+            first, second, third = map(self._captured, CAPTURED)
+            self._known |= {first.samples: first, second.samples: second}
+            try:
+                self._on_line = _same(self._derived(third.samples), third)
+            except _NoLine:
+                self._on_line = False
+        return self._on_line
+
+    def _derived(self, samples: int) -> BatchProgram:
+        first, second = self._known[CAPTURED[0]], self._known[CAPTURED[1]]
+        steps = (samples - first.samples) / (second.samples - first.samples)
+        made: BatchProgram = _between(first, second, steps)
+        return made
+
+    def _captured(self, samples: int) -> BatchProgram:
+        source = self._batch(samples)
+        with isolated_trace(type(source.model).__name__):
+            step = lower(trace(source, training=self._training))
+        return _program(step, samples)
+
+
+class _NoLine(Exception):  # noqa: N818  (it is no error: another way is taken)
+    """Two programs differ in more than whole numbers."""
+
+
+def _between(first: Any, second: Any, steps: float) -> Any:
+    """What lies `steps` differences of two programs beyond the first one."""
+    if type(first) is not type(second):
+        raise _NoLine
+    if isinstance(first, BatchProgram | ProgramInput | ProgramOutput | Instruction | TensorSpec):
+        names = first.__dataclass_fields__
+        parts = {n: _between(getattr(first, n), getattr(second, n), steps) for n in names}
+        return replace(first, **parts)
+    if isinstance(first, tuple | list):
+        if len(first) != len(second):
+            raise _NoLine
+        return type(first)(_between(a, b, steps) for a, b in zip(first, second, strict=True))
+    if isinstance(first, Mapping):
+        if list(first) != list(second):
+            raise _NoLine
+        return {key: _between(first[key], second[key], steps) for key in first}
+    if type(first) is int:
+        return round(first + steps * (second - first))
+    if first != second:
+        raise _NoLine
+    return first
+
+
+def _same(one: BatchProgram, other: BatchProgram) -> bool:
+    """Whether two programs are equal, field by field."""
+    return all(getattr(one, n) == getattr(other, n) for n in one.__dataclass_fields__)
+
+
+def _program(step: Lowered, samples: int) -> BatchProgram:
+    gradients = (ProgramOutput(key, value) for key, value in step.gradients.items())
+    return BatchProgram(
+        samples,
+        step.inputs,
+        tuple(call.instruction for call in step.calls),
+        (*step.outputs, *gradients),
+        step.constants,
+    )
+
+
+class _Whole(nn.Module):
+    """A model with its loss, called with inputs and targets."""
+
+    def __init__(self, source: ModelSource, then: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__()
+        self.model, self.loss_fn, self.then = source.model, source.loss_fn, then
+        self.train(source.model.training)
+
+    def forward(self, inputs: Any, targets: Any) -> Any:
+        named = isinstance(inputs, dict)
+        outputs = self.model(**inputs) if named else self.model(*inputs)
+        return self.then(self.loss_fn, outputs, targets)
+
+
+def evaluated(source: ModelSource) -> ModelSource:
+    """The source as a model that returns its loss, then its outputs."""
+    return _whole(source, lambda loss_fn, outputs, targets: (loss_fn(outputs, targets), outputs))
+
+
+def counting(source: ModelSource, mean: int) -> ModelSource:
+    """The source as a model that returns what the loss is divided by.
+
+    `mean`: which of its means, as `CountedMeans` counts them.
+    """
+
+    def count(loss_fn: Any, outputs: Any, targets: Any) -> Tensor:
+        with CountedMeans() as means:
+            loss_fn(outputs, targets)
+        found: Tensor = means.counts[mean]
+        return found
+
+    return _whole(source, count)
+
+
+def _whole(source: ModelSource, then: Callable[[Any, Any, Any], Any]) -> ModelSource:
+    inputs = as_arguments(source.inputs, type(source.model).__name__)
+    return ModelSource(_Whole(source, then), (inputs, source.targets), name=source.name)
+
+
+class ProgramRun:
+    """Executes a program, batch after batch.
+
+    Parameters
+    ----------
+    state
+        Parameters and buffers by input name; buffers that the program updates are changed.
+    """
+
+    def __init__(self, program: BatchProgram, state: Mapping[str, Tensor]) -> None:
+        self.program = program
+        self.held = {i.name: state[i.name] for i in program.inputs if i.name in state}
+        for item in program.inputs:
+            if item.name in program.constants:
+                self.held[item.name] = _constant(program.constants[item.name], item.spec)
+        self.calls = [
+            (
+                resolve_target(call.target),
+                materialise(call.args),
+                {key: materialise(value) for key, value in call.kwargs.items()},
+                call.results,
+            )
+            for call in program.instructions
+        ]
+        self.frees = _frees(program)
+
+    @torch.no_grad()
+    def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name; `batch`: inputs and targets by input name."""
+        values: dict[str, Any] = {**self.held, **batch}
+        for (target, args, kwargs, results), dead in zip(self.calls, self.frees, strict=True):
+            made = target(*_filled(args, values), **_filled(kwargs, values))
+            if len(results) == 1 and not isinstance(made, tuple | list):
+                values[results[0]] = made
+            else:
+                values.update(zip(results, made, strict=True))
+            for name in dead:
+                del values[name]
+        return {output.name: values[output.value] for output in self.program.outputs}
+
+
+def _constant(data: str, spec: TensorSpec) -> Tensor:
+    raw = bytearray(base64.b64decode(data))
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if not raw:
+        return torch.empty(spec.shape, dtype=dtype)
+    return torch.frombuffer(raw, dtype=dtype).reshape(spec.shape)
+
+
+def _filled(argument: Any, values: Mapping[str, Any]) -> Any:
+    """An argument with values in place of references."""
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, dict):
+        return {key: _filled(part, values) for key, part in argument.items()}
+    if isinstance(argument, tuple | list):
+        return [_filled(part, values) for part in argument]
+    return argument
+
+
+def _frees(program: BatchProgram) -> list[list[str]]:
+    """After every call, the results that nothing reads any more."""
+    last: dict[str, int] = {}
+    for k, call in enumerate(program.instructions):
+        made = [name for name in call.results if name]
+        for name in (*_reads((call.args, tuple(call.kwargs.values()))), *made):
+            last[name] = k
+    kept = {o.value for o in program.outputs} | {i.name for i in program.inputs}
+    freed: list[list[str]] = [[] for _ in program.instructions]
+    for name, k in last.items():
+        if name not in kept:
+            freed[k].append(name)
+    return freed
+
+
+def _reads(argument: Any) -> list[str]:
+    if isinstance(argument, Ref):
+        return [argument.name]
+    if isinstance(argument, tuple | list):
+        return [name for part in argument for name in _reads(part)]
+    return []
