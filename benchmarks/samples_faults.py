@@ -37,9 +37,9 @@ def main(first: int, runs: int) -> None:
             node: Fault(int(rng.integers(1, 8)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
             for node in set(plan.source.tolist())
         }
-        samples = SampleSet(drawn(int(problem.held.sum()), seed), "pictures")
+        pictures = SampleSet(drawn(int(problem.held.sum()), seed), "pictures")
         with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-            shards, digests = deal(problem, samples, Path(folder))
+            shards, digests = deal(problem, pictures, Path(folder))
             try:
                 restarts += move(
                     problem, plan, shards, digests, speed=SPEED, faults=faults
