@@ -48,7 +48,7 @@ WORK: dict[str, dict[str, Any]] = {
 }
 """Parameters other than the default, of planners that take long."""
 
-PROOFS = {"exact": 7, "ilp": 4, "ilp-cp-sat": 4}
+PROOFS = {"exact": 7, "ilp": 4}
 """Largest problems, in operators or nodes, for planners that prove: these end in a moment."""
 
 PLAN = ("placement", "order", "call", "replica_of", "source", "target", "count", "sample_class")

@@ -41,7 +41,7 @@ from placewright.testbed.requirements import missing
 
 ROUNDS = 2
 RESULTS = Path(__file__).parent / "results" / "samples_run.jsonl"
-PLANNED = ("auto", "proportional", "greedy", "nic", "lp", "ilp", "ilp-cp-sat")
+PLANNED = ("auto", "proportional", "greedy", "nic", "lp", "ilp")
 BASELINES = ("none", "lb-bsp", "fedavg")
 
 SAMPLES = (640, 160, 120, 80)

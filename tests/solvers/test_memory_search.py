@@ -133,9 +133,7 @@ def test_search_agrees_with_the_proof() -> None:
 
 def test_a_solver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """How to install it, and what was used instead."""
-    monkeypatch.setattr(
-        "placewright.solvers.memory_search.importlib.util.find_spec", lambda x: None
-    )
+    monkeypatch.setattr("placewright.solvers.programs.importlib.util.find_spec", lambda x: None)
     found = solve_pbqp_memory(grid(6, 3), rounds=1)
     assert "pip install 'placewright[exact]'" in found.note
     assert "instead" in found.note
@@ -253,8 +251,8 @@ def test_a_proof_that_never_began_has_no_bound(monkeypatch: pytest.MonkeyPatch) 
     problem = MemoryPbqp(Pbqp.of([[-3, -5]]), [0, 0], [0], [0], 1)
     spans = spans_of(problem.usage, problem.pbqp.start, problem.live_from, problem.live_until)
     core, bounds = core_of(draft(problem.pbqp.arrays, spans), problem.limit), list[float]()
-    clock = iter([0.0, 10.0])
-    monkeypatch.setattr("placewright.solvers._memory_milp.time.perf_counter", lambda: next(clock))
+    clock = iter([0.0, 0.0, 10.0])
+    monkeypatch.setattr("placewright.solvers.programs.time.perf_counter", lambda: next(clock))
     assert not prove(core, None, -3.0, 1.0, lambda choice: None, bounds.append)
     assert max(bounds) <= -5
 

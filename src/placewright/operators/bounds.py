@@ -45,7 +45,6 @@ that there is no load). The longest path, each operator where it is fastest: see
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -67,6 +66,7 @@ from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import BoundContext
 from placewright.report.text import size
+from placewright.solvers.programs import installed
 
 
 def bounds(problem: OperatorProblem) -> dict[str, float]:
@@ -144,7 +144,7 @@ def _can_relax(problem: OperatorProblem) -> bool:
     parallel = problem.overlap is Overlap.PARALLEL and pairwise_only(problem) is None
     small = problem.n <= MOST_OPERATORS and problem.t * problem.m <= MOST_ARRIVALS
     latency = problem.objective is Objective.LATENCY
-    return latency and parallel and small and find_spec("highspy") is not None
+    return latency and parallel and small and installed("highspy")
 
 
 def _fitting(problem: OperatorProblem, groups: Groups) -> BoolArray:

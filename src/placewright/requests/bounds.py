@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from itertools import product
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import BoundContext
 from placewright.requests.lagrangian import lagrangian_bounds
 from placewright.requests.problem import RequestProblem
+from placewright.solvers.programs import LinearProgram
 
 WINDOWS = 400
 """Windows in a stream, unless the longest deadline is longer than one."""
@@ -111,37 +112,29 @@ class _Program:
         self.windows = max(1, int(np.ceil(problem.duration_s / self.window - 1e-9)))
 
     def solve(self) -> float:
+        """Maximum over what is served where and when, from the multipliers of the answer."""
         count, first, last, family, floor, cost_s = self._groups()
         s, kinds = self.problem.service, len(self.servers)
-        rows: list[IntArray] = []
-        columns: list[IntArray] = []
-        values: list[FloatArray] = []
-        gains: list[FloatArray] = []
-        width = 0
-        for k in range(kinds):
-            for v in range(s.variants):
-                able = (family == s.family[v]) & (floor <= s.accuracy[v])
-                able &= np.isfinite(cost_s[:, k, v])
-                # A group may be served in any window from that of its arrival to that of its
-                # deadline.
-                for shift in range(int((last - first).max()) + 1):
-                    group = np.flatnonzero(able & (first + shift <= last))
-                    if not len(group):
-                        continue
-                    column = np.arange(width, width + len(group))
-                    width += len(group)
-                    # Rows: one per group, then one per window and kind of server.
-                    room = len(count) + (first[group] + shift) * kinds + k
-                    rows += [group, room]
-                    columns += [column, column]
-                    values += [np.ones(len(group)), cost_s[group, k, v]]
-                    gains.append(np.full(len(group), 1.0 if self.success else s.accuracy[v]))
-        if not gains:
+        program = LinearProgram(stoppable=False)
+        requests = program.rows(len(count), high=count)
+        room = program.rows((int(last.max()) + 1, kinds), high=self.servers * self.window)
+        most = [np.zeros(0)]
+        for k, v in product(range(kinds), range(s.variants)):
+            able = (family == s.family[v]) & (floor <= s.accuracy[v])
+            able &= np.isfinite(cost_s[:, k, v])
+            # A group may be served in any window from that of its arrival to that of its deadline.
+            for shift in range(int((last - first).max()) + 1):
+                group = np.flatnonzero(able & (first + shift <= last))
+                gain = 1.0 if self.success else float(s.accuracy[v])
+                served = program.columns(len(group), cost=-gain)
+                program.enter(requests[group], served, 1.0)
+                program.enter(room[first[group] + shift, k], served, cost_s[group, k, v])
+                most.append(count[group].astype(np.float64))
+        if not program.size.columns:
             return 0.0
-        room = np.tile(self.servers * self.window, int(last.max()) + 1)
-        limit = np.concatenate([count.astype(np.float64), room])
-        entries = [np.concatenate(part) for part in (rows, columns, values)]
-        best = _maximum(np.concatenate(gains), entries, limit)
+        found = program.solve()
+        assert found.multipliers is not None, "nothing served is always an answer"
+        best = -program.proved(found.multipliers, np.concatenate(most))[0]
         return best / len(self.problem.stream) * (1.0 + ROUNDING)
 
     def _groups(self) -> tuple[IntArray, IntArray, IntArray, IntArray, FloatArray, FloatArray]:
@@ -171,34 +164,3 @@ class _Program:
     def _slowest(self) -> float:
         """With noise a batch may be faster than its table says, by up to three deviations."""
         return 1.0 / (1.0 - 3.0 * self.problem.service.noise)
-
-
-def _maximum(gain: FloatArray, entries: list[Any], limit: FloatArray) -> float:
-    """Maximum of ``gain x`` subject to ``A x <= limit``, x >= 0, by HiGHS; from its dual values.
-
-    Raises `MissingDependencyError`: HiGHS is not installed.
-    """
-    try:
-        import highspy
-    except ImportError:
-        raise MissingDependencyError("highspy", extra="exact", purpose="the fluid bound") from None
-    row, column, value = entries
-    order = np.lexsort((row, column))
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(gain), len(limit)
-    program.col_cost_ = -gain
-    program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), np.inf)
-    program.row_lower_, program.row_upper_ = np.full(len(limit), -np.inf), limit
-    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    program.a_matrix_.start_ = np.searchsorted(column[order], np.arange(len(gain) + 1))
-    program.a_matrix_.index_, program.a_matrix_.value_ = row[order], value[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(program)
-    solver.run()
-    # Any multipliers >= 0 prove a bound: what they leave of each column is added where positive.
-    price = np.maximum(0.0, -np.array(solver.getSolution().row_dual))
-    reduced = gain - np.bincount(column, value * price[row], len(gain))
-    most = limit[row[order][program.a_matrix_.start_[:-1]]]  # requests of the column's group
-    return float(price @ limit + np.maximum(0.0, reduced) @ most)

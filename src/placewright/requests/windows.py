@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.problem import RequestProblem, noise_factors
-from placewright.solvers.cp_sat import run_cp_sat
+from placewright.solvers.programs import require, run_cp_sat
 
 SIZE = 8
 """Requests of a window."""
@@ -56,10 +55,7 @@ def windows(problem: RequestProblem, deadline_s: float = np.inf, size: int = SIZ
     size
         Requests of a window; the optimum itself where it holds all of them.
     """
-    try:
-        import ortools  # noqa: F401
-    except ImportError:
-        raise MissingDependencyError("ortools", extra="exact", purpose="exact windows") from None
+    require("ortools", "exact windows")
     n = len(problem.stream)
     parts = [np.arange(k, min(k + size, n)) for k in range(0, n, size)]
     return sum(_best(problem, part, deadline_s) for part in parts) / n

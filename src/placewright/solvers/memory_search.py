@@ -8,7 +8,6 @@ What contraction and reduction leave of a sharding problem is small: of 34,932 n
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import time
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from placewright.solvers._memory_regions import improve_region
 from placewright.solvers._pbqp_search import Limits, Search
 from placewright.solvers._pbqp_work import evaluate
 from placewright.solvers.memory_pbqp import MemoryPbqp
+from placewright.solvers.programs import installed, missing
 
 TOLERANCE = 1e-9
 """Relative difference below which value and bound are one."""
@@ -67,11 +67,6 @@ UNKNOWN: dict[str, Any] = {
     "elapsed_s": 0.0,
 }
 """Progress while the kernels are compiled."""
-
-MISSING = (
-    "highspy is not installed (pip install 'placewright[exact]'): prices and search were used"
-    " instead"
-)
 
 PROOF_SHARE = 0.6
 """Share of the remaining time that HiGHS may take; the rest is for search."""
@@ -323,8 +318,8 @@ class _Search:
         core, prices = self.core, self.prices
         if not self.running() or len(core.arrays.pool) > LARGE_POOL:
             return
-        if importlib.util.find_spec("highspy") is None:
-            self.note = MISSING
+        if not installed("highspy"):
+            self.note = f"{missing('highspy')}: prices and search were used instead"
             return
         self.report("proving")
         # Only what is cheaper than the best is left to HiGHS; it ends infeasible where there is

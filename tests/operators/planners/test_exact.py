@@ -23,12 +23,13 @@ from placewright.operators.readers.msr import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
-from placewright.solvers import answer as answers
+from placewright.solvers import programs
 from placewright.testing.conformance import PlannerConformance
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 
 pytest.importorskip("ortools")
+pytest.importorskip("highspy")
 
 CONTIGUOUS_MS = {
     "layer_bert24_inference": 17.790,
@@ -150,13 +151,13 @@ def test_it_comes_back_at_the_deadline() -> None:
 def test_an_interrupt_hands_the_incumbent_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the solver works: it stops, and the best so far is the plan."""
 
-    class Impatient(answers.threading.Event):  # type: ignore[name-defined,misc]
+    class Impatient(programs.threading.Event):  # type: ignore[name-defined,misc]
         def wait(self, timeout: float | None = None) -> bool:
             if timeout is not None and not self.is_set():
                 raise KeyboardInterrupt
             return super().wait(timeout)
 
-    monkeypatch.setattr(answers.threading, "Event", Impatient)
+    monkeypatch.setattr(programs.threading, "Event", Impatient)
     for contiguous, most in ((False, 33.08), (True, 33.04)):
         name = "layer_gnmt_inference"
         problem = read_msr(published(f"msr/throughput/{name}.json"), contiguous=contiguous)
@@ -193,7 +194,7 @@ def test_an_impossible_bound_is_dropped() -> None:
 
 def test_a_solver_that_is_not_installed_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra by name, and what was used instead."""
-    monkeypatch.setattr(answers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(programs.importlib.util, "find_spec", lambda name: None)
     problem = tiny(
         [[1.0, 1.0]] * 3,
         objective="throughput",

@@ -17,7 +17,7 @@ pytest.importorskip("ortools")
 
 @pytest.mark.parametrize("contiguous", [True, False])
 def test_exact_equals_brute_force(contiguous: bool) -> None:
-    """By ideals, by CP-SAT and by SCIP, with proof; or there is no plan at all."""
+    """By ideals, by CP-SAT and by HiGHS, with proof; or there is no plan at all."""
     found = 0
     for seed in range(56):
         problem = piped(seed, contiguous=contiguous)

@@ -12,15 +12,15 @@ from placewright.operators.instances import random_placement, random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.planners.lns import Lns
+from placewright.operators.planners.lns import Lns, solve_window
 from placewright.operators.planners.sequences.decode import start_state
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.planners.sequences.state import VALUE
-from placewright.operators.planners.sequences.window_model import solve_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
+from tests.operators.planners.test_exact_schedule import practically_never
 from tests.operators.planners.test_search import best_of_all
 
 pytest.importorskip("ortools")
@@ -97,3 +97,16 @@ def test_without_ortools_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "ortools", None)
     with pytest.raises(MissingDependencyError, match="exact"):
         SHORT(random_problem(8, most_devices=3), Context())
+
+
+@pytest.mark.parametrize("links", Links)
+def test_costs_past_64_bits_are_no_option(links: Links) -> None:
+    """From every operator where it is fastest: no worse than every placement."""
+    for seed in range(8):
+        problem = practically_never(seed, links)
+        problem = problem.replace(colocation=np.arange(problem.n))
+        if problem.m < 2:
+            continue
+        start = OperatorPlan(problem.compute_s.argmin(axis=1))
+        plan = Lns(windows=3)(problem, Context(seed=seed, incumbent=start)).plan
+        assert judge(problem, plan).value <= best_of_all(problem) * (1 + 2e-5)

@@ -32,7 +32,7 @@ def at_the_limit(**fields: object) -> SampleProblem:
     )
 
 
-@pytest.mark.parametrize("planner", ["none", "lp", "ilp", "ilp-cp-sat", "auto"])
+@pytest.mark.parametrize("planner", ["none", "lp", "ilp", "auto"])
 def test_a_mix_that_is_missed_by_all_that_is_allowed_has_plans(planner: str) -> None:
     """The judge takes them; most samples go to the node that is ten times as fast."""
     problem = at_the_limit()

@@ -1,4 +1,4 @@
-"""Whole samples over some of the moves, by either engine."""
+"""Whole samples over some of the moves."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.judge import judge
-from placewright.samples.relaxation import cp_sat
 from placewright.samples.relaxation.program import all_moves
-from placewright.samples.relaxation.whole import Engine, whole_plan
+from placewright.samples.relaxation.whole import whole_plan
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.tiny import best_value, random_tiny, tiny
-
-ENGINES: tuple[Engine, ...] = ("highs", "cp-sat")
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -40,27 +37,17 @@ def test_moves_that_are_not_offered_are_not_made(seed: int) -> None:
     assert judged.value == pytest.approx(best, rel=2e-4)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_infeasibility_is_reported(engine: Engine) -> None:
+def test_infeasibility_is_reported() -> None:
     """Everything must stay and the mix be missed."""
     held = np.array([[40, 0], [0, 40]])
     problem = tiny(held, keep=held, label_mix=0.1)
     with pytest.raises(InfeasibleError, match="no plan of whole samples"):
-        whole_plan(problem, all_moves(problem), math.inf, engine=engine)
+        whole_plan(problem, all_moves(problem), math.inf)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_label_mix_proves_nothing(engine: Engine) -> None:
+def test_a_label_mix_proves_nothing() -> None:
     """Solvers keep the mix by a hair more than the judge: their bound may exceed a plan's value."""
     problem = cloud(6)
     assert np.isfinite(problem.label_mix)
-    found = whole_plan(problem, all_moves(problem), math.inf, every=True, engine=engine)
+    found = whole_plan(problem, all_moves(problem), math.inf, every=True)
     assert found.bound == 0.0
-
-
-def test_cp_sat_ends_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither a start nor a deadline ends it, an amount of work does."""
-    monkeypatch.setattr(cp_sat, "MOST_WORK", 0.05)
-    problem = cloud(0)
-    with pytest.raises(InfeasibleError, match="no plan of whole samples"):
-        whole_plan(problem, all_moves(problem), math.inf, engine="cp-sat")

@@ -22,7 +22,7 @@ from placewright.operators.planners.contiguous_dp import (
     proved,
 )
 from placewright.operators.planners.exact_latency import ExactLatency
-from placewright.operators.planners.exact_links import ENGINES, Engine, ExactLinks
+from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contiguous.stages import best_stages
@@ -44,7 +44,7 @@ from placewright.operators.simulation.loads import stages, star_value
 from placewright.operators.simulation.star.latency import is_star_latency
 from placewright.planning.contract import Context, Proposal
 from placewright.report.text import size
-from placewright.solvers.answer import MISSING, installed
+from placewright.solvers.programs import installed, missing, require
 
 
 @final
@@ -58,7 +58,7 @@ class Exact:
     mixed-integer program for a commercial solver. Ours is built on the contracted graph
     (`pipelines.contraction`), of stage numbers (`pipelines.contiguous.stages`), and starts from
     `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
-    Where plans need not be contiguous, SCIP goes on from there with one variable per hyperedge and
+    Where plans need not be contiguous, HiGHS goes on from there with one variable per hyperedge and
     device instead of one for what goes in and one for what goes out (`pipelines.slots.program`).
     Before it and beside it placements are annealed (`pipelines.slots.walks`); before it and in the
     last quarter of the time three devices at a time are planned anew (`by_trios` there), in
@@ -67,7 +67,7 @@ class Exact:
     What a solver claims is scored again. CP-SAT counts in whole numbers, 2**25 of them up to the
     start's value, and rounds down: its bound holds, and is below its optimum by less than a unit
     for each term of a load (some 1e-6 of the value). Where it has searched to its end, the plan
-    states that as `Proposal.resolution`. SCIP counts in floating point (bound lowered by 1e-7 of
+    states that as `Proposal.resolution`. HiGHS counts in floating point (bound lowered by 1e-7 of
     the start's value).
 
     The same seed gives the same plan where the search ends before the deadline.
@@ -78,41 +78,33 @@ class Exact:
         Up to so many, dynamic programming over ideals comes before CP-SAT.
     workers
         Threads of CP-SAT.
-    engine
-        What solves programs of plans that need not be contiguous: SCIP or HiGHS.
     """
 
     name: ClassVar[str] = "exact"
     few_ideals: int = 20_000
     workers: int = 1
-    engine: Engine = "scip"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput, latency through host memory, latency of few operators over links."""
         if is_star_latency(problem):
             return ExactLatency().unsupported_reason(problem)
         if problem.communication is Communication.PAIRWISE:
-            return self._over_links(problem).unsupported_reason(problem)
+            return _over_links(problem).unsupported_reason(problem)
         return star_throughput_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The plan, with what was proved.
 
-        Raises `InfeasibleError` (no plan fits the memories) or `MissingDependencyError` (OR-tools
+        Raises `InfeasibleError` (no plan fits the memories) or `MissingDependencyError` (a solver
         is needed for any plan at all and not installed).
         """
         if is_star_latency(problem):
             return ExactLatency()(problem, context)
         if problem.communication is Communication.PAIRWISE:
-            return self._over_links(problem)(problem, context)
+            return _over_links(problem)(problem, context)
         if problem.contiguous:
             return self._contiguous(problem, context)
         return self._free(problem, context)
-
-    def _over_links(self, problem: OperatorProblem) -> ExactLinks | ExactSchedule:
-        """The planner of problems without host memory."""
-        latency = problem.objective is Objective.LATENCY
-        return ExactSchedule() if latency else ExactLinks(engine=self.engine)
 
     def _contiguous(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         c = contract(problem, contiguous=True)
@@ -129,7 +121,7 @@ class Exact:
             else:
                 plan = c.plan(chain.stage, chain.kinds)
                 return best_of(problem, [plan], proved(chain, problem.n))
-        if not installed():
+        if not installed("ortools"):
             return _line_plan(c, start)
         if start is not None:  # with clusters, or pass by pass, the line counts otherwise
             value = load_of(problem, c.plan(start.stage, start.kinds))
@@ -149,18 +141,18 @@ class Exact:
         except InfeasibleError:  # what lies on a cycle need not be together here
             first = None
         c = contract(problem, contiguous=False)
-        if first is not None and (too_large(c) or not installed() or first.interrupted):
-            why = "too large for the solver" if installed() else MISSING
+        there = installed("highspy")
+        if first is not None and (too_large(c) or not there or first.interrupted):
+            why = "too large for the solver" if there else missing("highspy")
             note = f"{why}: a contiguous plan"
             return Proposal(first.plan, interrupted=first.interrupted, note=note)
-        if not installed():
-            raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
+        require("highspy", "a plan of this problem")
         return self._from(problem, context, c, [] if first is None else [first.plan])
 
     def _from(
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> Proposal[OperatorPlan]:
-        """Improve by annealing and SCIP; adds every better plan to `plans`, Ctrl-C stops it."""
+        """Anneal and branch; adds every better plan to `plans`, Ctrl-C stops it."""
         try:
             bound, stopped = self._improve(problem, context, c, plans)
         except KeyboardInterrupt:
@@ -172,11 +164,11 @@ class Exact:
     def _improve(
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> tuple[float, bool]:
-        """SCIP on the whole, before it and after it on three devices at a time.
+        """HiGHS on the whole, before it and after it on three devices at a time.
 
         Adds to `plans`, which holds the first one; returns a bound and whether Ctrl-C came.
         """
-        small, solve = problem.pipeline.plain, ENGINES[self.engine]
+        small = problem.pipeline.plain
         early, until = (context.part(share).deadline_s for share in (0.15, 0.75))
         slot = slots_of(c, plans[0]) if plans else None
 
@@ -184,9 +176,7 @@ class Exact:
             return load_of(problem, plan_of(c, slot))
 
         def trios(slot: IntArray, deadline_s: float) -> tuple[IntArray, bool]:
-            better, stopped = by_trios(
-                problem, c, slot, seed=context.seed, deadline_s=deadline_s, solve=solve
-            )
+            better, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=deadline_s)
             plans.append(plan_of(c, better))
             return better, stopped
 
@@ -204,7 +194,7 @@ class Exact:
         until = context.deadline_s if aside is None else until
         with aside or nullcontext() as walks:
             found, bound, stopped = best_cuts(
-                c, slot, value, seed=context.seed, deadline_s=until, solve=solve
+                c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
             )
             # A solver that has proved its plan needs no walks; waiting for them would only cost
             # time.
@@ -219,11 +209,16 @@ class Exact:
         return bound, stopped
 
 
+def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
+    """The planner of problems without host memory."""
+    return ExactSchedule() if problem.objective is Objective.LATENCY else ExactLinks()
+
+
 def _line_plan(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:
     """The best cut of one line of operators, for use without a solver."""
     if start is None:
         raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")
-    return Proposal(c.plan(start.stage, start.kinds), note=f"{MISSING}: the line's plan")
+    return Proposal(c.plan(start.stage, start.kinds), note=f"{missing('ortools')}: the line's plan")
 
 
 def load_of(problem: OperatorProblem, plan: OperatorPlan) -> float:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -29,17 +27,10 @@ from placewright.operators.planners.pipelines.links.program import best_pairs, t
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal
 from placewright.report.text import size
-from placewright.solvers.answer import MISSING, installed
-from placewright.solvers.highs import run_highs
-from placewright.solvers.linear import BackEnd
-from placewright.solvers.scip import run_scip
+from placewright.solvers.programs import installed, missing
 
 _ROUNDS = 4
 """How often memories are made smaller where a plan's tensors do not fit beside what lives there."""
-
-Engine = Literal["scip", "highs"]
-ENGINES: Mapping[Engine, BackEnd] = MappingProxyType({"scip": run_scip, "highs": run_highs})
-"""Solvers of mixed-integer programs by name; one may stand for another."""
 
 STARTS = 0.25
 """Share of the time, at most, for what the program starts from."""
@@ -52,7 +43,7 @@ class ExactLinks:
 
     A mixed-integer program (`pipelines.links.program`) after Tarnawski et al., NeurIPS 2020, arXiv
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
-    solved by SCIP. It starts from the best of: the plan at hand, single devices, and the line cut
+    solved by HiGHS. It starts from the best of: the plan at hand, single devices, and the line cut
     for a stand-in around host memory (`star_stand_in`), each annealed on the loads
     (`pipelines.links.moves`), in a quarter of the time. Where plans need not be contiguous,
     contiguous ones are tried first.
@@ -62,12 +53,10 @@ class ExactLinks:
     memory; the bound is always that of the first program, which every plan that fits obeys.
 
     `moves`: of annealing, per node.
-    `engine`: what solves the program: SCIP or HiGHS.
     """
 
     name: ClassVar[str] = "exact-links"
     moves: int = 2_000
-    engine: Engine = "scip"
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Throughput over links."""
@@ -87,10 +76,10 @@ class ExactLinks:
             at_hand = [] if context.incumbent is None else [context.incumbent.placement]
             tried.start(_share_of(context.deadline_s, STARTS), context.seed, self.moves, at_hand)
             if not problem.contiguous:
-                _contiguous_first(tried, context, ENGINES[self.engine])
+                _contiguous_first(tried, context)
             c = contract_pairs(problem, contiguous=problem.contiguous)
             if not tried.interrupted:
-                bound = _solve(c, tried, context, ENGINES[self.engine])
+                bound = _solve(c, tried, context)
         except KeyboardInterrupt:
             if tried.best is None:
                 raise
@@ -151,11 +140,11 @@ class _Tried:
         return Proposal(self.best, least, interrupted=self.interrupted, note=self.note)
 
 
-def _contiguous_first(tried: _Tried, context: Context, engine: BackEnd) -> None:
+def _contiguous_first(tried: _Tried, context: Context) -> None:
     """A fifth of the time for plans that are contiguous too."""
     chain = tried.problem.replace(contiguous=True)
     with suppress(InfeasibleError):  # what lies on a cycle need not be together here
-        _solve(contract_pairs(chain, contiguous=True), tried, context.part(0.2), engine)
+        _solve(contract_pairs(chain, contiguous=True), tried, context.part(0.2))
 
 
 def _share_of(deadline_s: float, share: float) -> float:
@@ -174,21 +163,24 @@ def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArr
     return [] if found is None else [c.plan(found.stage, found.kinds).placement]
 
 
-def _solve(c: Pairs, tried: _Tried, context: Context, engine: BackEnd) -> float:
+def _solve(c: Pairs, tried: _Tried, context: Context) -> float:
     """Let a solver look for better plans; the bound of the program."""
-    if too_large(c) or not installed():
-        tried.note = "too large for the solver: not proved" if installed() else MISSING
+    there = installed("highspy")
+    if too_large(c) or not there:
+        tried.note = "too large for the solver: not proved" if there else missing("highspy")
         return 0.0
     bound = 0.0
     for turn in range(_ROUNDS):
         start = _start(c, tried)
-        found, claim, answer = best_pairs(
-            c, start, seed=context.seed, deadline_s=context.deadline_s, solve=engine
+        found, claim, tried.interrupted = best_pairs(
+            c,
+            start,
+            seed=context.seed,
+            deadline_s=context.deadline_s,
+            progress=context.progress,
         )
         # Later programs have less memory than the problem, and bound nothing.
         bound = claim if turn == 0 else bound
-        if answer.interrupted:
-            tried.interrupted = True
         judgement = None if found is None else tried.offer(c.placement(found))
         if judgement is None or judgement.feasible or tried.interrupted:
             break

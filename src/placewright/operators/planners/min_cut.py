@@ -26,8 +26,8 @@ from placewright.operators.problem import Objective, OperatorProblem, Overlap, p
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context, Proposal, last_of
-from placewright.solvers.answer import installed
 from placewright.solvers.min_cut import SINK, SOURCE, Network, min_cut
+from placewright.solvers.programs import installed, missing
 
 
 @final
@@ -65,8 +65,8 @@ class MinCut:
         """Serial latency over links, with OR-tools."""
         if problem.overlap is not Overlap.SERIAL or problem.objective is not Objective.LATENCY:
             return "more than one thing runs at a time"
-        if not installed():
-            return "ortools is not installed (pip install 'placewright[exact]')"
+        if not installed("ortools"):
+            return missing("ortools")
         return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:

@@ -20,7 +20,7 @@ from placewright.operators.planners.sequences.search_state import (
 )
 from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
 from placewright.planning.contract import Context, Proposal, Share
-from placewright.solvers.answer import installed
+from placewright.solvers.programs import installed
 
 ENOUGH = 200
 """Moves per operator from which a walk begins at full temperature; a shorter one begins cooler."""
@@ -92,7 +92,7 @@ class Search:
         if (
             relayed
             and math.isfinite(left_s)
-            and installed()
+            and installed("ortools")
             and not Lns().unsupported_reason(problem)
         ):
             kept_s = self.left_to_lns * min(1.0, FEW / problem.n) * left_s

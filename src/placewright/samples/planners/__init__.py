@@ -19,11 +19,11 @@ FEW_NODES = 12
 
 def planners(problem: SampleProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    own: list[Planner] = [NoMove(), Proportional(), Nic(), Greedy(), Lp(), Ilp(), Ilp("cp-sat")]
+    own: list[Planner] = [NoMove(), Proportional(), Nic(), Greedy(), Lp(), Ilp()]
     return with_plug_ins("samples", own)
 
 
 def portfolio(problem: SampleProblem) -> Sequence[str]:
     """What ``auto`` tries, in order; the integer program only where it ends."""
-    known = [name for name in planners(problem) if name not in ("ilp", "ilp-cp-sat")]
+    known = [name for name in planners(problem) if name != "ilp"]
     return [*known, "ilp"] if problem.n <= FEW_NODES else known

@@ -1,9 +1,9 @@
-"""The thesis's integer program, by HiGHS or by CP-SAT."""
+"""The thesis's integer program, by HiGHS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from placewright.samples.planners.lp import Lp
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import merged, relaxation
 from placewright.samples.relaxation.program import Moves, all_moves
-from placewright.samples.relaxation.whole import Engine, whole_plan
+from placewright.samples.relaxation.whole import whole_plan
 
 MOST_MOVES = 20_000
 """Columns from which branching is hopeless and memory is better used otherwise."""
@@ -30,15 +30,10 @@ class Ilp:
     After T.-C. Yang, NTHU 2020 (see `greedy`); the formulas are ours. Its bound is proved by
     branching where that is better than the relaxation's; with a label mix the relaxation's alone
     is taken, as solvers keep the mix by a hair more than the judge. Exponential; stops at the time
-    limit. CP-SAT counts in ticks: see `placewright.samples.relaxation.cp_sat`.
+    limit.
     """
 
-    engine: Engine = "highs"
-
-    @property
-    def name(self) -> str:
-        """``ilp``, or ``ilp-cp-sat``."""
-        return "ilp" if self.engine == "highs" else f"ilp-{self.engine}"
+    name: ClassVar[str] = "ilp"
 
     def unsupported_reason(self, problem: SampleProblem) -> str | None:
         """Where there are too many moves."""
@@ -49,7 +44,7 @@ class Ilp:
         """The plan.
 
         Raises `InfeasibleError` (no plan of whole samples was found in time) or
-        `MissingDependencyError` (the engine is not installed).
+        `MissingDependencyError` (HiGHS is not installed).
         """
         one = merged(problem)
         moves = all_moves(one)
@@ -60,8 +55,6 @@ class Ilp:
             context.deadline_s,
             start=_counts(one, moves, context.incumbent or _rounded(problem, context)),
             every=True,
-            engine=self.engine,
-            seed=context.seed,
         )
         plan = found.plan
         if one.k < problem.k:

@@ -1,14 +1,8 @@
 """The bound: solve, forbid, cut, and again; then branch.
 
-What HiGHS says of a linear program is not taken at its word: from its multipliers y, of the right
-sign, the bound is
-
-    sum over rows of y * (the side of the row that binds) + sum over columns of the least of
-    (cost - y A) z with z between 0 and the column's top,
-
-which holds whatever y is (Neumaier, Shcherbina, Math. Program. 99, 2004,
-doi:10.1007/s10107-003-0433-3). What it proves by branching, with whole x, is lowered by a thousand
-times its tolerance.
+What HiGHS says of a linear program is not taken at its word: the bound is what its multipliers
+prove (`placewright.solvers.programs.LinearProgram.proved`). What it proves by branching, with whole
+x, is lowered by a thousand times its tolerance.
 """
 
 from __future__ import annotations
@@ -20,9 +14,9 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.bounding.relaxed.cuts import cuts_of
-from placewright.operators.bounding.relaxed.program import END, WHOLE, Choices, Program
+from placewright.operators.bounding.relaxed.program import WHOLE, Choices, Program
 from placewright.operators.problem import OperatorProblem
-from placewright.solvers.highs import HighsSolver
+from placewright.solvers.programs import Solution
 
 MARGIN = 1e-6
 """Share of the whole that is taken off the bounds of branching."""
@@ -30,94 +24,57 @@ MARGIN = 1e-6
 OVERRUN = 2.0
 """HiGHS may branch so many times as long as its limit, where it is at the root for long."""
 
-BRANCHING = {"solver": "choose", "mip_rel_gap": 0.0, "mip_heuristic_effort": 0.0}
-"""Bounds are wanted, not solutions."""
+LEAST_S = 0.1
+"""HiGHS is given so long even where the deadline is over."""
 
 
 class Solver:
-    """The program in HiGHS; rows that it does not have yet are added before it is solved."""
+    """The program, solved again and again; rows that are new since are added before."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.changed = program, True
-        self.values: FloatArray = np.zeros(len(program.top))
-        self.top: FloatArray = np.array(program.top)
-        self.cost: FloatArray = np.zeros(len(self.top))
-        self.cost[END] = 1.0
-        self.known, self.slowest_s = 0, 0.0
-        self.runner = HighsSolver(solver="ipm")
-        self.package, self.highs = self.runner.package, self.runner.highs
-        none = np.zeros(0, dtype=np.int32)
-        begin = np.zeros(len(self.top), dtype=np.int32)
-        lower = np.zeros(len(self.top))
-        self.highs.addCols(len(self.top), self.cost, lower, self.top, 0, begin, none, none)
+        self.program, self.linear = program, program.linear
+        self.answer, self.changed = Solution(), True
 
     def forbid(self, wrong: BoolArray) -> None:
         """Groups that may no longer be on devices, shape (groups, m)."""
-        for column in self.program.of_group[wrong].tolist():
-            self.top[column] = 0.0
-            self.highs.changeColBounds(int(column), 0.0, 0.0)
+        if wrong.any():
+            self.linear.lower(self.program.of_group[wrong], 0.0)
             self.changed = True
 
     def solve(self, deadline_s: float) -> bool:
         """Whether there is a solution in time."""
-        self._add_rows()
-        begun = time.perf_counter()
-        left_s = max(0.1, deadline_s - begun)
-        self.runner.run(left_s)
-        self.slowest_s = max(self.slowest_s, time.perf_counter() - begun)
+        self.answer = self.linear.solve(deadline_s, LEAST_S)
         # The first program is solved from nothing, the next ones from the basis of the last.
-        self.highs.setOptionValue("solver", "simplex")
+        self.linear.set(solver="simplex")
         self.changed = False
-        solution = self.highs.getSolution()
-        if self.interrupted or not solution.dual_valid:
-            return False
-        self.values = np.array(solution.col_value)
-        self.multipliers: FloatArray = np.array(solution.row_dual)
-        return True
+        return not self.interrupted and self.answer.multipliers is not None
+
+    @property
+    def values(self) -> FloatArray:
+        """Of the columns."""
+        assert self.answer.values is not None
+        return self.answer.values
 
     def branch(self, deadline_s: float) -> float:
         """The bound with every group as a whole on one device; Ctrl-C ends it sooner."""
-        self._add_rows()
-        whole = self.package.HighsVarType.kInteger
-        for column in self.program.of_group[self.program.of_group >= 0].tolist():
-            self.highs.changeColIntegrality(int(column), whole)
-        for key, value in BRANCHING.items():
-            self.highs.setOptionValue(key, value)
-        left_s = max(0.1, (deadline_s - time.perf_counter()) / OVERRUN)
-        self.runner.run(left_s)
-        proved = float(self.highs.getInfo().mip_dual_bound)
+        self.linear.require_whole(self.program.of_group)
+        self.linear.set(solver="choose", mip_heuristic_effort=0.0)  # bounds, not solutions
+        now_s = time.perf_counter()
+        self.answer = self.linear.solve(now_s + (deadline_s - now_s) / OVERRUN, LEAST_S)
+        proved = self.answer.bound
         return proved - MARGIN * WHOLE if np.isfinite(proved) else 0.0
 
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the last run: it is up to the caller to pass it on."""
-        return self.runner.interrupted
+        return self.answer.interrupted
 
     def proved(self) -> tuple[float, FloatArray]:
         """The bound by the multipliers, and what each group on each device adds to it."""
-        p, y = self.program, self.multipliers
-        lower, upper = np.array(p.lower), np.array(p.upper)
-        # A multiplier of the wrong sign for a one-sided row would bring in an infinite side.
-        y = np.where((y > 0) & np.isinf(lower) | (y < 0) & np.isinf(upper), 0.0, y)
-        side = np.where(y > 0, lower, np.where(y < 0, upper, 0.0))
-        entries = np.concatenate(p.values) * np.repeat(y, [len(c) for c in p.columns])
-        columns = np.concatenate(p.columns)
-        reduced = self.cost - np.bincount(columns, entries, minlength=len(self.cost))
-        value = float(y @ side + np.minimum(0.0, reduced) @ self.top)
-        price = np.where(p.of_group >= 0, reduced[p.of_group], 0.0)
-        return value, np.maximum(0.0, price)
-
-    def _add_rows(self) -> None:
-        p, first = self.program, self.known
-        if first == len(p.lower):
-            return
-        counts = [len(c) for c in p.columns[first:]]
-        begin = np.cumsum([0, *counts[:-1]]).astype(np.int32)
-        columns = np.concatenate(p.columns[first:]).astype(np.int32)
-        values = np.concatenate(p.values[first:])
-        lower, upper = np.array(p.lower[first:]), np.array(p.upper[first:])
-        self.highs.addRows(len(counts), lower, upper, len(values), begin, columns, values)
-        self.known = len(p.lower)
+        assert self.answer.multipliers is not None
+        value, reduced = self.linear.proved(self.answer.multipliers)
+        of_group = self.program.of_group
+        return value, np.maximum(0.0, np.where(of_group >= 0, reduced[of_group], 0.0))
 
 
 ROOM = 1e-4
@@ -158,7 +115,7 @@ def relaxed_bounds(
         yield min(best * unit_s, value_s)
     _raise_if_interrupted(solver)
     left_s = deadline_s - time.perf_counter()
-    if best < value_s / unit_s and left_s > LEAST_SOLVES * solver.slowest_s:
+    if best < value_s / unit_s and left_s > LEAST_SOLVES * solver.linear.slowest_s:
         yield min(max(best, solver.branch(deadline_s)) * unit_s, value_s)
         _raise_if_interrupted(solver)
 

@@ -92,11 +92,11 @@ class Cuts:
         load = np.where(p.place >= 0, values[p.place], 0.0) * p.work
         start = values[p.start]
         end = start + load.sum(axis=1)
-        before = len(p.lower)
+        before = p.linear.size.rows
         self._head_load_tail(load, values[END], head, tail)
         self._outside(load, values[END], start, end)
         self._between(turn, load, start, end)
-        return len(p.lower) - before
+        return p.linear.size.rows - before
 
     def _head_load_tail(
         self, load: FloatArray, whole: float, head: FloatArray, tail: FloatArray
@@ -106,17 +106,17 @@ class Cuts:
             needed = windows.needed(load[:, d])
             a, b = (int(x) for x in np.unravel_index(int(needed.argmax()), needed.shape))
             if needed[a, b] - whole > BROKEN:
-                terms = self.program.load(windows.inside(a, b), d)
-                self.program.row([*terms, (END, -1.0)], -np.inf, -float(windows.around[a, b]))
+                load_of = self.program.load(windows.inside(a, b), d)
+                self.program.at_most(-float(windows.around[a, b]), load_of, (END, -1.0))
 
     def _outside(self, load: FloatArray, whole: float, start: FloatArray, end: FloatArray) -> None:
         p, follows = self.program, self.follows
         over = end[:, None] + self.counted @ load - whole
         for i, d in _worst(over):
-            self._row(follows[i], d, self._end_of(i), [(END, -1.0)])
+            self._row(follows[i], d, *self._end_of(i), (END, -1.0))
         over = self.counted.T @ load - start[:, None]
         for j, d in _worst(over):
-            self._row(follows[:, j], d, [], [(int(p.start[j]), -1.0)])
+            self._row(follows[:, j], d, (int(p.start[j]), -1.0))
 
     def _between(self, turn: int, load: FloatArray, start: FloatArray, end: FloatArray) -> None:
         p, follows = self.program, self.follows
@@ -126,14 +126,14 @@ class Cuts:
             over = np.where(follows[i][:, None], inside - (start - end[i])[:, None], 0.0)
             for j, d in _worst(over, 1):
                 some = follows[i] & follows[:, j]
-                self._row(some, d, self._end_of(i), [(int(p.start[j]), -1.0)])
+                self._row(some, d, *self._end_of(i), (int(p.start[j]), -1.0))
 
-    def _end_of(self, i: int) -> Terms:
-        return [(int(self.program.start[i]), 1.0), *self.program.duration(i)]
+    def _end_of(self, i: int) -> tuple[Terms, Terms]:
+        return (int(self.program.start[i]), 1.0), self.program.duration(i)
 
-    def _row(self, some: BoolArray, d: int, before: Terms, after: Terms) -> None:
-        load = self.program.load(np.flatnonzero(some), d)
-        self.program.row([*before, *load, *after], -np.inf, 0.0)
+    def _row(self, some: BoolArray, d: int, *others: Terms) -> None:
+        """What `some` put on a device, and the others, add up to 0 at most."""
+        self.program.at_most(0.0, self.program.load(np.flatnonzero(some), d), *others)
 
 
 def cuts_of(program: Program) -> Cuts:

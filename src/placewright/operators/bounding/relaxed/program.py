@@ -15,7 +15,8 @@ times as slow and the bound no higher.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.ceft import ceft
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
+from placewright.solvers.programs import LinearProgram
 
 
 class Choices:
@@ -95,16 +97,15 @@ WHOLE = 1000.0
 NOTHING = 1e-4
 """Transfers that take less are left out."""
 
-Terms = list[tuple[int, float]]
+Terms = tuple[IntArray | int, FloatArray | float]
+"""Columns and their factors, in one shape or to be broadcast."""
 
 
 class Program:
-    """Columns and rows ``lower <= A z <= upper``; rows can be added.
+    """The program in HiGHS; rows can be added.
 
     Attributes
     ----------
-    top
-        The most that each column can be; the least is 0.
     work
         Shape (n, m), what each operator adds to a device's load; 0 where it may not be.
     of_group
@@ -118,86 +119,60 @@ class Program:
     def __init__(self, choices: Choices) -> None:
         self.problem: OperatorProblem = choices.problem
         self.groups, self.scale_s = choices.groups, choices.scale_s
-        self.top: list[float] = [choices.most]
-        self.columns: list[IntArray] = []
-        self.values: list[FloatArray] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        self.of_group = self._choices(choices)
+        self.linear = linear = LinearProgram(solver="ipm")
+        linear.columns(high=choices.most, cost=1.0)  # T
+        shape = choices.allowed.shape
+        self.of_group = linear.columns(shape, high=1.0, where=choices.allowed)
         self.place: IntArray = self.of_group[self.groups.group]
+        self.start = linear.columns(self.problem.n, high=choices.most)
         allowed = self.place >= 0
         self.work: FloatArray = np.where(allowed, self.problem.compute_s, 0.0) / self.scale_s
-        self.start: IntArray = np.array([self._column(choices.most) for _ in range(self.problem.n)])
+        linear.enter(linear.rows(shape[0], 1.0, 1.0)[:, None], self.of_group, 1.0)
         self._loads()
-        self._paths(self._transfers())
+        arrivals = [self._arrivals(k) for k in range(self.problem.t)]
+        if self.problem.links is Links.CONTENDED:
+            self._channels(arrivals)
+        self._paths(arrivals)
 
-    def row(self, terms: Iterable[tuple[int, float]], lower: float, upper: float) -> None:
-        """One more row; terms of one column are added up."""
-        total: dict[int, float] = {}
-        for column, value in terms:
-            total[column] = total.get(column, 0.0) + value
-        self.columns.append(np.fromiter(total, np.int64, len(total)))
-        self.values.append(np.fromiter(total.values(), np.float64, len(total)))
-        self.lower.append(lower)
-        self.upper.append(upper)
+    def at_most(self, high: float, *terms: Terms) -> None:
+        """One more row: these terms add up to no more."""
+        row = self.linear.rows(high=high)
+        for columns, values in terms:
+            self.linear.enter(row, columns, values)
 
-    def duration(self, i: int, sign: float = 1.0) -> Terms:
+    def duration(self, i: int) -> Terms:
         """Terms of the duration of operator i."""
-        devices = np.flatnonzero(self.place[i] >= 0).tolist()
-        return [(int(self.place[i, d]), sign * float(self.work[i, d])) for d in devices]
+        return self.place[i], self.work[i]
 
     def load(self, operators: IntArray, device: int) -> Terms:
         """Terms of the load that these operators put on a device."""
-        there = (self.place[operators, device] >= 0) & (self.work[operators, device] > 0)
-        chosen = operators[there]
-        columns, works = self.place[chosen, device], self.work[chosen, device]
-        return list(zip(columns.tolist(), works.tolist(), strict=True))
-
-    def _column(self, top: float) -> int:
-        self.top.append(top)
-        return len(self.top) - 1
-
-    def _choices(self, choices: Choices) -> IntArray:
-        """x, and a device for every group."""
-        place = np.full(choices.allowed.shape, -1)
-        for g, row in enumerate(choices.allowed):
-            for d in np.flatnonzero(row).tolist():
-                place[g, d] = self._column(1.0)
-            self.row([(int(c), 1.0) for c in place[g] if c >= 0], 1.0, 1.0)
-        return place
+        return self.place[operators, device], self.work[operators, device]
 
     def _loads(self) -> None:
-        p, everything = self.problem, np.arange(self.problem.n)
-        for d in range(p.m):
-            self.row([*self.load(everything, d), (END, -1.0)], -np.inf, 0.0)
-            if np.isfinite(p.memory_bytes[d]) and p.memory_bytes[d] > 0:
-                held = np.flatnonzero((self.groups.resident_bytes > 0) & (self.of_group[:, d] >= 0))
-                share = self.groups.resident_bytes[held] / p.memory_bytes[d]
-                columns = self.of_group[held, d].tolist()
-                self.row(zip(columns, share.tolist(), strict=True), -np.inf, 1.0)
+        p, linear = self.problem, self.linear
+        load = linear.rows(p.m, high=0.0)
+        linear.enter(load, self.place, self.work)
+        linear.enter(load, END, -1.0)
+        limited = np.isfinite(p.memory_bytes) & (p.memory_bytes > 0)
+        share = self.groups.resident_bytes[:, None] / np.where(limited, p.memory_bytes, 1.0)
+        linear.enter(linear.rows(p.m, high=1.0, where=limited), self.of_group, share)
 
-    def _transfers(self) -> dict[tuple[int, int, int], tuple[int, float]]:
-        """Columns of into[k, g, d] and the least ways; rows for channels."""
-        p, own = self.problem, self.groups.group
-        into: dict[tuple[int, int, int], tuple[int, float]] = {}
-        sent: list[Terms] = [[] for _ in range(p.m)]
-        for k in range(p.t):
-            maker = int(own[p.tensor_producer[k]])
-            readers = p.readers(k).tolist()
-            others = sorted({int(own[j]) for j in readers} - {maker})
-            # From the best source that is left, whichever the maker has in fractions: a lower
-            # bound.
-            ways = self._least_transfer_s(k, maker) if others else np.zeros(p.m)
-            for d in np.flatnonzero(ways > NOTHING).tolist():
-                way = float(ways[d])
-                came = [self._into(maker, g, d, way) for g in others]
-                found = [(g, c) for g, c in zip(others, came, strict=True) if c >= 0]
-                into.update({(k, g, d): (c, way) for g, c in found})
-                if found and np.isfinite(way):
-                    sent[d].append((self._any([c for _, c in found]), way))
-        if p.links is Links.CONTENDED:
-            self._channels(sent)
-        return into
+    def _arrivals(self, k: int) -> _Arrivals:
+        """Columns of into[k, g, d], no less than x[g, d] - x[maker of k, d]."""
+        p, own, linear = self.problem, self.groups.group, self.linear
+        maker = int(own[p.tensor_producer[k]])
+        others = np.setdiff1d(own[p.readers(k)], [maker])
+        # From the best source that is left, whichever the maker has in fractions: a lower bound.
+        way = self._least_transfer_s(k, maker) if len(others) else np.zeros(p.m)
+        where = (way > NOTHING) & (self.of_group[others] >= 0)
+        # Where nothing leads there, the reader is on `d` no more than the maker is.
+        high = np.where(np.isfinite(way), 1.0, 0.0)
+        into = linear.columns(where.shape, high=high, where=where)
+        rows = linear.rows(where.shape, low=0.0, where=where)
+        linear.enter(rows, into, 1.0)
+        linear.enter(rows, self.of_group[others], -1.0)
+        linear.enter(rows, self.of_group[maker], 1.0)
+        return _Arrivals(others, into, np.where(np.isfinite(way), way, 0.0))
 
     def _least_transfer_s(self, k: int, maker: int) -> FloatArray:
         """Shape (m,): the least time of tensor k to each device from another one."""
@@ -207,48 +182,52 @@ class Program:
         least: FloatArray = seconds[self.of_group[maker] >= 0].min(axis=0, initial=np.inf)
         return least / self.scale_s
 
-    def _into(self, maker: int, g: int, d: int, way: float) -> int:
-        """Whether g takes something in on d; -1 where it cannot be there."""
-        here, source = int(self.of_group[g, d]), int(self.of_group[maker, d])
-        if here < 0:
-            return -1
-        # Nothing leads there: the reader is on `d` no more than the maker is.
-        column = self._column(1.0 if np.isfinite(way) else 0.0)
-        terms = [(column, 1.0), (here, -1.0)] + ([(source, 1.0)] if source >= 0 else [])
-        self.row(terms, 0.0, np.inf)
-        return column
-
-    def _any(self, columns: list[int]) -> int:
-        """A column no less than each of these."""
-        if len(columns) == 1:
-            return columns[0]
-        some = self._column(1.0)
-        for column in columns:
-            self.row([(some, 1.0), (column, -1.0)], 0.0, np.inf)
-        return some
-
-    def _channels(self, sent: list[Terms]) -> None:
+    def _channels(self, arrivals: Sequence[_Arrivals]) -> None:
         """Rows: transfers into a device, and all transfers, fit the channels that they have."""
-        p = self.problem
-        pair = linked(p)
-        for d, terms in enumerate(sent):
-            # Each transfer holds one channel, and each channel has T: together so many times T.
-            channels = len(np.unique(p.channel[pair[:, d], d]))
-            self.row([*terms, (END, -float(channels))], -np.inf, 0.0)
-        channels = len(np.unique(p.channel[pair]))
-        self.row([*(t for terms in sent for t in terms), (END, -float(channels))], -np.inf, 0.0)
+        p, pair, linear = self.problem, linked(self.problem), self.linear
+        # Each transfer holds one channel, and each channel has T: together so many times T.
+        channels = [len(np.unique(p.channel[pair[:, d], d])) for d in range(p.m)]
+        into, all_of_them = linear.rows(p.m, high=0.0), linear.rows(high=0.0)
+        linear.enter(into, END, -np.array(channels, dtype=np.float64))
+        linear.enter(all_of_them, END, -float(len(np.unique(p.channel[pair]))))
+        for arrival in arrivals:
+            sent = self._any(np.where(arrival.way > 0, arrival.into, -1))
+            linear.enter(into, sent, arrival.way)
+            linear.enter(all_of_them, sent, arrival.way)
 
-    def _paths(self, into: dict[tuple[int, int, int], tuple[int, float]]) -> None:
-        p, own = self.problem, self.groups.group
+    def _any(self, columns: IntArray) -> IntArray:
+        """A column no less than each of these, device by device: itself where there is one."""
+        some = self.linear.columns(columns.shape[1], high=1.0, where=(columns >= 0).sum(axis=0) > 1)
+        rows = self.linear.rows(columns.shape, low=0.0, where=(columns >= 0) & (some >= 0))
+        self.linear.enter(rows, some, 1.0)
+        self.linear.enter(rows, columns, -1.0)
+        return np.where(some >= 0, some, columns.max(axis=0, initial=-1))
+
+    def _paths(self, arrivals: Sequence[_Arrivals]) -> None:
+        """Readers start after their producers and what is sent, and all end before T."""
+        p, own, linear = self.problem, self.groups.group, self.linear
         last = np.ones(p.n, dtype=np.bool_)
-        for k in range(p.t):
-            i = int(p.tensor_producer[k])
-            for j in p.readers(k).tolist():
-                last[i] = False
-                ways = (into.get((k, int(own[j]), d), (0, 0.0)) for d in range(p.m))
-                moved = [(c, -s) for c, s in ways if c > 0 and np.isfinite(s)]
-                between = [(int(self.start[j]), 1.0), (int(self.start[i]), -1.0)]
-                self.row([*between, *self.duration(i, -1.0), *moved], 0.0, np.inf)
-        for i in np.flatnonzero(last).tolist():
-            ends = [(END, 1.0), (int(self.start[i]), -1.0)]
-            self.row([*ends, *self.duration(i, -1.0)], 0.0, np.inf)
+        for k, (others, into, way) in enumerate(arrivals):
+            i, readers = int(p.tensor_producer[k]), p.readers(k)
+            last[i] &= not len(readers)
+            rows = linear.rows(len(readers), low=0.0)
+            linear.enter(rows, self.start[readers], 1.0)
+            linear.enter(rows, int(self.start[i]), -1.0)
+            linear.enter(rows[:, None], self.place[i], -self.work[i])
+            for g, columns in zip(others.tolist(), into, strict=True):
+                linear.enter(rows[own[readers] == g, None], columns, -way)
+        end = linear.rows(p.n, low=0.0, where=last)
+        linear.enter(end, END, 1.0)
+        linear.enter(end, self.start, -1.0)
+        linear.enter(end[:, None], self.place, -self.work)
+
+
+class _Arrivals(NamedTuple):
+    """Columns into[k, g, d] of a tensor for `others`, the groups that read it elsewhere.
+
+    `way`: shape (m,), the least time to each device, 0 where nothing leads there.
+    """
+
+    others: IntArray
+    into: IntArray
+    way: FloatArray

@@ -1,1 +1,1 @@
-"""Throughput made small for exact planners: contraction, annealing, SCIP."""
+"""Throughput made small for exact planners: contraction, annealing, programs."""

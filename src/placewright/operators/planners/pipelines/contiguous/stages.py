@@ -22,7 +22,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contraction import Contraction
-from placewright.solvers.cp_sat import run_cp_sat
+from placewright.solvers.programs import run_cp_sat
 
 RESOLUTION = 2.0**25
 """Whole numbers up to the incumbent's load. Not more: the presolve of CP-SAT (9.15) has called

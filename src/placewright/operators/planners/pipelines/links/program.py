@@ -1,4 +1,4 @@
-"""Throughput over links as a mixed-integer program, by SCIP.
+"""Throughput over links as a mixed-integer program.
 
 x[v, d]: node v is on device d. Tensor k, made by a and read by R, is read on device d where
 read[k, d] >= x[r, d] for r in R, and must then come from somewhere:
@@ -25,8 +25,6 @@ Devices that could change places come in their own order then, instead of by piv
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,28 +33,17 @@ from placewright.operators.planners.pipelines.links.contraction import Pairs
 from placewright.operators.planners.pipelines.slots.program import (
     TOLERANCE,
     UNITS,
+    WHOLE,
     chosen,
+    in_seconds,
     limit_memory,
+    sorted_out,
 )
-from placewright.solvers.answer import Answer
-from placewright.solvers.linear import BackEnd, LinearProgram, Term
-from placewright.solvers.scip import run_scip
+from placewright.planning.contract import Progress, silent
+from placewright.solvers.programs import LinearProgram
 
 MOST_SENDS = 60_000
 """Variables for transfers; larger models are left to others."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Model:
-    """The program; the column x[v][d] is ``None`` where a node may not be.
-
-    `load` collects terms by pass and device, `largest` has a column for each pass.
-    """
-
-    program: LinearProgram
-    x: list[list[int | None]]
-    largest: list[int]
-    load: list[list[list[Term]]]
 
 
 def too_large(c: Pairs) -> bool:
@@ -71,21 +58,19 @@ def best_pairs(
     *,
     seed: int,
     deadline_s: float,
-    solve: BackEnd | None = None,
-) -> tuple[IntArray | None, float, Answer]:
-    """Devices of the nodes, shape (N,), or ``None``; a lower bound in seconds; SCIP's answer.
+    progress: Progress = silent,
+) -> tuple[IntArray | None, float, bool]:
+    """Devices of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
     `start`: a plan that fits, devices of the nodes.
     """
     value_s = c.most_s if start is None else c.value_s(start)
-    if value_s <= 0.0:
-        return None, 0.0, Answer(None, 0.0)
-    m = _build(c, start, value_s, deadline_s)
-    if m is None:
-        return None, 0.0, Answer(None, 0.0)
-    answer = (solve or run_scip)(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
-    bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
-    return chosen(m.x, answer), bound, answer
+    if value_s <= 0.0 or time.perf_counter() >= deadline_s:
+        return None, 0.0, False
+    program = _build(c, start, value_s, seed)
+    found = program.solve(deadline_s, progress=in_seconds(progress, value_s))
+    bound = max(0.0, found.bound - 10 * TOLERANCE) * value_s / UNITS
+    return chosen(found), bound, found.interrupted
 
 
 def _level(c: Pairs) -> bool:
@@ -94,171 +79,126 @@ def _level(c: Pairs) -> bool:
     return bool(np.isfinite(off).all() and (off == off[:, :1]).all())
 
 
-def _build(c: Pairs, start: IntArray | None, value_s: float, deadline_s: float) -> _Model | None:
-    """The program; ``None`` where the deadline comes before it is whole."""
-    program = LinearProgram()
-    largest = [program.column(0.0, UNITS * (1 + 1e-6), cost=1.0) for _ in range(c.passes)]
-    m = _Model(program, [], largest, [[[] for _ in range(c.devices)] for _ in largest])
-    scale = UNITS / value_s
-    last: dict[int, tuple[int, int]] = {}
-    if start is not None:
+def _build(c: Pairs, start: IntArray | None, value_s: float, seed: int) -> LinearProgram:
+    """The program; block ``x`` has a column for every node and device."""
+    program, scale = LinearProgram(seed=seed, tolerance=WHOLE), UNITS / value_s
+    largest = program.columns(c.passes, high=UNITS * (1 + 1e-6), cost=1.0)
+    # What alone takes longer than the start is in no better plan.
+    allowed = c.work_s <= value_s * (1 + 1e-9)
+    if start is not None and len(c.edges):
         # One way of breaking the symmetry of like devices, never both: the start must stay a
         # solution.
-        start, last = (ascending(c, start), last) if len(c.edges) else _sorted_out(c, start)
-    for v in range(c.nodes):
-        if time.perf_counter() >= deadline_s:
-            return None
-        row: list[int | None] = [None] * c.devices
-        for d in range(c.devices):
-            # What alone takes longer than the start is in no better plan.
-            if c.work_s[v, d] <= value_s * (1 + 1e-9) and _may(c, last, v, d):
-                row[d] = x = program.binary()
-                if start is not None:
-                    program.start[x] = float(start[v] == d)
-                _add_work(c, m, v, d, x, scale)
-        m.x.append(row)
-        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
+        start = ascending(c, start)
+    elif start is not None:
+        start, later = sorted_out(c.work_s, c.alike, start)
+        allowed &= ~later
+    x = program.columns(allowed.shape, high=1.0, whole=True, where=allowed, name="x")
+    program.enter(program.rows(c.nodes, 1.0, 1.0)[:, None], x, 1.0)
+    load = program.rows((c.passes, c.devices), high=0.0)
+    program.enter(load, largest[:, None], -1.0)
+    work, backward = (np.where(allowed, all_s, 0.0) * scale for all_s in (c.work_s, c.backward_s))
+    program.enter(load[0], x, work - backward)
+    program.enter(load[-1], x, backward)
     send = _send_level if _level(c) else _send
-    for k in range(len(c.readers)):
-        if time.perf_counter() >= deadline_s:
-            return None
-        send(c, m, k, scale)
-    for d in range(c.devices):
-        for load, top in zip(m.load, largest, strict=True):
-            program.row(*load[d], (-1.0, top), high=0.0)
-        held = [row[d] for row in m.x]
-        limit_memory(program, held, c.resident_bytes, float(c.memory_bytes[d]))
+    send(c, program, load[c.backward.astype(np.int64)], x, scale)
+    limit_memory(program, x, c.resident_bytes, c.memory_bytes)
+    if start is not None:
+        program.start(x, start[:, None] == np.arange(c.devices))
     if len(c.edges):
-        _chain(c, m, start)
-    return m
+        _chain(c, program, x, start)
+    return program
 
 
-def _add_work(c: Pairs, m: _Model, v: int, d: int, x: int, scale: float) -> None:
-    """What node v computes on device d in each pass."""
-    backward = c.backward_s[v, d]
-    m.load[0][d].append((float((c.work_s[v, d] - backward) * scale), x))
-    if backward > 0:
-        m.load[-1][d].append((float(backward * scale), x))
+def _readers(c: Pairs) -> tuple[IntArray, IntArray]:
+    """Tensor and reader of every pair of them."""
+    counts = [len(some) for some in c.readers]
+    flat = [r for some in c.readers for r in some]
+    return np.repeat(np.arange(len(counts)), counts), np.array(flat, dtype=np.int64)
 
 
-def _sorted_out(c: Pairs, start: IntArray) -> tuple[IntArray, dict[int, tuple[int, int]]]:
-    """The start with like devices renamed; for each pivot its kind and the last device it may use.
-
-    The i-th device of a kind in the start holds the i-th pivot.
-    """
-    renamed, last = np.array(start), dict[int, tuple[int, int]]()
-    for kind in np.unique(c.alike).tolist():
-        devices = np.flatnonzero(c.alike == kind).tolist()
-        used = [d for d in devices if (start == d).any()]
-        rest = [d for d in devices if d not in used]
-        for new, old in zip(devices, used + rest, strict=True):
-            renamed[start == old] = new
-            nodes = np.flatnonzero(start == old)
-            if len(nodes):
-                last[int(nodes[c.work_s[nodes, kind].argmax()])] = (kind, new)
-    return renamed, last
-
-
-def _may(c: Pairs, last: dict[int, tuple[int, int]], v: int, d: int) -> bool:
-    kind, until = last.get(v, (-1, 0))
-    return kind != c.alike[d] or d <= until
-
-
-def _send(c: Pairs, m: _Model, k: int, scale: float) -> None:
-    """Transfers of tensor k from device to device."""
-    home, load = m.x[int(c.producer[k])], m.load[int(c.backward[k])]
-    for d in range(c.devices):
-        read = _any(m.program, [m.x[r][d] for r in c.readers[k]])
-        if read is None:
-            continue
-        sent: list[Term] = []
-        for s in range(c.devices):
-            if s == d or home[s] is None or not np.isfinite(c.send_s[k, s, d]):
-                continue
-            send = m.program.column()
-            m.program.row((1.0, send), (-1.0, home[s]), high=0.0)
-            price = float(c.send_s[k, s, d] * scale)
-            load[s].append((price, send))
-            load[d].append((price, send))
-            sent.append((1.0, send))
-        m.program.row(*sent, (1.0, home[d]), (-1.0, read), low=0.0)
+def _send(c: Pairs, program: LinearProgram, load: IntArray, x: IntArray, scale: float) -> None:
+    """Transfers of every tensor from device to device."""
+    (k, r), home, m = _readers(c), x[c.producer], c.devices
+    on, only = np.zeros(home.shape, dtype=np.int64), np.full(home.shape, -1)
+    np.add.at(on, k, x[r] >= 0)
+    np.maximum.at(only, k, x[r])
+    # A column no less than those of all readers; one reader's own says whether it reads there.
+    read = program.columns(home.shape, high=1.0, where=on > 1)
+    rows = program.rows(x[r].shape, low=0.0, where=(x[r] >= 0) & (read[k] >= 0))
+    program.enter(rows, read[k], 1.0)
+    program.enter(rows, x[r], -1.0)
+    read = np.where(read >= 0, read, only)
+    there = np.isfinite(c.send_s) & ~np.eye(m, dtype=np.bool_)
+    there &= (home >= 0)[:, :, None] & (read >= 0)[:, None, :]
+    send = program.columns(there.shape, high=1.0, where=there)
+    rows = program.rows(there.shape, high=0.0, where=there)
+    program.enter(rows, send, 1.0)
+    program.enter(rows, home[:, :, None], -1.0)
+    price = np.where(there, c.send_s, 0.0) * scale
+    program.enter(load[:, :, None], send, price)
+    program.enter(load[:, None, :], send, price)
+    arrives = program.rows(home.shape, low=0.0, where=read >= 0)
+    program.enter(arrives[:, None, :], send, 1.0)
+    program.enter(arrives, home, 1.0)
+    program.enter(arrives, read, -1.0)
 
 
-def _any(program: LinearProgram, on: Sequence[int | None]) -> int | None:
-    """A column that is no less than each of these."""
-    some = [x for x in on if x is not None]
-    # One reader: its own column says whether it reads there.
-    if len(some) < 2:
-        return some[0] if some else None
-    read = program.column()
-    for x in some:
-        program.row((1.0, read), (-1.0, x), low=0.0)
-    return read
-
-
-def _send_level(c: Pairs, m: _Model, k: int, scale: float) -> None:
-    """Transfers of tensor k into and out of every device; all links take the same time."""
-    home, readers, program = m.x[int(c.producer[k])], c.readers[k], m.program
-    if c.devices < 2 or c.send_s[k, 0, 1] <= 0:
+def _send_level(
+    c: Pairs, program: LinearProgram, load: IntArray, x: IntArray, scale: float
+) -> None:
+    """Transfers of tensors into and out of every device; all links take the same time."""
+    if c.devices < 2:
         return
-    price, most = float(c.send_s[k, 0, 1] * scale), float(min(c.devices - 1, len(readers)))
-    load, balance = m.load[int(c.backward[k])], list[Term]()
-    for d in range(c.devices):
-        some = [m.x[r][d] for r in readers]
-        read = [x for x in some if x is not None]
-        if read:
-            into = program.column()
-            for x in read:
-                program.row((1.0, into), (-1.0, x), (1.0, home[d]), low=0.0)
-            load[d].append((price, into))
-            balance.append((-1.0, into))
-        if home[d] is not None:
-            out = program.column(0.0, most)
-            program.row((1.0, out), (-most, home[d]), high=0.0)
-            for there in some:
-                program.row((1.0, out), (-1.0, home[d]), (1.0, there), low=0.0)
-            load[d].append((price, out))
-            balance.append((1.0, out))
-    program.row(*balance, low=0.0, high=0.0)
+    (k, r), home, price = _readers(c), x[c.producer], c.send_s[:, 0, 1] * scale
+    costs = (price > 0)[:, None]
+    most = np.minimum(c.devices - 1, [len(some) for some in c.readers])[:, None].astype(np.float64)
+    on = np.zeros(home.shape, dtype=np.bool_)
+    np.logical_or.at(on, k, x[r] >= 0)
+    into = program.columns(home.shape, high=1.0, where=costs & on)
+    rows = program.rows(x[r].shape, low=0.0, where=costs[k] & (x[r] >= 0))
+    program.enter(rows, into[k], 1.0)
+    program.enter(rows, x[r], -1.0)
+    program.enter(rows, home[k], 1.0)
+    out = program.columns(home.shape, high=most, where=costs & (home >= 0))
+    rows = program.rows(home.shape, high=0.0, where=out >= 0)
+    program.enter(rows, out, 1.0)
+    program.enter(rows, home, -most)
+    rows = program.rows(x[r].shape, low=0.0, where=out[k] >= 0)
+    program.enter(rows, out[k], 1.0)
+    program.enter(rows, home[k], -1.0)
+    program.enter(rows, x[r], 1.0)
+    balance = program.rows((len(price), 1), 0.0, 0.0, where=costs)
+    for column, sign in ((into, -1.0), (out, 1.0)):
+        program.enter(load, column, price[:, None])
+        program.enter(balance, column, sign)
 
 
-def _chain(c: Pairs, m: _Model, start: IntArray | None) -> None:
+def _chain(c: Pairs, program: LinearProgram, x: IntArray, start: IntArray | None) -> None:
     """Positions in the chain, and which device is where."""
-    order, program = None if start is None else chain_of(c, start), m.program
-    at = _positions(c, program)
-    held = [[program.binary() for _ in range(c.devices)] for _ in range(c.devices)]
-    for s, row in enumerate(held):
-        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
-        program.row(*((1.0, other[s]) for other in held), low=1.0, high=1.0)
-        for d, x in enumerate(row):
-            if order is not None:
-                program.start[x] = float(order[s] == d)
-            for v in range(c.nodes):
-                program.row((1.0, at[v][s]), (1.0, x), (-1.0, m.x[v][d]), high=1.0)
-    if order is not None and start is not None:
-        position = np.argsort(order)[start]
-        program.start |= {
-            x: float(s == position[v]) for v, row in enumerate(at) for s, x in enumerate(row)
-        }
-    for d in range(c.devices):
-        before = [b for b in range(d) if c.alike[b] == c.alike[d]]
-        for j in range(c.devices - 1 if before else 0):
-            first = [(1.0, held[s][before[-1]]) for s in range(j + 1)]
-            then = [(-1.0, held[s][d]) for s in range(j + 1)]
-            program.row(*first, *then, low=0.0)
-
-
-def _positions(c: Pairs, program: LinearProgram) -> list[list[int]]:
-    """at[v][s], with forward edges in the direction of the chain."""
-    at = [[program.binary() for _ in range(c.devices)] for _ in range(c.nodes)]
-    for row in at:
-        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
-    for u, v in c.edges.tolist():
-        for j in range(c.devices - 1):
-            # Sums over positions up to j rather than one row per pair: the relaxation is tighter.
-            later = [(1.0, x) for x in at[v][: j + 1]]
-            program.row(*later, *((-1.0, x) for x in at[u][: j + 1]), high=0.0)
-    return at
+    m = c.devices
+    at = program.columns((c.nodes, m), high=1.0, whole=True)
+    held = program.columns((m, m), high=1.0, whole=True)  # by position, then by device
+    for each in (at, held, held.T):
+        program.enter(program.rows(len(each), 1.0, 1.0)[:, None], each, 1.0)
+    # Sums over positions up to j rather than one row per pair: the relaxation is tighter.
+    early = np.arange(m) <= np.arange(m - 1)[:, None]
+    rows = program.rows((len(c.edges), m - 1, 1), high=0.0)
+    for nodes, sign in zip(c.edges.T, (-1.0, 1.0), strict=True):
+        program.enter(rows, at[nodes][:, None, :], sign * early)
+    rows = program.rows((c.nodes, m, m), high=1.0)
+    program.enter(rows, at[:, :, None], 1.0)
+    program.enter(rows, held, 1.0)
+    program.enter(rows, x[:, None, :], -1.0)
+    for d in range(m):
+        before = np.flatnonzero(c.alike[:d] == c.alike[d])
+        if len(before):
+            rows = program.rows((m - 1, 1), low=0.0)
+            program.enter(rows, held[:, before[-1]], early)
+            program.enter(rows, held[:, d], -1.0 * early)
+    if start is not None:
+        order = chain_of(c, start)
+        program.start(held, order[:, None] == np.arange(m))
+        program.start(at, np.argsort(order)[start][:, None] == np.arange(m))
 
 
 def chain_of(c: Pairs, device: IntArray) -> IntArray:

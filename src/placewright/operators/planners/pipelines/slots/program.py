@@ -1,4 +1,4 @@
-"""Throughput without contiguity as a mixed-integer program, by SCIP.
+"""Throughput without contiguity as a mixed-integer program.
 
 x[v, d]: node v is on device d. A hyperedge costs device d where some of its members are there and
 some are not: cut[e, d] >= x[u, d] - x[v, d] for its members u, v, in both directions. Loads are
@@ -9,34 +9,26 @@ heaviest nodes of the start's devices are pivots, since they tend to be on diffe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pipelines.contraction import Contraction
-from placewright.solvers.answer import Answer
-from placewright.solvers.linear import BackEnd, LinearProgram, Term
-from placewright.solvers.scip import run_scip
+from placewright.planning.contract import Progress, silent
+from placewright.solvers.programs import LinearProgram, Solution
 
 UNITS = 100.0
-"""The start's value in the program: SCIP cuts and branches by absolute numbers."""
+"""The start's value in the program: solvers cut and branch by absolute numbers."""
 TOLERANCE = 1e-6
-"""SCIP's tolerance on loads in these units; the bound is lowered by ten times as much."""
+"""By how much HiGHS may be wrong on loads in these units; bounds are lowered by ten times this."""
+WHOLE = 1e-9
+"""HiGHS's tolerance on whole columns. With its own, 1e-6, it calls plans better that are not."""
 MOST_CUTS = 400_000
 """Rows of cut variables; larger models are left to others."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Model:
-    """The program and the column x[v][s], ``None`` where a node may not be; loads in `UNITS`."""
-
-    program: LinearProgram
-    kinds: list[int]
-    x: list[list[int | None]]
-    largest: list[int]
 
 
 def slot_kinds(c: Contraction) -> list[int]:
@@ -74,7 +66,7 @@ def best_cuts(
     seed: int,
     deadline_s: float,
     among: Sequence[int] = (),
-    solve: BackEnd | None = None,
+    progress: Progress = silent,
 ) -> tuple[IntArray | None, float, bool]:
     """Slots of the nodes, shape (N,), or ``None``; a lower bound in seconds; was it interrupted.
 
@@ -84,165 +76,159 @@ def best_cuts(
     """
     if value_s <= 0.0:
         return None, 0.0, False
-    kinds = slot_kinds(c)
-    pivots: list[list[int]] = [[] for _ in c.pool]
-    if start is not None and not among:
+    kinds = np.array(slot_kinds(c), dtype=np.int64)
+    allowed = c.work_s[:, kinds] <= value_s * (1 + 1e-9)
+    if start is not None and among:
+        slots = np.arange(len(kinds))
+        moves = np.isin(start, among)[:, None] & np.isin(slots, among)
+        allowed &= moves | (start[:, None] == slots)
+    elif start is not None:
         # Among a few slots nothing is sorted: other slots stay as they are, and are not alike then.
-        start, pivots = _sorted_out(c, kinds, start)
-    m = _build(c, kinds, pivots, value_s, start, among)
-    answer = (solve or run_scip)(m.program, seed=seed, deadline_s=deadline_s, tolerance=TOLERANCE)
-    bound = max(0.0, answer.bound - 10 * TOLERANCE) * value_s / UNITS
-    return chosen(m.x, answer), bound, answer.interrupted
+        start, later = sorted_out(c.work_s, kinds, start)
+        allowed &= ~later
+    program = _build(c, kinds, allowed, value_s, start, seed)
+    found = program.solve(deadline_s, progress=in_seconds(progress, value_s))
+    bound = max(0.0, found.bound - 10 * TOLERANCE) * value_s / UNITS
+    return chosen(found), bound, found.interrupted
 
 
-def chosen(x: Sequence[Sequence[int | None]], answer: Answer) -> IntArray | None:
+def in_seconds(progress: Progress, value_s: float) -> Callable[[float, float], None] | None:
+    """Progress of branching, whose values are in `UNITS` of a start of so many seconds."""
+    begun_s, unit_s = time.perf_counter(), value_s / UNITS
+
+    def report(value: float, bound: float) -> None:
+        progress(
+            what="branching",
+            value=value * unit_s,
+            bound=max(0.0, bound) * unit_s,
+            elapsed_s=time.perf_counter() - begun_s,
+        )
+
+    return None if progress is silent else report
+
+
+def chosen(found: Solution) -> IntArray | None:
     """The place of largest value for every node, the first of equals; ``None`` without values."""
-    if answer.values is None:
+    if found.values is None:
         return None
-    best = [
-        max((answer.values(column), -at) for at, column in enumerate(row) if column is not None)
-        for row in x
-    ]
-    return np.array([-at for _, at in best])
+    place: IntArray = found["x"].argmax(axis=1)
+    return place
 
 
-def _sorted_out(
-    c: Contraction, kinds: list[int], start: IntArray
-) -> tuple[IntArray, list[list[int]]]:
-    """The start with slots of a kind renamed, so that pivot i is on the i-th; the pivots."""
-    renamed, pivots = np.array(start), []
-    for k in range(len(c.pool)):
-        slots = [s for s, kind in enumerate(kinds) if kind == k]
-        heaviest = [_heaviest(c, np.flatnonzero(start == s), k) for s in slots]
-        used = [(s, v) for s, v in zip(slots, heaviest, strict=True) if v is not None]
-        rest = [s for s, v in zip(slots, heaviest, strict=True) if v is None]
-        for new, old in zip(slots, [s for s, _ in used] + rest, strict=True):
-            renamed[start == old] = new
-        pivots.append([v for _, v in used])
-    return renamed, pivots
+def sorted_out(work_s: FloatArray, kinds: IntArray, start: IntArray) -> tuple[IntArray, BoolArray]:
+    """The start with places of a kind renamed, so that pivot i is on the i-th.
 
+    And the places after its own where a pivot may not be, shape (N, places).
 
-def _heaviest(c: Contraction, nodes: IntArray, k: int) -> int | None:
-    return None if not len(nodes) else int(nodes[c.work_s[nodes, k].argmax()])
+    `work_s`: of every node on places of each kind, shape (N, kinds).
+    """
+    renamed, later = np.array(start), np.zeros((len(work_s), len(kinds)), dtype=np.bool_)
+    for kind in np.unique(kinds).tolist():
+        places = np.flatnonzero(kinds == kind)
+        used = [s for s in places.tolist() if (start == s).any()]
+        rest = [s for s in places.tolist() if s not in used]
+        for i, old in enumerate(used + rest):
+            nodes = np.flatnonzero(start == old)
+            renamed[nodes] = places[i]
+            if len(nodes):
+                later[nodes[work_s[nodes, kind].argmax()], places[i + 1 :]] = True
+    return renamed, later
 
 
 def _build(
     c: Contraction,
-    kinds: list[int],
-    pivots: Sequence[Sequence[int]],
+    kinds: IntArray,
+    allowed: BoolArray,
     value_s: float,
     start: IntArray | None,
-    among: Sequence[int],
-) -> _Model:
-    program = LinearProgram()
-    parts = 2 if c.diffmaxima else 1
-    largest = [program.column(0.0, UNITS * (1 + 1e-6), cost=1.0) for _ in range(parts)]
-    m = _Model(program, kinds, [[None] * len(kinds) for _ in range(c.nodes)], largest)
-    for k in range(len(c.pool)):
-        slots = [s for s, kind in enumerate(kinds) if kind == k]
-        for v in range(c.nodes):
-            last = pivots[k].index(v) + 1 if v in pivots[k] else len(slots)
-            fits = c.work_s[v, k] <= value_s * (1 + 1e-9)
-            for s in slots[:last] if fits else ():
-                if not among or start is None or _free(start[v], s, among):
-                    m.x[v][s] = program.binary()
-    for row in m.x:
-        program.row(*((1.0, x) for x in row), low=1.0, high=1.0)
-    for s in range(len(kinds)):
-        _loads(c, m, s, UNITS / value_s)
-        held = [row[s] for row in m.x]
-        limit_memory(program, held, c.resident_bytes, float(c.memory_bytes[kinds[s]]))
+    seed: int,
+) -> LinearProgram:
+    """The program; block ``x`` has a column for every node and slot."""
+    program, parts = LinearProgram(seed=seed, tolerance=WHOLE), 2 if c.diffmaxima else 1
+    largest = program.columns(parts, high=UNITS * (1 + 1e-6), cost=1.0)
+    x = program.columns(allowed.shape, high=1.0, whole=True, where=allowed, name="x")
+    program.enter(program.rows(c.nodes, 1.0, 1.0)[:, None], x, 1.0)
+    load = program.rows((parts, len(kinds)), high=0.0)
+    program.enter(load, largest[:, None], -1.0)
+    _add_work(c, program, load, x, kinds, UNITS / value_s)
+    _add_cuts(c, program, load, x, kinds, UNITS / value_s)
+    limit_memory(program, x, c.resident_bytes, c.memory_bytes[kinds])
+    opened = _open(c, program, x, kinds) if c.replicated else None
     if start is not None:
-        for v, row in enumerate(m.x):
-            program.start |= {x: float(start[v] == s) for s, x in enumerate(row) if x is not None}
-    if c.replicated:
-        opened = _open(c, m)
-        used = set() if start is None else set(start.tolist())
-        program.start |= {x: float(s in used) for s, x in enumerate(opened) if used}
-    return m
+        program.start(x, start[:, None] == np.arange(len(kinds)))
+        if opened is not None:
+            program.start(opened, np.isin(np.arange(len(kinds)), start))
+    return program
 
 
-def _free(at: int, s: int, among: Sequence[int]) -> bool:
-    """Whether a node may go from one slot to another."""
-    return bool(s == at or (s in among and at in among))
+def _add_work(
+    c: Contraction,
+    program: LinearProgram,
+    load: IntArray,
+    x: IntArray,
+    kinds: IntArray,
+    scale: float,
+) -> None:
+    """What the nodes of a slot compute, in all or in each pass."""
+    work, backward = (
+        np.where(x >= 0, all_s[:, kinds], 0.0) * scale for all_s in (c.work_s, c.backward_s)
+    )
+    if not c.diffmaxima:
+        backward = np.zeros_like(work)
+    program.enter(load[0], x, work - backward)
+    program.enter(load[-1], x, backward)
 
 
-def _open(c: Contraction, m: _Model) -> list[int]:
+def _add_cuts(
+    c: Contraction,
+    program: LinearProgram,
+    load: IntArray,
+    x: IntArray,
+    kinds: IntArray,
+    scale: float,
+) -> None:
+    """What each hyperedge costs a slot that it leaves: of its cluster, or only of the slot."""
+    host, cluster = c.host_rate[kinds] * scale, c.cluster[kinds]
+    near = np.where(cluster < 0, host, c.cluster_rate[kinds] * scale)
+    shape = len(c.members), len(kinds)
+    pairs = [(e, u, v) for e, some in enumerate(c.members) for u, v in permutations(some, 2)]
+    e, u, v = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
+    backward = c.backward_bytes if c.diffmaxima else np.zeros(len(c.members))
+    # One where some member is on the slot and some is not; one where some is on the slot and some
+    # outside of the slot's cluster.
+    cut = program.columns(shape, high=1.0, where=near > 0)
+    far = program.columns(shape, high=1.0, where=host > near)
+    for column, price in ((cut, near), (far, host - near)):
+        rows = program.rows((len(e), len(kinds)), low=0.0, where=(x[u] >= 0) & (column[e] >= 0))
+        program.enter(rows, column[e], 1.0)
+        program.enter(rows, x[u], -1.0)
+        if column is cut:
+            program.enter(rows, x[v], 1.0)
+        else:
+            inside = cluster[:, None] == cluster
+            program.enter(rows[:, :, None], x[v][:, None, :], inside)
+        program.enter(load[0], column, (c.moved_bytes - backward)[:, None] * price)
+        program.enter(load[-1], column, backward[:, None] * price)
+
+
+def _open(c: Contraction, program: LinearProgram, x: IntArray, kinds: IntArray) -> IntArray:
     """Whether each slot takes devices, no more than there are."""
-    opened = [m.program.binary() for _ in m.kinds]
-    for s, x in enumerate(opened):
-        for row in m.x:
-            if row[s] is not None:
-                m.program.row((1.0, row[s]), (-1.0, x), high=0.0)
-    for p, count in enumerate(c.counts):
-        # Slots of several kinds share a pool where stages are replicated: devices are counted once.
-        taken = [(float(c.copies[k]), opened[s]) for s, k in enumerate(m.kinds) if c.pool[k] == p]
-        m.program.row(*taken, high=float(count))
+    opened = program.columns(len(kinds), high=1.0, whole=True)
+    rows = program.rows(x.shape, high=0.0, where=x >= 0)
+    program.enter(rows, x, 1.0)
+    program.enter(rows, opened, -1.0)
+    # Slots of several kinds share a pool where stages are replicated: devices are counted once.
+    taken = program.rows(len(c.counts), high=c.counts)
+    program.enter(taken[c.pool[kinds]], opened, c.copies[kinds])
     return opened
 
 
-def _loads(c: Contraction, m: _Model, s: int, scale: float) -> None:
-    """The load of slot s, or that of each pass, is within its largest."""
-    on, k = [row[s] for row in m.x], m.kinds[s]
-    backward = c.backward_s[:, k], c.backward_bytes
-    both = work, moved = c.work_s[:, k], c.moved_bytes
-    forward = (work - backward[0], moved - backward[1]) if c.diffmaxima else both
-    passes = (forward, backward) if c.diffmaxima else (both,)
-    cuts = _priced_cuts(c, m, s, scale)
-    for largest, (part, size) in zip(m.largest, passes, strict=True):
-        terms: list[Term] = [(float(part[v] * scale), x) for v, x in enumerate(on)]
-        for e, cut in cuts.items():
-            if size[e] > 0:
-                terms += [(float(size[e]) * price, x) for price, x in cut]
-        m.program.row(*terms, (-1.0, largest), high=0.0)
-
-
-def _priced_cuts(c: Contraction, m: _Model, s: int, scale: float) -> dict[int, list[Term]]:
-    """What a byte of each hyperedge costs slot s, in units."""
-    k = m.kinds[s]
-    far, g = float(c.host_rate[k]) * scale, int(c.cluster[k])
-    near = far if g < 0 else float(c.cluster_rate[k]) * scale
-    priced: dict[int, list[Term]] = {}
-    for e, members in enumerate(c.members):
-        terms: list[Term] = []
-        if near > 0:
-            terms.append((near, _cut(m.program, [m.x[v][s] for v in members])))
-        if far > near:
-            terms.append((far - near, _far(c, m, members, s, g)))
-        if terms:
-            priced[e] = terms
-    return priced
-
-
-def _cut(program: LinearProgram, on: Sequence[int | None]) -> int:
-    """A column that is one where some of `on` are one and some are not."""
-    cut = program.column()
-    for a in on:
-        for b in on:
-            if a != b and a is not None:
-                program.row((1.0, cut), (-1.0, a), (1.0, b), low=0.0)
-    return cut
-
-
-def _far(c: Contraction, m: _Model, members: Sequence[int], s: int, g: int) -> int:
-    """A column that is one where some member is on slot s and some is outside cluster g."""
-    far = m.program.column()
-    inside = [t for t, k in enumerate(m.kinds) if c.cluster[k] == g]
-    for u in members:
-        for v in members:
-            if u != v and m.x[u][s] is not None:
-                there = [(1.0, m.x[v][t]) for t in inside]
-                m.program.row((1.0, far), (-1.0, m.x[u][s]), *there, low=0.0)
-    return far
-
-
 def limit_memory(
-    program: LinearProgram, on: Sequence[int | None], resident_bytes: FloatArray, limit: float
+    program: LinearProgram, x: IntArray, resident_bytes: FloatArray, limits: FloatArray
 ) -> None:
-    """What lives on a device fits, in shares of its memory."""
-    if resident_bytes.sum() <= limit:
-        return
+    """What lives on each device fits, in shares of its memory."""
     # Shares, not bytes: the solver's tolerance is absolute.
-    share = resident_bytes / max(limit, 1.0)
-    terms = [(float(share[v]), x) for v, x in enumerate(on)]
-    program.row(*terms, high=limit / max(limit, 1.0))
+    size = np.maximum(np.where(np.isfinite(limits), limits, 1.0), 1.0)
+    short = resident_bytes.sum() > limits
+    rows = program.rows(len(limits), high=limits / size, where=short)
+    program.enter(rows, x, resident_bytes[:, None] / size)

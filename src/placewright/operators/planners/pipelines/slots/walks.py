@@ -1,4 +1,4 @@
-"""Better placements around host memory: walks of annealing, and three devices at a time by SCIP."""
+"""Better placements around host memory: walks of annealing, and three devices at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import star_loads
-from placewright.solvers.linear import BackEnd
 
 HEATS = (0.01, 0.02, 0.01, 0.005, 0.02, 0.01)
 """First temperatures, in turn; a device at the largest load has energy 1."""
@@ -114,7 +113,6 @@ def by_trios(
     *,
     seed: int,
     deadline_s: float,
-    solve: BackEnd | None = None,
 ) -> tuple[IntArray, bool]:
     """Slots of the nodes, no worse than `slot`, which fits; whether Ctrl-C came.
 
@@ -137,7 +135,7 @@ def by_trios(
                 value = float(load_s.max())
                 among = (worst, *pair)
                 found, _, interrupted = best_cuts(
-                    c, best, value, seed=seed, deadline_s=until, among=among, solve=solve
+                    c, best, value, seed=seed, deadline_s=until, among=among
                 )
                 if found is not None and _loads(problem, c, found).max() < value * (1 - 1e-9):
                     best, better = found, True
