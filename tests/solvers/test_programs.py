@@ -105,7 +105,7 @@ def test_it_goes_on_with_more_columns_rows_and_bounds() -> None:
     program.enter(load, more, 2.0)
     program.enter(load, 0, -1.0)
     assert program.solve().value == pytest.approx(3.0)
-    program.lower(more[:2], 0.0)
+    program.limit(more[:2], 0.0)
     assert program.solve().value == pytest.approx(4.0)
     program.enter(program.rows(high=0.5), more, 1.0)
     found = program.solve()

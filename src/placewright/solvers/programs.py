@@ -212,7 +212,7 @@ class LinearProgram:
         """Have these columns whole from now on."""
         self._whole = np.append(self._whole, columns[columns >= 0])
 
-    def lower(self, columns: IntArray, high: float) -> None:
+    def limit(self, columns: IntArray, high: float) -> None:
         """Have no more than `high` of these columns from now on."""
         self.load()
         self._columns["high"][columns] = high
@@ -281,11 +281,11 @@ class LinearProgram:
         low, high, cost = self._columns.new()
         if len(low):
             by = column[~of_row] - first_column, row[~of_row], value[~of_row]
-            self._highs.addCols(len(low), cost, low, high, *_compressed(len(low), *by))
+            self._check(self._highs.addCols(len(low), cost, low, high, *_compressed(len(low), *by)))
         low, high = self._rows.new()
         if len(low):
             by = row[of_row] - first_row, column[of_row], value[of_row]
-            self._highs.addRows(len(low), low, high, *_compressed(len(low), *by))
+            self._check(self._highs.addRows(len(low), low, high, *_compressed(len(low), *by)))
         kind = int(self._package.HighsVarType.kInteger)
         if len(self._whole):
             whole = self._whole.astype(np.int32)
@@ -295,6 +295,11 @@ class LinearProgram:
             at, value = (np.concatenate(part) for part in zip(*self._start, strict=True))
             self._highs.setSolution(len(at), at.astype(np.int32), value)
             self._start.clear()
+
+    def _check(self, status: Any) -> None:
+        """HiGHS leaves out all that it is given with a number that it does not take."""
+        refused = status == self._package.HighsStatus.kError
+        assert not refused, f"HiGHS takes factors up to 1e15 and costs up to 1e20: {self.size}"
 
     def _run(self, progress: Progress | None) -> bool:
         """Whether Ctrl-C ended it."""

@@ -123,7 +123,7 @@ def test_a_published_graph_is_proved() -> None:
 
     cluster = load_cluster("server-4gpu")
     problem = read_pipedream(published("pipedream/alexnet.graph.txt"), cluster)
-    result = solve(problem.replace(contiguous=True), Exact())
+    result = solve(problem.replace(contiguous=True), Exact(), time_limit_s=200)
     assert result.status is Status.OPTIMAL
     free = solve(problem, Exact())
     assert free.lower_bound <= result.value

@@ -38,7 +38,7 @@ class Solver:
     def forbid(self, wrong: BoolArray) -> None:
         """Groups that may no longer be on devices, shape (groups, m)."""
         if wrong.any():
-            self.linear.lower(self.program.of_group[wrong], 0.0)
+            self.linear.limit(self.program.of_group[wrong], 0.0)
             self.changed = True
 
     def solve(self, deadline_s: float) -> bool:

@@ -94,6 +94,9 @@ END = 0
 WHOLE = 1000.0
 """The bound that is known, in the program's unit: solvers know absolute tolerances only."""
 
+LONGEST = 1e12
+"""Times that are longer count as this: HiGHS takes no factors beyond 1e15."""
+
 NOTHING = 1e-4
 """Transfers that take less are left out."""
 
@@ -126,7 +129,8 @@ class Program:
         self.place: IntArray = self.of_group[self.groups.group]
         self.start = linear.columns(self.problem.n, high=choices.most)
         allowed = self.place >= 0
-        self.work: FloatArray = np.where(allowed, self.problem.compute_s, 0.0) / self.scale_s
+        work = np.where(allowed, self.problem.compute_s, 0.0) / self.scale_s
+        self.work: FloatArray = np.minimum(work, LONGEST)
         linear.enter(linear.rows(shape[0], 1.0, 1.0)[:, None], self.of_group, 1.0)
         self._loads()
         arrivals = [self._arrivals(k) for k in range(self.problem.t)]
@@ -172,7 +176,7 @@ class Program:
         linear.enter(rows, into, 1.0)
         linear.enter(rows, self.of_group[others], -1.0)
         linear.enter(rows, self.of_group[maker], 1.0)
-        return _Arrivals(others, into, np.where(np.isfinite(way), way, 0.0))
+        return _Arrivals(others, into, np.where(np.isfinite(way), np.minimum(way, LONGEST), 0.0))
 
     def _least_transfer_s(self, k: int, maker: int) -> FloatArray:
         """Shape (m,): the least time of tensor k to each device from another one."""

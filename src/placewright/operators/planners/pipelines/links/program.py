@@ -128,7 +128,8 @@ def _send(c: Pairs, program: LinearProgram, load: IntArray, x: IntArray, scale: 
     program.enter(rows, read[k], 1.0)
     program.enter(rows, x[r], -1.0)
     read = np.where(read >= 0, read, only)
-    there = np.isfinite(c.send_s) & ~np.eye(m, dtype=np.bool_)
+    # What alone takes longer than the start is in no better plan.
+    there = (c.send_s * scale <= UNITS * (1 + 1e-9)) & ~np.eye(m, dtype=np.bool_)
     there &= (home >= 0)[:, :, None] & (read >= 0)[:, None, :]
     send = program.columns(there.shape, high=1.0, where=there)
     rows = program.rows(there.shape, high=0.0, where=there)
@@ -152,14 +153,17 @@ def _send_level(
     (k, r), home, price = _readers(c), x[c.producer], c.send_s[:, 0, 1] * scale
     costs = (price > 0)[:, None]
     most = np.minimum(c.devices - 1, [len(some) for some in c.readers])[:, None].astype(np.float64)
+    # What alone takes longer than the start is in no better plan.
+    sent = (price <= UNITS * (1 + 1e-9))[:, None]
+    price = np.where(sent[:, 0], price, 0.0)
     on = np.zeros(home.shape, dtype=np.bool_)
     np.logical_or.at(on, k, x[r] >= 0)
-    into = program.columns(home.shape, high=1.0, where=costs & on)
+    into = program.columns(home.shape, high=1.0 * sent, where=costs & on)
     rows = program.rows(x[r].shape, low=0.0, where=costs[k] & (x[r] >= 0))
     program.enter(rows, into[k], 1.0)
     program.enter(rows, x[r], -1.0)
     program.enter(rows, home[k], 1.0)
-    out = program.columns(home.shape, high=most, where=costs & (home >= 0))
+    out = program.columns(home.shape, high=most * sent, where=costs & (home >= 0))
     rows = program.rows(home.shape, high=0.0, where=out >= 0)
     program.enter(rows, out, 1.0)
     program.enter(rows, home, -most)

@@ -196,9 +196,15 @@ def _add_cuts(
     backward = c.backward_bytes if c.diffmaxima else np.zeros(len(c.members))
     # One where some member is on the slot and some is not; one where some is on the slot and some
     # outside of the slot's cluster.
-    cut = program.columns(shape, high=1.0, where=near > 0)
-    far = program.columns(shape, high=1.0, where=host > near)
-    for column, price in ((cut, near), (far, host - near)):
+    # What alone costs more than the start is in no better plan.
+    prices = [c.moved_bytes[:, None] * price for price in (near, host - near)]
+    cut, far = (
+        program.columns(shape, high=price <= UNITS * (1 + 1e-9), where=price > 0)
+        for price in prices
+    )
+    share = backward[:, None] / np.maximum(c.moved_bytes[:, None], 1e-300)
+    for column, price in zip((cut, far), prices, strict=True):
+        price = np.where(price <= UNITS * (1 + 1e-9), price, 0.0)
         rows = program.rows((len(e), len(kinds)), low=0.0, where=(x[u] >= 0) & (column[e] >= 0))
         program.enter(rows, column[e], 1.0)
         program.enter(rows, x[u], -1.0)
@@ -207,8 +213,8 @@ def _add_cuts(
         else:
             inside = cluster[:, None] == cluster
             program.enter(rows[:, :, None], x[v][:, None, :], inside)
-        program.enter(load[0], column, (c.moved_bytes - backward)[:, None] * price)
-        program.enter(load[-1], column, backward[:, None] * price)
+        program.enter(load[0], column, price * (1.0 - share))
+        program.enter(load[-1], column, price * share)
 
 
 def _open(c: Contraction, program: LinearProgram, x: IntArray, kinds: IntArray) -> IntArray:
