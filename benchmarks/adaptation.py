@@ -25,12 +25,12 @@ from placewright import (
     OperatorPlan,
     PlacedModel,
     Testbed,
-    TrainingLoop,
     judge,
     load_model,
     place,
     solve,
 )
+from placewright.operators.adaptive.trainer import TrainingLoop
 
 LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
 DUO = Cluster((Device("a", node="a", speed=0.9), Device("b", node="b", speed=0.7)), LINKS, "adapt")

@@ -19,9 +19,10 @@ from itertools import product
 
 import numpy as np
 
-from placewright import Context, InfeasibleError, Links, OperatorProblem, judge, solve
+from placewright import Context, InfeasibleError, OperatorProblem, judge, solve
 from placewright.operators.planners.lists.planners import CPOP, HEFT, HEFT_CONTENDED, PEFT
 from placewright.operators.planners.trivial import Single, single_loads_s
+from placewright.operators.problem import Links
 from placewright.planning.contract import Planner
 from scale import instance
 

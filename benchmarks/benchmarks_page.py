@@ -31,7 +31,10 @@ import numpy as np
 from ceft_pbqp import captured
 from page_plot import plot_cost
 from page_tables import page
-from placewright import Candidate, InfeasibleError, Links, OperatorProblem, read_dag, solve
+from placewright import InfeasibleError, OperatorProblem, solve
+from placewright.operators.problem import Links
+from placewright.operators.readers.dag import read_dag
+from placewright.planning.candidates import Candidate
 
 HOUSE = Path(__file__).resolve().parents[1]
 ROOT = HOUSE.parent / "shared" / "data"

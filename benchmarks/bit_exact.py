@@ -12,15 +12,10 @@ import argparse
 
 import numpy as np
 
-from placewright import (
-    Cluster,
-    Device,
-    OperatorPlan,
-    capture_source,
-    initial_state,
-    profile,
-    running,
-)
+from placewright import Cluster, Device, OperatorPlan, profile
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.operators.run import running
 from placewright.testing.small_zoo import SIZES, small
 
 

@@ -12,7 +12,10 @@ import argparse
 import time
 import warnings
 
-from placewright import Graph, capture_source, load_model, zoo_models
+from placewright import load_model
+from placewright.capturing.model import capture_source
+from placewright.capturing.zoo import zoo_models
+from placewright.graph.graph import Graph
 
 COLUMNS = ("model", "step", "operators", "groups", "signatures", "GFLOP", "resident MB", "seconds")
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners, read_dag
+from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.readers.dag import read_dag
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
 

@@ -40,16 +40,16 @@ from placewright import (
     OperatorPlan,
     PlacedModel,
     PlacewrightError,
-    Policy,
-    ProfileTable,
-    Session,
-    best_single,
     judge,
     load_model,
     place,
     solve,
-    zoo_models,
 )
+from placewright.capturing.zoo import zoo_models
+from placewright.operators.adaptive.policy import Policy
+from placewright.operators.run import best_single
+from placewright.profiling.table import ProfileTable
+from placewright.runtime.session import Session
 
 STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-split")
 """`topological-split` is the layer split by load that an expert draws."""

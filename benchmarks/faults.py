@@ -19,17 +19,9 @@ import time
 
 import torch
 
-from placewright import (
-    Cluster,
-    Device,
-    Link,
-    ModelSource,
-    PlacedModel,
-    Testbed,
-    TrainingLoop,
-    mean_square,
-    place,
-)
+from placewright import Cluster, Device, Link, PlacedModel, Testbed, place
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines.local import LocalGroup
 

@@ -34,8 +34,9 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from placewright import Device, Graph, capture
+from placewright import Device, capture
 from placewright.cluster.roofline import analytic_seconds
+from placewright.graph.graph import Graph
 from placewright.profiling.profile_warnings import uncounted_shares
 
 aten = torch.ops.aten

@@ -43,7 +43,28 @@ from typing import Any
 import numpy as np
 
 import placewright
+from placewright.adapt.timeline import Timeline
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
+from placewright.cluster.files import load_cluster
 from placewright.errors import PlacewrightError
+from placewright.graph.files import read_graph
+from placewright.layers.readers.piper import read_piper
+from placewright.measurement.check import Check
+from placewright.measurement.measurement import Measurement
+from placewright.operators.adaptive.policy import Policy
+from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.msr import read_expert, read_msr
+from placewright.operators.readers.pipedream import read_pipedream
+from placewright.operators.run import best_single, running
+from placewright.planning.wings import register_wing, wings
+from placewright.profiling.table import ProfileTable
+from placewright.requests.serving.server import serve_forever
+from placewright.solvers.iopddl import read_iopddl
+from placewright.solvers.memory_pbqp import MemoryPbqp
+from placewright.solvers.memory_search import solve_pbqp_memory
+from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
 HANGS_S = 300.0
 """Wall time, however many other programs are running."""
@@ -270,7 +291,7 @@ def _constructor(made: Any, **accepted: set[str]) -> Case:
 
 
 def _tiny(wing: str) -> Any:
-    conformance = placewright.wings()[wing].conformance
+    conformance = wings()[wing].conformance
     assert conformance is not None
     instances = list(conformance().tiny_instances().values())
     return instances[min(2, len(instances) - 1)]
@@ -303,28 +324,28 @@ def problems(folder: Path) -> Iterator[Case]:
             yield Case(f"Result.{name}", getattr(result, name), made, {})
         yield _constructor(result, **RESULT)
         yield _constructor(result.candidates[0], **CANDIDATE)
-    yield Case("best_single", placewright.best_single, {"problem": _tiny("operators")})
-    yield _constructor(placewright.Policy(), **POLICY)
+    yield Case("best_single", best_single, {"problem": _tiny("operators")})
+    yield _constructor(Policy(), **POLICY)
     yield _constructor(placewright.Context(), bound=ANY_NUMBER, judge={"None", "len"},
                        incumbent=ANYTHING, measure=ANYTHING, progress={"len"})  # fmt: skip
     yield Case("Context.part", placewright.Context().part, {"share": 0.5}, {"share": SHARE})
     yield _constructor(placewright.Proposal(1), bound=ANY_NUMBER | UNKNOWN | NONE,
                        resolution=NUMBER, interrupted=FLAG, plan=ANYTHING)  # fmt: skip
-    pbqp = placewright.Pbqp.of([[1.0, 2.0], [0.5, 3.0]], [(0, 1, [[0.0, 1.0], [1.0, 0.0]])])
+    pbqp = Pbqp.of([[1.0, 2.0], [0.5, 3.0]], [(0, 1, [[0.0, 1.0], [1.0, 0.0]])])
     options = {"deadline_s": time.perf_counter() + 3600, "exact": True}
     right = {"problem": pbqp, "branch_limit": 10, **options}
-    yield Case("solve_pbqp", placewright.solve_pbqp, right, PBQP)
+    yield Case("solve_pbqp", solve_pbqp, right, PBQP)
     yield _constructor(pbqp)
-    yield Case("Pbqp.of", placewright.Pbqp.of, {"node_costs": [[1.0]], "edges": []}, {
+    yield Case("Pbqp.of", Pbqp.of, {"node_costs": [[1.0]], "edges": []}, {
         "node_costs": NOTHING, "edges": NOTHING})  # fmt: skip
     yield Case("Pbqp.value", pbqp.value, {"choice": [0, 1]})
     ones = np.ones(2, dtype=np.int64)
-    memory = placewright.MemoryPbqp(pbqp, np.arange(4), 0 * ones, ones, 4)
+    memory = MemoryPbqp(pbqp, np.arange(4), 0 * ones, ones, 4)
     yield _constructor(memory, name=TEXT, limit=WHOLE)
     yield Case("MemoryPbqp.value", memory.value, {"choice": [0, 1]})
     yield Case("MemoryPbqp.peak", memory.peak, {"choice": [0, 1]})
     right = {"problem": memory, "seed": 0, "rounds": 1, **options}
-    yield Case("solve_pbqp_memory", placewright.solve_pbqp_memory, right, PBQP)
+    yield Case("solve_pbqp_memory", solve_pbqp_memory, right, PBQP)
 
 
 LAYER_DEFAULTS = (
@@ -461,30 +482,29 @@ def _written(path: Path, text: str) -> Path:
 
 def readers(folder: Path) -> Iterator[Case]:
     """Of no path that is replaced is there a file."""
-    names = ("read_graph", "read_iopddl", "read_piper")
-    for name in names:
-        yield Case(name, getattr(placewright, name), {"path": folder / "none"})
+    for reader in (read_graph, read_iopddl, read_piper):
+        yield Case(reader.__name__, reader, {"path": folder / "none"})
     yield Case("read", placewright.read, {"source": folder / "none", "problem": None},
                {"problem": ANYTHING})  # fmt: skip
-    cluster = placewright.load_cluster("edge-duo")
+    cluster = load_cluster("edge-duo")
     yield Case("write", placewright.write, {"value": cluster, "path": folder / "new.yaml"})
     right: dict[str, Any] = {"path": _written(folder / "dag.json", DAG)}
-    yield Case("read_dag", placewright.read_dag, {**right, "links": "free", "queues": "priority"})
+    yield Case("read_dag", read_dag, {**right, "links": "free", "queues": "priority"})
     right = {"path": _written(folder / "msr.json", MSR), "objective": "throughput"}
     right |= {"contiguous": False, "calls": 1, "cost_scale": 1.0}
-    yield Case("read_msr", placewright.read_msr, right, {
+    yield Case("read_msr", read_msr, right, {
         "contiguous": FLAG, "calls": COUNT, "cost_scale": NUMBER - {"10**30", "1e300"}
     })  # fmt: skip
-    problem = placewright.read_msr(right["path"])
-    yield Case("read_expert", placewright.read_expert, {"path": folder / "x", "problem": problem})
+    problem = read_msr(right["path"])
+    yield Case("read_expert", read_expert, {"path": folder / "x", "problem": problem})
     path = _written(folder / "two.graph.txt", PIPEDREAM)
-    right = {"path": path, "cluster": placewright.load_cluster("edge-duo")}
-    yield Case("read_pipedream", placewright.read_pipedream, right)
+    right = {"path": path, "cluster": load_cluster("edge-duo")}
+    yield Case("read_pipedream", read_pipedream, right)
 
 
 def clusters(folder: Path) -> Iterator[Case]:
     """Clusters and other small objects."""
-    cluster = placewright.load_cluster("edge-duo")
+    cluster = load_cluster("edge-duo")
     yield _constructor(cluster, name=TEXT, links=EMPTY)
     yield _constructor(cluster.devices[0], name=TEXT, kind=TEXT, node=TEXT, cores=COUNT,
                        speed=POSITIVE, memory_bytes=POSITIVE | {"inf"}, peak_flops=POSITIVE | NONE,
@@ -499,7 +519,7 @@ def clusters(folder: Path) -> Iterator[Case]:
     yield Case("Cluster.from_text", placewright.Cluster.from_text, {
         "text": "devices: [{name: a}]", "where": "here", "name": "x"
     }, {"where": TEXT, "name": TEXT})  # fmt: skip
-    yield Case("load_cluster", placewright.load_cluster, {"spec": "edge-duo"})
+    yield Case("load_cluster", load_cluster, {"spec": "edge-duo"})
     files = importlib.import_module("placewright.cluster.files")
     yield Case("read_cluster", files.read_cluster, {"path": folder / "none"})
     right = {"cluster": cluster, "path": folder / "cluster.yaml"}
@@ -507,17 +527,17 @@ def clusters(folder: Path) -> Iterator[Case]:
     generate = importlib.import_module("placewright.samples.generate").generate
     right = {"regime": "mild", "nodes": 3, "seed": 0}
     yield Case("generate", generate, right, {"seed": WHOLE, "nodes": {"1", "np.int64(1)"}})
-    yield _constructor(placewright.Timeline(), check=NONE, began_s=NUMBER, plans=WHOLE,
+    yield _constructor(Timeline(), check=NONE, began_s=NUMBER, plans=WHOLE,
                        **dict.fromkeys(("scalars", "events", "plan", "step_s"), NOTHING),
                        first_step=WHOLE)  # fmt: skip
-    yield _constructor(placewright.ProfileTable(), entries={"{}"}, machine=TEXT,
+    yield _constructor(ProfileTable(), entries={"{}"}, machine=TEXT,
                        file={"None", "missing file", "folder"})  # fmt: skip
     path = {"path": folder / "table.json"}
-    yield Case("ProfileTable.write", placewright.ProfileTable().write, path, {})
-    yield Case("ProfileTable.read", placewright.ProfileTable.read, path)
-    yield Case("register_wing", placewright.register_wing, {"wing": placewright.wings()["layers"]})
+    yield Case("ProfileTable.write", ProfileTable().write, path, {})
+    yield Case("ProfileTable.read", ProfileTable.read, path)
+    yield Case("register_wing", register_wing, {"wing": wings()["layers"]})
     makers = ("problem_type", "plan_type", "planning", "files", "views", "command_line")
-    yield _constructor(placewright.wings()["layers"], name=TEXT, unit=TEXT, places_models=FLAG,
+    yield _constructor(wings()["layers"], name=TEXT, unit=TEXT, places_models=FLAG,
                        explain={"None", "len"}, simplifier=MAKERS, conformance=MAKERS,
                        **dict.fromkeys(makers, MAKERS))  # fmt: skip
 
@@ -535,7 +555,7 @@ def models(folder: Path) -> Iterator[Case]:
         "name": TEXT, "loss_fn": NONE
     })  # fmt: skip
     graph = placewright.capture(model, inputs)
-    cluster = placewright.load_cluster("edge-duo")
+    cluster = load_cluster("edge-duo")
     yield _constructor(graph, name=TEXT, tensors=EMPTY, program=ANYTHING, modules=NONE)
     numbers = ("flops", "elementwise_flops", "bytes_accessed")
     texts = ("name", "kind", "module", "signature", "colocation", "phase")
@@ -545,29 +565,29 @@ def models(folder: Path) -> Iterator[Case]:
     right = {"graph": graph, "cluster": cluster, "state": None, "method": "analytic"}
     right |= {"table": None, "objective": "latency", "links": "free", "overlap": "parallel"}
     yield Case("profile", placewright.profile, right, {"state": NONE | {"{}"}, "table": NONE})
-    source = placewright.ModelSource(model, inputs, loss, targets, "x")
+    source = ModelSource(model, inputs, loss, targets, "x")
     yield _constructor(
         source, name=TEXT, recipe=NONE, loss_fn=CALLED, inputs=ANYTHING, targets=ANYTHING
     )
     right = {"source": source, "training": False}
-    yield Case("capture_source", placewright.capture_source, right, {"training": FLAG})
+    yield Case("capture_source", capture_source, right, {"training": FLAG})
     right = {"source": "zoo:alexnet", "batch": 1, "training": False, "weights": False, "seed": 0}
     yield Case("load_model", placewright.load_model, right, {
         "batch": COUNT | NONE, "training": FLAG, "weights": FLAG, "seed": WHOLE
     })  # fmt: skip
-    yield Case("mean_square", placewright.mean_square, {"outputs": inputs, "targets": None},
+    yield Case("mean_square", mean_square, {"outputs": inputs, "targets": None},
                {"targets": ANYTHING})  # fmt: skip
     right = {"source": source, "program": graph.program, "only": None, "copy": True}
-    yield Case("initial_state", placewright.initial_state, right, {
+    yield Case("initial_state", initial_state, right, {
         "only": NONE | VECTOR | {"{}", "{'a': None}", "array of texts"}, "copy": FLAG})  # fmt: skip
     yield _constructor(placewright.TrainingRecipe(), lr=NUMBER, outputs=FLAG, accumulate=COUNT,
                        micro_batches=COUNT, clip_norm=POSITIVE | NONE, clip_value=POSITIVE | NONE,
                        autocast=NONE, scaler=NONE)  # fmt: skip
     problem = placewright.profile(graph, cluster, method="analytic")
     result = placewright.solve(problem, "round-robin")
-    state = placewright.initial_state(source, graph.program)
+    state = initial_state(source, graph.program)
     right = {"graph": graph, "cluster": cluster, "state": state, "engine": None}
-    yield Case("running", lambda **given: placewright.running(**given), right, RUN, costly=True)
+    yield Case("running", lambda **given: running(**given), right, RUN, costly=True)
     right = right | {
         "result": result,
         "steps": 1,
@@ -577,12 +597,12 @@ def models(folder: Path) -> Iterator[Case]:
         "beside": None,
     }
     yield Case("run", placewright.run, right, RUN, costly=True)
-    right = {p.name: p.default for p in signature(placewright.place_samples).parameters.values()}
+    right = {p.name: p.default for p in signature(placewright.train_samples).parameters.values()}
     right |= {"nodes": _tiny("samples"), "model": model, "loss_fn": torch.nn.MSELoss()}
     right["dataset"] = [(torch.zeros(3, 4), torch.zeros(2))] * 12
-    yield Case("place_samples", placewright.place_samples, right, RUN, costly=True)
+    yield Case("train_samples", placewright.train_samples, right, RUN, costly=True)
     yield from _measured()
-    for function in (placewright.place, placewright.place_training, placewright.layer_problem):
+    for function in (placewright.place, placewright.train, placewright.layer_problem):
         options = {p.name: p.default for p in signature(function).parameters.values()}
         right = {**options, "model": model, "inputs": inputs, "cluster": cluster}
         yield Case(function.__name__, function, right, PLACE, costly=True)
@@ -596,12 +616,9 @@ LEFT_OUT = {
         for name in placewright.__all__
         if name.endswith("Error")
     },
-    **dict.fromkeys(("Links", "Objective", "Outcome", "Status", "Direction"), "an enum of Python"),
-    **dict.fromkeys(("Monitor", "Planner"), "a protocol"),
-    **dict.fromkeys(("wings", "zoo_models"), "takes nothing"),
-    "Pipeline": "a part of problems, which are tried",
-    **dict.fromkeys(("PlacedModel", "PlacedSamples", "PlacedTraining", "Session"), NEEDS_WORKERS),
-    **dict.fromkeys(("Testbed", "Trainer", "TrainingLoop"), NEEDS_WORKERS),
+    "Planner": "a protocol",
+    **dict.fromkeys(("PlacedModel", "PlacedSamples", "PlacedTraining"), NEEDS_WORKERS),
+    **dict.fromkeys(("Testbed", "Trainer"), NEEDS_WORKERS),
 }
 """Public names without a case, and why."""
 
@@ -621,10 +638,10 @@ SERVED = {"families": NOTHING, "servers": {"{}"}, "options": NONE}
 def _measured() -> Iterator[Case]:
     """What runs return, and what serving is asked for."""
     check = importlib.import_module("placewright.measurement.check")
-    yield _constructor(placewright.Check(1, check.Tolerance(), {}, 0.0), steps=WHOLE,
+    yield _constructor(Check(1, check.Tolerance(), {}, 0.0), steps=WHOLE,
                        compared={"{}"}, max_abs_error=UNLIMITED, failed=EMPTY, beyond=WHOLE,
                        reference=TEXT)  # fmt: skip
-    yield _constructor(placewright.Measurement((1.0,), 1.0, None, "local"), step_s=VECTOR,
+    yield _constructor(Measurement((1.0,), 1.0, None, "local"), step_s=VECTOR,
                        predicted_s=UNLIMITED | UNKNOWN, rounds=EMPTY, engine=TEXT, emulated=TEXT,
                        trace=NONE, check=NONE, baseline=NONE, machine=NONE)  # fmt: skip
     yield _constructor(placewright.ServingOptions(), token=TEXT,
@@ -633,8 +650,8 @@ def _measured() -> Iterator[Case]:
                        port={"0", "1", "np.int64(1)"},
                        **dict.fromkeys(("most_waiting", "most_batch"), COUNT))  # fmt: skip
     right = {"families": (), "servers": {"a": 1.0}, "options": None}
-    yield Case("running_server", placewright.running_server, right, SERVED, costly=True)
-    yield Case("serve_requests", placewright.serve_requests, right, RUN, costly=True)
+    yield Case("serve", placewright.serve, right, SERVED, costly=True)
+    yield Case("serve_forever", serve_forever, right, RUN, costly=True)
 
 
 PLACE: dict[str, set[str]] = {

@@ -27,19 +27,11 @@ import torch
 import torch.distributed as dist
 
 from link_speeds import measure_links
-from placewright import (
-    Cluster,
-    Device,
-    OperatorPlan,
-    best_single,
-    capture_source,
-    initial_state,
-    load_model,
-    profile,
-    running,
-    solve,
-)
+from placewright import Cluster, Device, OperatorPlan, load_model, profile, solve
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
 from placewright.cluster.detect import gpu_texts
+from placewright.operators.run import best_single, running
 from placewright.runtime.engines.local import Local
 from placewright.testing.small_zoo import small
 

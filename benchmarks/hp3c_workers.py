@@ -20,20 +20,13 @@ import numpy as np
 
 from hp3c_tensorflow import beside_neighbours
 from kept_rows import KeptRows, add_options
-from placewright import (
-    OperatorPlan,
-    OperatorProblem,
-    Result,
-    best_single,
-    capture_source,
-    initial_state,
-    load_cluster,
-    profile,
-    running,
-    solve,
-)
+from placewright import OperatorPlan, OperatorProblem, Result, profile, solve
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.cluster.files import load_cluster
 from placewright.deployment.measured import measured_rewards
 from placewright.deployment.workload import Workload
+from placewright.operators.run import best_single, running
 from placewright.planning.fixed_plan import judged_plan
 from placewright.testing.small_zoo import small
 

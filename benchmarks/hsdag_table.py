@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 
-from placewright import Cluster, Context, capture_source, judge, load_model, planners, profile
+from placewright import Cluster, Context, judge, load_model, planners, profile
+from placewright.capturing.model import capture_source
 from placewright.operators.planners.learned.hsdag import Hsdag
 
 PRESET, SEEDS = "edge-quad", 5

@@ -14,7 +14,8 @@ import os
 import sys
 from pathlib import Path
 
-from placewright import read_msr, solve
+from placewright import solve
+from placewright.operators.readers.msr import read_msr
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "120"))

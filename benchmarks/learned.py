@@ -22,7 +22,8 @@ from statistics import mean, median
 from typing import Any
 
 from intervals import geometric_mean
-from placewright import Cluster, OperatorProblem, capture_source, load_model, profile
+from placewright import Cluster, OperatorProblem, load_model, profile
+from placewright.capturing.model import capture_source
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations

@@ -26,14 +26,8 @@ from statistics import mean, median
 from typing import Any
 
 from kept_rows import KeptRows, add_options
-from placewright import (
-    Cluster,
-    Context,
-    OperatorProblem,
-    capture_source,
-    judge,
-    profile,
-)
+from placewright import Cluster, Context, OperatorProblem, judge, profile
+from placewright.capturing.model import capture_source
 from placewright.measurement.speed_up import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.planners import planners

@@ -27,16 +27,11 @@ from statistics import median
 import torch
 from torch import nn
 
-from placewright import (
-    Cluster,
-    capture_source,
-    initial_state,
-    load_cluster,
-    load_model,
-    profile,
-    solve,
-)
+from placewright import Cluster, load_model, profile, solve
+from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
+from placewright.cluster.files import load_cluster
 from placewright.deployment.workers import State
 from placewright.deployment.workload import with_recipe
 from placewright.graph.graph import Graph

@@ -28,26 +28,19 @@ from typing import Any
 import numpy as np
 
 from model_cases.cases import CASES, Case
-from placewright import (
-    Cluster,
-    Device,
-    Graph,
-    ModelSource,
-    OperatorPlan,
-    OperatorProblem,
-    PlacewrightError,
-    capture_source,
-    initial_state,
-    profile,
-    running,
-)
+from placewright import Cluster, Device, OperatorPlan, OperatorProblem, PlacewrightError, profile
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.errors import UnsupportedError
+from placewright.graph.graph import Graph
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.run import MOST_ERROR, checked
 from placewright.numerics.arrays import IntArray
+from placewright.operators.run import running
 
 SEED = 3
 

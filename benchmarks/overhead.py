@@ -18,16 +18,12 @@ import time
 import numpy as np
 import torch
 
-from placewright import (
-    Cluster,
-    Device,
-    Session,
-    capture_source,
-    initial_state,
-    load_model,
-    zoo_models,
-)
+from placewright import Cluster, Device, load_model
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.capturing.zoo import zoo_models
 from placewright.runtime.eager import Stepper
+from placewright.runtime.session import Session
 
 WARM_UP = 2
 

@@ -26,8 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright import MemoryPbqp, Pbqp, read_iopddl, solve_pbqp, solve_pbqp_memory
 from placewright.planning.result import relative_gap
+from placewright.solvers.iopddl import read_iopddl
+from placewright.solvers.memory_pbqp import MemoryPbqp
+from placewright.solvers.memory_search import solve_pbqp_memory
+from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 Edges = list[tuple[int, int, np.ndarray]]

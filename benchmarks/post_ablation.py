@@ -22,14 +22,8 @@ from typing import Literal
 
 from intervals import geometric_mean
 from kept_rows import KeptRows, add_options
-from placewright import (
-    Cluster,
-    Context,
-    OperatorProblem,
-    capture_source,
-    judge,
-    profile,
-)
+from placewright import Cluster, Context, OperatorProblem, judge, profile
+from placewright.capturing.model import capture_source
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.testing.small_zoo import SIZES, small

@@ -19,17 +19,12 @@ from pathlib import Path
 import numpy as np
 
 from kept_rows import KeptRows, add_options
-from placewright import (
-    Cluster,
-    capture_source,
-    compare,
-    initial_state,
-    load_cluster,
-    load_model,
-    profile,
-    running,
-    zoo_models,
-)
+from placewright import Cluster, compare, load_model, profile
+from placewright.capturing.model import capture_source
+from placewright.capturing.state import initial_state
+from placewright.capturing.zoo import zoo_models
+from placewright.cluster.files import load_cluster
+from placewright.operators.run import running
 
 PLANNERS = ("ceft+pbqp", "heft", "topological-split", "random")
 """A good plan, an optimistic one, a split and a wild one."""

@@ -28,7 +28,7 @@ import numpy as np
 
 from placewright.requests.serving.engines import DISPATCHER, server_cluster, with_dispatcher
 from placewright.requests.serving.families import open_session
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.testbed.testbed import Testbed
 from serving_loads import PIXELS, SERVERS, family
 
@@ -117,7 +117,7 @@ def main() -> None:
     options = ServingOptions(port=0, engine="testbed", log=log)
     found = Counter[str]()
     print(f"{os.cpu_count()} cores, load average: {os.getloadavg()[0]:.2f}")
-    with running_server([made], cluster, options) as running:
+    with serve([made], cluster, options) as running:
         end_s = time.monotonic() + args.duration
         threads = [
             threading.Thread(target=client, args=(running.url, end_s + 2, k, found, right))

@@ -35,7 +35,7 @@ from placewright.requests.generators import poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 from placewright.requests.serving.load import full_rate, infer_head, play, random_payload
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.stream import stream_of
 from serving_loads import SERVERS, family
 
@@ -145,7 +145,7 @@ def main() -> None:
         client(args.client[0], float(args.client[1]), args)
         return
     log = Path(tempfile.mkdtemp()) / "log.jsonl"
-    with running_server([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
+    with serve([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
         deadline_s = args.latency - args.reserve
         rate = planned(running, args, deadline_s)
         before = running.dispatcher.service

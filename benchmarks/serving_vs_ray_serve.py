@@ -40,7 +40,8 @@ from placewright.requests.serving.load import (
 )
 from placewright.requests.serving.program import VARIANT_SERVER, VariantServer
 from placewright.requests.serving.protocol import read_request
-from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.serving.server import ServingOptions
+from placewright.requests.serving.server import serve as serve_here
 from placewright.requests.stream import Stream
 from placewright.runtime.host import Host
 from placewright.runtime.specs import worker_specs
@@ -193,7 +194,7 @@ def main() -> None:
     print(
         "| load | req/s | ours: success % | eff. accuracy | Ray Serve: success % | eff. accuracy |"
     )
-    with running_server([made], SERVERS, options) as running:
+    with serve_here([made], SERVERS, options) as running:
         rate = full_rate(running.dispatcher.service)
         for load in args.load or [0.5, 0.8, 1.1, 1.5]:
             service = running.dispatcher.service

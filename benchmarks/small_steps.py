@@ -24,22 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewright import (
-    Cluster,
-    Measurement,
-    ModelSource,
-    OperatorProblem,
-    ProfileTable,
-    Result,
-    best_single,
-    capture_source,
-    compare,
-    initial_state,
-    load_cluster,
-    mean_square,
-    profile,
-    running,
-)
+from placewright import Cluster, OperatorProblem, Result, compare, profile
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.state import initial_state
+from placewright.cluster.files import load_cluster
+from placewright.measurement.measurement import Measurement
+from placewright.operators.run import best_single, running
+from placewright.profiling.table import ProfileTable
 
 SPLITTING = ("heft", "cpop", "peft", "topological-split")
 """Fast planners that may use several devices."""

@@ -27,12 +27,15 @@ from typing import TypedDict
 
 import numpy as np
 
-from placewright import Cluster, Device, Link, best_single, load_cluster, load_model, zoo_models
+from placewright import Cluster, Device, Link, load_model
+from placewright.capturing.zoo import zoo_models
+from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
 from placewright.deployment.planning import planned
 from placewright.errors import PlacewrightError
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import best_single
 from placewright.operators.streaming.copies import (
     DEALT,
     copied_devices,

@@ -35,15 +35,15 @@ from placewright import (
     Device,
     InfeasibleError,
     Link,
-    ModelSource,
     OperatorPlan,
-    TrainingLoop,
     TrainingRecipe,
-    capture_source,
-    initial_state,
     profile,
 )
+from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
 from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.runtime.engines.local import LocalGroup
 from training_models import MODELS, Batches, Lion, model_and_batches
 

@@ -23,16 +23,8 @@ from unittest.mock import patch
 import numpy as np
 
 from kept_rows import KeptRows, add_options
-from placewright import (
-    Cluster,
-    Context,
-    OperatorProblem,
-    capture_source,
-    judge,
-    load_model,
-    profile,
-    solve,
-)
+from placewright import Cluster, Context, OperatorProblem, judge, load_model, profile, solve
+from placewright.capturing.model import capture_source
 from placewright.operators.planners.learned import transfer
 from placewright.operators.planners.learned.transfer import Transfer
 from placewright.operators.planners.lists.planners import HEFT

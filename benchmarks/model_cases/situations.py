@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from placewright import Cluster, Device, place, place_training
+from placewright import Cluster, Device, place, train
 from placewright.errors import PlacewrightError
 
 DUO = Cluster((Device("a"), Device("b")), name="two")
@@ -133,14 +133,14 @@ def changed_between_steps(change: Change, make: type[torch.optim.Optimizer]) -> 
 
 
 def changed_between_layer_steps(change: Change) -> float:
-    """The same, of `place_training`, by plain SGD."""
+    """The same, of `train`, by plain SGD."""
     with _settings():
         model, (x, y), found = _net(nn.LayerNorm), _batch(), []
         eager = copy.deepcopy(model)
         how: Any = {"loss_fn": functional.mse_loss, "targets": y, "optimizer": "sgd", "lr": 0.1}
         how |= {"planner": "single", "trials": False}
         with (
-            place_training(model, (x,), DUO, **how) as placed,
+            train(model, (x,), DUO, **how) as placed,
             placed.trainer(adapt=False) as trainer,
         ):
             for k in range(5):

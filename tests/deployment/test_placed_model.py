@@ -17,6 +17,7 @@ from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.workers import Workers
 from placewright.errors import InputError, RunError
 from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.run import best_single
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
 from placewright.testbed.requirements import missing
@@ -131,7 +132,7 @@ def test_ctrl_c_ends_steps_that_adapt_without_the_check(monkeypatch: pytest.Monk
 def test_another_plan_runs_on_the_same_workers(started: list[tuple[str, ...]]) -> None:
     """Judged with what was calibrated, measured in turns with the first one."""
     with placed() as model:
-        single = placewright.best_single(model.interference.alone)
+        single = best_single(model.interference.alone)
         assert single is not None
         other = model.with_plan(single.plan)
         assert other.value == single.value

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import placewright
+from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Count, OneOf, Range, Share, Unlimited, checked
@@ -156,7 +157,7 @@ def test_what_can_be_read_once_is_not_read() -> None:
 
 def test_what_is_not_imported_yet_is_looked_up_when_a_value_comes() -> None:
     """Annotations under ``TYPE_CHECKING`` are checked as others are."""
-    assert takes(cluster=placewright.load_cluster("edge-duo"))["cluster"].name == "edge-duo"
+    assert takes(cluster=load_cluster("edge-duo"))["cluster"].name == "edge-duo"
 
 
 def test_a_class_checks_its_constructor_and_decorated_methods() -> None:
@@ -189,8 +190,8 @@ def test_a_class_checks_its_constructor_and_decorated_methods() -> None:
 @pytest.mark.parametrize("name", ["adamw", "sdg", "Adam", ""])
 def test_optimizers_that_are_not_known_are_refused(name: str) -> None:
     """Training of layers took plain Adam for every name but one."""
-    with pytest.raises(UnknownNameError, match="optimizer of place_training"):
-        placewright.place_training(None, optimizer=name)
+    with pytest.raises(UnknownNameError, match="optimizer of train"):
+        placewright.train(None, optimizer=name)
 
 
 def test_what_starts_workers_is_checked_too() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx
@@ -22,7 +24,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.readers.msr import read_msr
 from placewright.operators.readers.tasks import from_networkx, tasks
-from tests.published import published
+from tests.published import ROOT, published
 
 
 def rebuilt(p: OperatorProblem) -> OperatorProblem:
@@ -283,3 +285,15 @@ def test_wrong_task_graphs_are_refused(call: Callable[[], Any], words: str) -> N
     with pytest.raises(PlacewrightError, match=words) as error:
         call()
     assert error.value.where
+
+
+def test_the_how_to_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its blocks, one after another."""
+    page = (ROOT / "docs" / "how-to" / "plan-a-task-graph.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "plan-a-task-graph.md", "exec"), made)
+    assert made["result"].value == pytest.approx(made["result"].lower_bound)
+    assert made["on_server"].m == 5
+    assert (tmp_path / "plan.html").exists()

@@ -1,4 +1,4 @@
-"""`place_samples` gives the results of ``samples run``."""
+"""`train_samples` gives the results of ``samples run``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
-from placewright.samples.placed_samples import place_samples, placed_job
+from placewright.samples.placed_samples import placed_job, train_samples
 from placewright.samples.problem import Overlap
 from placewright.samples.training.recipe import Recipe
 from tests.samples.jobs import digits_job
@@ -63,7 +63,7 @@ def test_a_model_of_ones_own_learns_what_one_process_learns() -> None:
     alone = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loss_fn = nn.MSELoss()
-    with place_samples(
+    with train_samples(
         model,
         samples,
         tiny([25, 5]).replace(epochs=3),
@@ -96,7 +96,7 @@ def test_labels_that_are_ignored_count_for_nothing_on_any_node() -> None:
     y[10:15] = -100
     loss_fn = nn.CrossEntropyLoss()
     expected = float(loss_fn(model(x), y).detach())
-    with place_samples(
+    with train_samples(
         model,
         (x, y),
         tiny([10, 6]),
@@ -113,10 +113,10 @@ def test_each_node_may_have_a_data_set_of_its_own() -> None:
     """Its length replaces the number in the file; a name that no node has is refused."""
     model, samples = regression()
     parts = {"n0": samples[:21], "n1": samples[21:]}
-    with place_samples(model, parts, tiny([1, 1]), loss_fn=nn.MSELoss(), speed=1e4) as placed:
+    with train_samples(model, parts, tiny([1, 1]), loss_fn=nn.MSELoss(), speed=1e4) as placed:
         assert placed.problem.held.tolist() == [21, 9]
     with pytest.raises(UnknownNameError, match="n2"):
-        place_samples(model, {"n2": samples}, tiny([1, 1]), loss_fn=nn.MSELoss())
+        train_samples(model, {"n2": samples}, tiny([1, 1]), loss_fn=nn.MSELoss())
 
 
 def test_models_and_samples_that_cannot_be_shared_are_refused() -> None:
@@ -124,12 +124,12 @@ def test_models_and_samples_that_cannot_be_shared_are_refused() -> None:
     model, samples = regression()
     nodes = tiny([20, 10])
     with pytest.raises(UnsupportedError, match="not made of the losses of its samples"):
-        place_samples(model, samples, nodes, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
+        train_samples(model, samples, nodes, loss_fn=lambda o, t: ((o - t) ** 2).mean().sqrt())
     with pytest.raises(InputError, match="no pair of inputs and target"):
-        place_samples(model, [x for x, _ in samples], nodes, loss_fn=nn.MSELoss())
+        train_samples(model, [x for x, _ in samples], nodes, loss_fn=nn.MSELoss())
     odd = [*samples[:-1], (torch.randn(5).double(), samples[0][1])]
     with pytest.raises(InputError, match="do not make a batch"):
-        place_samples(model, odd[-2:], tiny([1, 1]), loss_fn=nn.MSELoss())
+        train_samples(model, odd[-2:], tiny([1, 1]), loss_fn=nn.MSELoss())
     pair = (torch.zeros(3, 4), torch.zeros(2, 2))
     with pytest.raises(InputError, match="differ in their number of rows"):
-        place_samples(model, pair, nodes, loss_fn=nn.MSELoss())
+        train_samples(model, pair, nodes, loss_fn=nn.MSELoss())

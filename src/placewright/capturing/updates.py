@@ -86,7 +86,7 @@ def update_of(given: GivenOptimizer | Update, lr: float = 1e-3) -> Update:
     if KINDS.get(kind.__name__) is not kind:
         raise UnsupportedError(
             f"the optimizer {kind.__name__} cannot train a plan of layers",
-            where="place_training(optimizer=...)",
+            where="train(optimizer=...)",
             by=f"workers know {', '.join(KINDS)} of torch.optim",
             hint="take one of these, or placewright.place(..., training=True), which takes any "
             "optimizer that works tensor by tensor",

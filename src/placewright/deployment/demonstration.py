@@ -193,10 +193,10 @@ def _shared_batch(
     steps: int,
 ) -> Outcome:
     """Train on all devices, each with its share of the batch, beside the fastest alone."""
-    from placewright.layers.placed_training import place_training
+    from placewright.layers.placed_training import train
     from placewright.layers.run import FASTEST, gain_text
 
-    with place_training(source, cluster=cluster, time_limit_s=LAYERS_PLANNING_S) as placed:
+    with train(source, cluster=cluster, time_limit_s=LAYERS_PLANNING_S) as placed:
         found = placed.run(steps, check=True)
         losses = placed.train(islice(batches(placed.problem.global_batch), steps))
         files = (placed.report(f"{stem}.html"), placed.save(f"{stem}-plan.json"))

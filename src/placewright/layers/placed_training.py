@@ -1,4 +1,4 @@
-"""place_training(model, inputs, ...) -> PlacedTraining: measure, plan, train on workers."""
+"""train(model, inputs, ...) -> PlacedTraining: measure, plan, train on workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @checked
-def place_training(
+def train(
     model: Any,
     inputs: Any = None,
     cluster: Cluster | str | Path | None = None,
@@ -108,7 +108,7 @@ def place_training(
 
     if served_torchrun(engine):
         raise SystemExit(0)
-    source = training_source(model, inputs, loss_fn, targets, "place_training")
+    source = training_source(model, inputs, loss_fn, targets, "train")
     if isinstance(cluster, str | Path):
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster
@@ -171,7 +171,7 @@ def _refuse_without_data(source: ModelSource) -> None:
 
 
 class PlacedTraining:
-    """A model with a plan for its layers, and workers that train it. Made by `place_training`.
+    """A model with a plan for its layers, and workers that train it. Made by `train`.
 
     A context manager that ends the workers.
 

@@ -49,6 +49,7 @@ class ProblemBuilder:
         self._links: dict[tuple[int, int], tuple[float, float, int]] = {}
         self._channels: dict[str, int] = {}
         given: Any = devices
+        self._devices: dict[str, int]
         self._cluster: Cluster | None = given if hasattr(given, "link_arrays") else None
         if self._cluster is not None:
             found = self._cluster.devices

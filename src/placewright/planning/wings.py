@@ -155,7 +155,7 @@ def _plugged() -> dict[str, Wing]:
     found: dict[str, Wing] = {}
     for name, wing in plug_ins(ENTRY_POINTS):
         if not isinstance(wing, Wing):
-            _left_out(name, ENTRY_POINTS, f"a {type(wing).__name__} is no placewright.Wing")
+            _left_out(name, ENTRY_POINTS, f"a {type(wing).__name__} is no Wing")
         elif wing.name in found or wing.name in OWN:
             _left_out(name, ENTRY_POINTS, f"there is a wing {wing.name!r} already")
         else:

@@ -1,4 +1,4 @@
-"""place_samples(model, dataset, nodes) -> PlacedSamples: plan, move samples and train."""
+"""train_samples(model, dataset, nodes) -> PlacedSamples: plan, move samples and train."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIME_LIMIT_S = 60.0
 
 
 @checked
-def place_samples(
+def train_samples(
     model: Any,
     dataset: Any,
     nodes: SampleProblem | str | os.PathLike[str],
@@ -65,7 +65,7 @@ def place_samples(
     loss_fn
         ``loss_fn(outputs, targets)``: a mean or a sum over the samples of a batch.
     optimizer, lr
-        As of `placewright.place_training`.
+        As of `placewright.train`.
     test
         More samples, of which loss and accuracy are computed after every epoch.
     recipe
@@ -87,7 +87,7 @@ def place_samples(
     Examples
     --------
     >>> loss_fn = torch.nn.CrossEntropyLoss()
-    >>> with placewright.place_samples(model, dataset, "nodes.yaml", loss_fn=loss_fn) as placed:
+    >>> with placewright.train_samples(model, dataset, "nodes.yaml", loss_fn=loss_fn) as placed:
     ...     print(placed.plan())
     ...     placed.train()
     """
@@ -112,7 +112,7 @@ def placed_job(
     engine: str = "emulated",
     speed: float = 1.0,
 ) -> PlacedSamples:
-    """Start the nodes for a model with its samples; see `place_samples`."""
+    """Start the nodes for a model with its samples; see `train_samples`."""
     from placewright.adapt.run import measured_despite_losses
     from placewright.samples.measuring import measure
     from placewright.samples.nodes import nodes_up
@@ -191,7 +191,7 @@ class _Picked:
 class PlacedSamples:
     """The nodes of a problem, to plan for, to move samples between and to train on.
 
-    Made by `place_samples`. A context manager that ends the nodes.
+    Made by `train_samples`. A context manager that ends the nodes.
 
     Attributes
     ----------

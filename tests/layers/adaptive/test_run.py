@@ -21,7 +21,7 @@ from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
 from placewright.layers.links import Link
-from placewright.layers.placed_training import place_training
+from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
 from tests.layers.models import language_model
@@ -40,7 +40,7 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
     halves = LayerPlan((Stage(0, n - 1, (Replica((0,), 6), Replica((1,), 6))),))
     events = {7: ("b", 30.0), 18: ("b", math.inf)}
 
-    with place_training(source, cluster=TWO, plan=halves, optimizer="sgd", lr=0.1) as placed:
+    with train(source, cluster=TWO, plan=halves, optimizer="sgd", lr=0.1) as placed:
         with placed.trainer(
             tmp_path, planner="data", snapshot_every=8, disturbances=events
         ) as trainer:

@@ -18,7 +18,7 @@ from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.layers.adaptive.trainer import LayerTrainer
-from placewright.layers.placed_training import PlacedTraining, place_training
+from placewright.layers.placed_training import PlacedTraining, train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[Change, Undo, str]] = {
 
 def _placed(model: nn.Module, optimizer: Any, plan: LayerPlan = ONE, **how: Any) -> PlacedTraining:
     given = {"loss_fn": loss_fn, "targets": Y, "optimizer": optimizer, **how}
-    return place_training(model, X, TWO, plan=plan, trials=False, **given)
+    return train(model, X, TWO, plan=plan, trials=False, **given)
 
 
 def _trained(
@@ -221,5 +221,5 @@ def test_inputs_may_be_the_targets() -> None:
         its.step()
         want.append(loss.item())
     given: dict[str, Any] = {"loss_fn": loss_fn, "targets": X, "optimizer": "sgd", "lr": 0.1}
-    with place_training(model, X, TWO, planner="single", trials=False, **given) as placed:
+    with train(model, X, TWO, planner="single", trials=False, **given) as placed:
         assert placed.train([(X, X), (X, X)]) == pytest.approx(want, rel=1e-6)

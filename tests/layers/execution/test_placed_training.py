@@ -1,4 +1,4 @@
-"""`place_training`: refusals and notes, on worker processes."""
+"""`train`: refusals and notes, on worker processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from placewright.layers.execution.refusals import (
 )
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
-from placewright.layers.placed_training import place_training
+from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.planning.solving import solve
@@ -50,7 +50,7 @@ def norm_model() -> ModelSource:
 
 def test_peak_memory_is_that_of_the_processes() -> None:
     """A worker holds at least its framework, and what is left out has no number."""
-    with place_training(image_model(), cluster=TWO, time_limit_s=2.0, trials=False) as placed:
+    with train(image_model(), cluster=TWO, time_limit_s=2.0, trials=False) as placed:
         measured = placed.run(2, check=True)
         problem = placed.problem
     assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
@@ -66,9 +66,9 @@ def test_peak_memory_is_that_of_the_processes() -> None:
 def test_a_cluster_is_given_by_name_or_refused() -> None:
     """As `placewright.place` takes it."""
     with pytest.raises(InputError, match="edge-duos"):
-        place_training(image_model(), cluster="edge-duos")
+        train(image_model(), cluster="edge-duos")
     with pytest.raises(InputError, match="cluster"):
-        place_training(image_model(), cluster=3)  # type: ignore[arg-type]
+        train(image_model(), cluster=3)  # type: ignore[arg-type]
 
 
 def test_a_model_without_data_is_refused() -> None:
@@ -76,7 +76,7 @@ def test_a_model_without_data_is_refused() -> None:
     with torch.device("meta"):
         model = nn.Linear(6, 6)
     with pytest.raises(UnsupportedError, match="meta device") as caught:
-        place_training(model, torch.randn(8, 6), TWO, targets=torch.randn(8, 6))
+        train(model, torch.randn(8, 6), TWO, targets=torch.randn(8, 6))
     assert "to_empty" in caught.value.hint
 
 
@@ -127,7 +127,7 @@ def test_batch_norm_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerTrials, "least_rounds", 1)
     monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
     source = norm_model()
-    with place_training(source, cluster=TWO, planner="auto", time_limit_s=2.0) as placed:
+    with train(source, cluster=TWO, planner="auto", time_limit_s=2.0) as placed:
         plan = placed.result.plan
         assert plan.micro_batches == 1
         assert all(len(stage.replicas) == 1 for stage in plan.stages)
@@ -191,7 +191,7 @@ def test_a_run_whose_check_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None
     """With what was measured kept, and a hint that fits."""
     model = ModelSource(nn.Linear(3, 1), (torch.randn(4, 3),), name="linear")
     monkeypatch.setattr(layer_run, "checked", lambda session, plan: (1.0, 1.0))
-    with place_training(model, cluster=TWO, time_limit_s=1.0, trials=False) as placed:
+    with train(model, cluster=TWO, time_limit_s=1.0, trials=False) as placed:
         with pytest.raises(CheckError, match="report this plan"):
             placed.run(1, check=True)
         assert placed.measurement is not None

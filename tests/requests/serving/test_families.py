@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from placewright.errors import InputError
 from placewright.requests.serving.families import Variant, make_family
-from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.serving.server import ServingOptions, serve
 
 WEIGHT = numpy_helper.from_array(np.ones((8, 4), np.float32), "w")
 
@@ -42,7 +42,7 @@ def started(model: bytes, most_batch: int = 16) -> str:
     try:
         family = make_family("m", [Variant("v", 0.9, model)])
         options = ServingOptions(port=0, most_batch=most_batch)
-        with running_server([family], {"a": 1.0}, options):
+        with serve([family], {"a": 1.0}, options):
             return ""
     except InputError as error:
         return str(error)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from tests.requests.serving.models import family
 from tests.requests.serving.test_server import body, infer, many, until
 
@@ -26,7 +26,7 @@ def running() -> Iterator[Running]:
         ray.init(address="local", num_cpus=2, **quiet)
     try:
         options = ServingOptions(port=0, engine="ray")
-        with running_server([family()], {"a": 1.0, "b": 0.5}, options) as found:
+        with serve([family()], {"a": 1.0, "b": 0.5}, options) as found:
             yield found
     finally:
         if own:

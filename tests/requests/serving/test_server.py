@@ -32,7 +32,7 @@ from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from tests.requests.serving.models import family, scaled
 
 X = np.array([[1, 2, 3, 4]], np.float32)
@@ -45,7 +45,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     options = ServingOptions(
         port=0, log=log, most_waiting=40, limits=HttpLimits(body_bytes=20_000, body_s=0.5)
     )
-    with running_server([family()], {"a": 1.0, "b": 0.5}, options) as found:
+    with serve([family()], {"a": 1.0, "b": 0.5}, options) as found:
         yield found
 
 
@@ -422,7 +422,7 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
     """Without a token nobody gets in; at the end what is here is answered, and nothing new."""
     options = ServingOptions(port=0, token="0123456789abcdef", most_batch=1)
     slow = family(matmuls=(10, 20))
-    with running_server([slow], {"a": 1.0}, options) as running:
+    with serve([slow], {"a": 1.0}, options) as running:
         assert call(running, "GET", "/v2/health/live")[0] == 200
         path = "/v2/models/double/infer"
         assert call(running, "POST", path, body(), authorization="Bearer other")[0] == 401
@@ -444,7 +444,7 @@ def test_an_error_in_the_fleet_check_ends_the_server(monkeypatch: pytest.MonkeyP
     """Without it nobody would enforce deadlines: it is raised, and clients are refused."""
 
     def serve() -> None:
-        with running_server([family()], {"a": 1.0}, ServingOptions(port=0)) as own:
+        with serve([family()], {"a": 1.0}, ServingOptions(port=0)) as own:
             assert infer(own, body())[0] == 200
             monkeypatch.setattr(own.dispatcher.fleet, "check", lambda: 1 / 0)
             with pytest.raises(ConnectionError):
@@ -497,7 +497,7 @@ def test_strangers_read_and_change_nothing(running: Running) -> None:
 def test_bodies_have_a_common_budget() -> None:
     """Many large bodies at once: some are refused, whatever their number, and room comes back."""
     limits = HttpLimits(body_bytes=100_000, bodies_bytes=250_000, body_s=60)
-    with running_server([family()], {"a": 1.0}, ServingOptions(port=0, limits=limits)) as own:
+    with serve([family()], {"a": 1.0}, ServingOptions(port=0, limits=limits)) as own:
         host, port = own.url[7:].split(":")
         head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\n"
         head += b"content-length: 100000\r\n\r\n"
@@ -560,7 +560,7 @@ def test_one_bad_row_of_a_batch_fails_alone() -> None:
         status, _, answer = infer(own, json.dumps({"inputs": [tensor]}).encode())
         return status, answer["outputs"][0]["data"] if status == 200 else answer["code"]
 
-    with running_server([lookup(8)], {"a": 1.0}, ServingOptions(port=0)) as own:
+    with serve([lookup(8)], {"a": 1.0}, ServingOptions(port=0)) as own:
         pid = own.dispatcher.fleet.slots[0].process.pid
         with ThreadPoolExecutor(len(words)) as pool:
             os.kill(pid, signal.SIGSTOP)  # type: ignore[arg-type]
@@ -580,7 +580,7 @@ def test_requests_of_clients_that_left_are_not_computed(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     data = body(60_000)
     head = b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
-    with running_server([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
+    with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
         slot = own.dispatcher.fleet.slots[0]
         slot.up = False  # so that all wait
         slot.restarting = True
@@ -628,7 +628,7 @@ def test_every_request_that_was_read_is_answered_at_the_end() -> None:
 
     data = body(60_000)
     options = ServingOptions(port=0, most_batch=1)
-    with running_server([family(matmuls=(4, 4))], {"a": 1.0}, options) as own:
+    with serve([family(matmuls=(4, 4))], {"a": 1.0}, options) as own:
         address = own.url[7:]
         threads = [threading.Thread(target=ask_again) for _ in range(16)]
         for thread in threads:
@@ -644,7 +644,7 @@ def test_the_log_of_an_earlier_server_is_kept(tmp_path: Path) -> None:
     """A server appends to it, on a new line where it was cut off; its lines name their start."""
     log = tmp_path / "log.jsonl"
     for _ in range(2):
-        with running_server([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
+        with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as own:
             assert infer(own, body())[0] == 200
         log.write_text(log.read_text() + '{"request": 1, "fam')
     lines = log.read_text().splitlines()

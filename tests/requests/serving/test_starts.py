@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from placewright.requests.serving.fleet import Fleet
-from placewright.requests.serving.server import ServingOptions, running_server, serve_requests
+from placewright.requests.serving.server import ServingOptions, serve, serve_forever
 from tests.requests.serving.models import family
 
 
@@ -35,12 +35,12 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_ctrl_c_ends_a_start_in_a_thread(interrupted: list[str]) -> None:
     """No thread goes on serving behind the interrupted block."""
 
-    def serve() -> None:
-        with running_server([family()], {"a": 1.0}, ServingOptions(port=0)):
+    def begin() -> None:
+        with serve([family()], {"a": 1.0}, ServingOptions(port=0)):
             pytest.fail("it has not started")
 
     with pytest.raises(KeyboardInterrupt):
-        serve()
+        begin()
     assert interrupted == ["a"]
     assert not [t for t in threading.enumerate() if t.name == "placewright-requests"]
 
@@ -52,5 +52,5 @@ def test_ctrl_c_ends_a_start(interrupted: list[str]) -> None:
         pytest.fail("it has not started")
 
     with pytest.raises(KeyboardInterrupt):
-        serve_requests([family()], {"a": 1.0}, ServingOptions(port=0), on_ready=ready)
+        serve_forever([family()], {"a": 1.0}, ServingOptions(port=0), on_ready=ready)
     assert interrupted == ["a"]

@@ -15,7 +15,7 @@ import pytest
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.requests.serving.engines import DISPATCHER, server_cluster, with_dispatcher
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.serving.workers import LocalProcess
 from placewright.testbed.requirements import missing
 from placewright.testbed.testbed import Testbed
@@ -37,7 +37,7 @@ def in_its_groups(running: Running, server: int) -> bool:
 def test_unequal_quotas_and_a_lost_worker() -> None:
     """Processes run under their node's quota, after a crash too; nodes are not added later."""
     options = ServingOptions(port=0, engine="testbed")
-    with running_server([family()], {"a": 0.5, "b": 0.2}, options) as running:
+    with serve([family()], {"a": 0.5, "b": 0.2}, options) as running:
         slots = running.dispatcher.fleet.slots
         assert in_its_groups(running, 0)
         assert in_its_groups(running, 1)
@@ -59,7 +59,7 @@ def test_a_cut_link_loses_no_request() -> None:
     """Links are cut under load: requests go to the other server, none is answered twice."""
     cluster = with_dispatcher(server_cluster({"a": 0.5, "b": 0.3}))
     with (
-        running_server([family()], cluster, ServingOptions(port=0, engine="testbed")) as running,
+        serve([family()], cluster, ServingOptions(port=0, engine="testbed")) as running,
         ThreadPoolExecutor(1) as pool,
     ):
         slots, bed = running.dispatcher.fleet.slots, Testbed.find(cluster.name)

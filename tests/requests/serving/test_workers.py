@@ -53,12 +53,12 @@ def test_a_process_whose_start_hangs_does_not_keep_the_server_from_ending(tmp_pa
         """
 import os, signal, threading, time
 from placewright.requests.serving import server
-from placewright.requests.serving.server import ServingOptions, running_server
+from placewright.requests.serving.server import ServingOptions, serve
 from placewright.runtime.engines.local import LocalGroup
 from tests.requests.serving.models import family
 
 server.ENDING_S = 0.2
-with running_server([family()], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
+with serve([family()], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
     first, second = running.dispatcher.fleet.slots
     hung, launch = threading.Event(), LocalGroup.launch
 

@@ -103,8 +103,8 @@ def run(
     from placewright.capturing.source import load_model
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
+    from placewright.layers import placed_training
     from placewright.layers.files import plan_json
-    from placewright.layers.placed_training import place_training
     from placewright.planning.fixed_plan import refuse_beside_plan
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
@@ -116,7 +116,7 @@ def run(
     if train is None and (snapshots is not None or weights is not None):
         raise InputError("needs --train", where="--snapshots and --weights", hint="--train 20")
     source = load_model(model, batch, training=True, seed=seed)
-    with place_training(
+    with placed_training.train(
         source,
         cluster=cluster,
         engine=engine,

@@ -68,14 +68,14 @@ def layer_problem(
 ) -> LayerProblem:
     """Compute what every layer of a model costs on every worker of a cluster.
 
-    Nothing is executed, so that the workers need not be there; `placewright.place_training`
+    Nothing is executed, so that the workers need not be there; `placewright.train`
     measures the same on real ones. Costs are those of the roofline model
     (doi:10.1145/1498765.1498785) at the peaks, bandwidths and efficiencies of the devices.
 
     Parameters
     ----------
     model, inputs, targets, loss_fn, optimizer, exact
-        As of `placewright.place_training`.
+        As of `placewright.train`.
     cluster
         The workers; this machine by default.
 

@@ -38,7 +38,7 @@ class LayerSession:
     engine
         Who starts the workers; children of this process by default.
     optimizer, lr
-        As of `placewright.place_training`.
+        As of `placewright.train`.
     """
 
     def __init__(

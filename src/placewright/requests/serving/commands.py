@@ -123,7 +123,7 @@ def serve(
         Running,
         ServingOptions,
         check_start,
-        serve_requests,
+        serve_forever,
     )
 
     if log_format is not None:
@@ -156,7 +156,7 @@ def serve(
 
     servers = _servers(server, cluster)
     check_start(servers, options)
-    serve_requests(_families(family, console), servers, options, on_ready=ready)
+    serve_forever(_families(family, console), servers, options, on_ready=ready)
 
 
 def run(

@@ -26,7 +26,7 @@ from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family
-from placewright.requests.serving.server import Running, ServingOptions, running_server
+from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.serving.tensors import NUMPY
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, stream_of
@@ -98,7 +98,7 @@ def run_loads(
     Raises `InputError`: no such arrivals, or a server or family is wrong.
     """
     found = []
-    with running_server(families, servers, options) as running:
+    with serve(families, servers, options) as running:
         _warm_up(running, families, options, min(WARM_S, duration_s / 4), deadlines)
         overhead_s = _overhead_s(running, families, options, deadlines)
         note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")

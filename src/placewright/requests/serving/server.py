@@ -1,4 +1,4 @@
-"""`serve_requests`: start servers, measure them, listen for clients, and drain at the end."""
+"""`serve_forever`: start servers, measure them, listen for clients, and drain at the end."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def check_start(servers: Mapping[str, float] | Cluster, options: ServingOptions)
 
 
 @checked
-def serve_requests(
+def serve_forever(
     families: Sequence[Family],
     servers: Mapping[str, float] | Cluster,
     options: ServingOptions | None = None,
@@ -199,12 +199,12 @@ def serve_requests(
 
 @checked
 @contextmanager
-def running_server(
+def serve(
     families: Sequence[Family],
     servers: Mapping[str, float] | Cluster,
     options: ServingOptions | None = None,
 ) -> Iterator[Running]:
-    """Serve from a thread for the length of a ``with`` block; errors as `serve_requests`."""
+    """Serve from a thread for the length of a ``with`` block; errors as `serve_forever`."""
     started = threading.Event()
     found: list[Running] = []
     failed: list[BaseException] = []

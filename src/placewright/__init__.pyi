@@ -1,0 +1,49 @@
+"""The public names, each with its module: type checkers and `__init__.py` read this one list."""
+
+from placewright.capturing.model import capture as capture
+from placewright.capturing.recipe import TrainingRecipe as TrainingRecipe
+from placewright.capturing.source import load_model as load_model
+from placewright.cluster.cluster import Cluster as Cluster
+from placewright.cluster.cluster import Device as Device
+from placewright.cluster.cluster import Link as Link
+from placewright.deployment.placed_model import PlacedModel as PlacedModel
+from placewright.deployment.placing import place as place
+from placewright.deployment.trainer import Trainer as Trainer
+from placewright.errors import InfeasibleError as InfeasibleError
+from placewright.errors import InputError as InputError
+from placewright.errors import PlacewrightError as PlacewrightError
+from placewright.errors import RunError as RunError
+from placewright.files import read as read
+from placewright.files import write as write
+from placewright.layers.execution.analytic_problem import layer_problem as layer_problem
+from placewright.layers.placed_training import PlacedTraining as PlacedTraining
+from placewright.layers.placed_training import train as train
+from placewright.layers.plan import LayerPlan as LayerPlan
+from placewright.layers.problem import LayerProblem as LayerProblem
+from placewright.operators.plan import OperatorPlan as OperatorPlan
+from placewright.operators.problem import OperatorProblem as OperatorProblem
+from placewright.operators.readers.tasks import from_networkx as from_networkx
+from placewright.operators.readers.tasks import tasks as tasks
+from placewright.operators.run import run as run
+from placewright.planning.contract import Context as Context
+from placewright.planning.contract import Planner as Planner
+from placewright.planning.contract import Proposal as Proposal
+from placewright.planning.result import Result as Result
+from placewright.planning.solving import compare as compare
+from placewright.planning.solving import solve as solve
+from placewright.planning.wings import bounds as bounds
+from placewright.planning.wings import judge as judge
+from placewright.planning.wings import planners as planners
+from placewright.profiling.build import profile as profile
+from placewright.requests.plan import RequestPlan as RequestPlan
+from placewright.requests.problem import RequestProblem as RequestProblem
+from placewright.requests.serving.server import ServingOptions as ServingOptions
+from placewright.requests.serving.server import serve as serve
+from placewright.samples.placed_samples import PlacedSamples as PlacedSamples
+from placewright.samples.placed_samples import train_samples as train_samples
+from placewright.samples.plan import SamplePlan as SamplePlan
+from placewright.samples.problem import SampleProblem as SampleProblem
+from placewright.testbed.testbed import Testbed as Testbed
+from placewright.version import __version__ as __version__
+
+__all__: list[str]
