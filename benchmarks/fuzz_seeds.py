@@ -85,6 +85,38 @@ DAG = {
     "tasks": [{"name": "t0", "cost": 4.0, "kind": "k"}, {"name": "t1", "cost": 2}],
     "dependencies": [{"source": "t0", "target": "t1", "size": 5.0}],
 }
+STG = "2\n0 0 0\n1 4 1 0 5\n2 3 1 1 2\n3 0 1 2 0 # end\n"
+WORKFLOW = {
+    "name": "w",
+    "workflow": {
+        "tasks": [
+            {
+                "id": "a",
+                "runtime": 2,
+                "parents": [],
+                "files": [{"link": "output", "name": "f", "sizeInBytes": 5}],
+            },
+            {
+                "id": "b",
+                "runtimeInSeconds": 3.5,
+                "parents": ["a"],
+                "files": [{"link": "input", "name": "f", "size": 5}],
+            },
+        ]
+    },
+}
+WORKFLOW_PARTS = {
+    "workflow": {
+        "specification": {
+            "tasks": [
+                {"id": "a", "name": "a", "outputFiles": ["f"]},
+                {"id": "b", "name": "b", "parents": ["a"], "inputFiles": ["f"]},
+            ],
+            "files": [{"id": "f", "sizeInBytes": 5}],
+        },
+        "execution": {"tasks": [{"id": x, "runtimeInSeconds": 1.5} for x in "ab"]},
+    },
+}
 MSR = {
     "maxSizePerFPGA": 10.0,
     "maxFPGAs": 2,
@@ -290,6 +322,8 @@ def _published() -> list[Reader]:
     from placewright.operators.readers.dag import read_dag
     from placewright.operators.readers.msr import read_expert, read_msr
     from placewright.operators.readers.pipedream import read_pipedream
+    from placewright.operators.readers.stg import read_stg
+    from placewright.operators.readers.wfcommons import read_wfcommons
     from placewright.requests.files import read_catalogue
     from placewright.requests.readers.azure import azure_arrivals
     from placewright.requests.readers.serving import serving_catalogue, serving_problem
@@ -301,7 +335,13 @@ def _published() -> list[Reader]:
         path.write_text(json.dumps(MSR))
         msr = read_msr(path)
     return [
-        Reader("dag", read_dag, [_json(DAG)]),
+        Reader("dag", read_dag, [_json(DAG), _yaml(DAG)]),
+        Reader("stg", read_stg, [{"file.stg": STG.encode()}]),
+        Reader(
+            "wfcommons",
+            partial(_second, read_wfcommons, load_cluster("edge-duo")),
+            [_json(WORKFLOW), _json(WORKFLOW_PARTS)],
+        ),
         Reader("msr", read_msr, [_json(MSR)]),
         Reader("msr expert", partial(_second, read_expert, msr), [_json(EXPERT)]),
         Reader(

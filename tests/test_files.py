@@ -14,6 +14,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
 from placewright.files import document_kind, formats, read, read_document, write
 from placewright.graph.graph import Graph, Operator, Tensor
+from placewright.layers.files import problem_json
 from placewright.layers.readers.piper import read_piper
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.readers.msr import read_msr
@@ -40,6 +41,29 @@ def test_problems_and_plans_of_every_wing_come_back(wing: str, ending: str, tmp_
     assert kit.same_plan(read(path, problem=problem), result.plan)
     with pytest.raises(PlacewrightError, match="is a plan, and needs the problem it is for"):
         read(path)
+
+
+def test_problems_of_every_wing_are_read_from_a_dict() -> None:
+    """What would stand in their files: nodes, servers, layers by name."""
+    cluster = {"devices": [{"name": "a", "memory": "2GiB"}, {"name": "b", "speed": 0.5}]}
+    assert read(cluster).device_names == ("a", "b")
+    link = {"from": "a", "to": "b", "bandwidth": "1MB/s"}
+    nodes = [{"name": x, "samples": 8, "seconds_per_sample": 0.1} for x in "ab"]
+    samples = {"nodes": nodes, "sample_bytes": 4, "links": [link]}
+    assert read(samples).node_names == ("a", "b")
+    requests = {
+        "duration": 10,
+        "variants": [{"name": "v", "family": "f", "accuracy": 0.9}],
+        "servers": [{"name": "s", "latency": {"v": [0.1]}}],
+        "arrivals": [{"family": "f", "rate": 2, "deadline": 1}],
+    }
+    assert read(requests).service.server_names == ("s",)
+    layers = wings()["layers"].conformance
+    assert layers is not None
+    wanted = next(iter(layers().tiny_instances().values()))
+    assert read(problem_json(wanted)).hash() == wanted.hash()
+    with pytest.raises(PlacewrightError, match=r"nodes\[0\].samples"):
+        read({**samples, "nodes": [nodes[0] | {"samples": -8}]})
 
 
 def test_clusters_and_graphs_come_back(tmp_path: Path) -> None:

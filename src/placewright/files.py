@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from yaml import safe_dump
+
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster, read_cluster, write_cluster
 from placewright.cluster.schema import ClusterFile
@@ -30,7 +32,7 @@ long as reading it."""
 
 
 @checked
-def read(source: str | Path, *, problem: Any = None, **options: Any) -> Any:
+def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **options: Any) -> Any:
     """Read a file of any kind: a cluster, a graph, a problem, a plan, or a published format.
 
     Parameters
@@ -53,6 +55,8 @@ def read(source: str | Path, *, problem: Any = None, **options: Any) -> Any:
     InputError
         There is no such file or format, or what is in it is wrong; names file and field.
     """
+    if isinstance(source, Mapping):
+        return _of_data(dict(source))
     name, colon, rest = str(source).partition(":")
     if colon and not Path(source).exists():
         return _published(str(source), name, rest, options)
@@ -107,6 +111,18 @@ def formats() -> dict[str, Format]:
 IOPDDL = Format("iopddl", "a PBQP with memory over time, of the contest", read_iopddl)
 
 _OF_NO_WING: Mapping[str, Any] = {"cluster": read_cluster, "graph": read_graph}
+
+
+def _of_data(data: dict[str, Any]) -> Any:
+    """The cluster or the problem that a file with these data would hold."""
+    kind = kind_of(data, where="source")
+    for files in _files():
+        if kind == files.problem_document.kind:
+            return files.problem_from(data, where="source", name=str(data.get("name", kind)))
+    if kind == "cluster":
+        return Cluster.from_text(safe_dump(data), where="source")
+    hint = "write it to a file"
+    raise UnsupportedError(f"a {kind} is read from a file", where="source", hint=hint)
 
 
 def _files() -> list[Files]:

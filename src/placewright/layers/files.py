@@ -44,10 +44,14 @@ def read_problem(path: str | Path) -> LayerProblem:
     Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
-    where = str(path)
+    return problem_from(data, where=str(path), name=stem(path), text=text)
+
+
+def problem_from(data: Any, *, where: str, name: str, text: str = "") -> LayerProblem:
+    """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(LayerFile, data, where=where, text=text)
     try:
-        return _problem_of(entry, entry.name if "name" in data else stem(path))
+        return _problem_of(entry, entry.name if "name" in data else name)
     except PlacewrightError as error:
         raise placed(error, where) from None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.io.boundary import placed, validate
-from placewright.io.stored import read_data, write_data
+from placewright.io.stored import read_data, stem, write_data
 from placewright.operators.formats.reading import plan_of, problem_of
 from placewright.operators.formats.schema import PlanFile, ProblemFile
 from placewright.operators.formats.writing import plan_json, problem_json
@@ -41,8 +41,12 @@ def read_problem(path: str | Path) -> OperatorProblem:
 
     Raises `InputError`, which names the file and the field that is wrong.
     """
-    where = str(path)
     data, text = read_data(path)
+    return problem_from(data, where=str(path), name=stem(path), text=text)
+
+
+def problem_from(data: Any, *, where: str, name: str, text: str = "") -> OperatorProblem:
+    """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(ProblemFile, data, where=where, text=text)
     try:
         return problem_of(entry)

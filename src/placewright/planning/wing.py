@@ -144,6 +144,10 @@ class Files(Protocol):
         """Read a problem file; `InputError` names the file and the field that is wrong."""
         ...
 
+    def problem_from(self, data: Any, *, where: str, name: str) -> Any:
+        """The problem of a file's data; `where` names them in errors."""
+        ...
+
     def write_problem(self, problem: Any, path: str | Path) -> Path:
         """Write a file that `read_problem` reads back equal."""
         ...

@@ -47,13 +47,21 @@ def read_problem(path: str | Path, seed: int | None = None) -> RequestProblem:
     Raises `InputError`, which names the file, the line or the field, and what is wrong.
     """
     data, text = read_data(path)
-    entry = validate(RequestFile, data, where=str(path), text=text)
-    if seed is not None:
-        entry = entry.model_copy(update={"seed": seed})
+    if seed is not None and isinstance(data, dict):
+        data = {**data, "seed": seed}
+    where, folder = str(path), Path(path).parent
+    return problem_from(data, where=where, name=stem(path), text=text, folder=folder)
+
+
+def problem_from(
+    data: Any, *, where: str, name: str, text: str = "", folder: Path = Path()
+) -> RequestProblem:
+    """The problem of a file's data; `folder`: where the traces are that it names."""
+    entry = validate(RequestFile, data, where=where, text=text)
     try:
-        return _problem(entry, stem(path), Path(path).parent)
+        return _problem(entry, name, folder)
     except PlacewrightError as error:
-        raise placed(error, str(path)) from None
+        raise placed(error, where) from None
 
 
 def read_catalogue(path: str | Path) -> Service | None:
