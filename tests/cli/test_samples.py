@@ -139,6 +139,38 @@ def test_a_run_plans_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert output.data["measured_s"] >= sum(e["measured_s"] for e in output.data["epochs"])
 
 
+NET = """
+import torch
+
+def net():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    return model, torch.randn({rows}, 3), torch.nn.MSELoss(), torch.randn({rows}, 2)
+"""
+
+
+def test_nodes_train_a_model_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows of the factory's batch are the samples; too few of them are refused."""
+    path, factory = tmp_path / "two.json", tmp_path / "own_net.py"
+    path.write_text(TWO)
+    factory.write_text(NET.format(rows=120))
+    options = ("--epochs", 2, "--speed", 100, "--baseline", "none", "--optimizer", "adam")
+    command = ("samples", "run", path, "--model", f"{factory}:net", *options)
+    output = run_cli(capsys, *command, "--lr", 0.05, "-f", "json")
+    assert output.code == 0
+    first, last = output.data["runs"][0]["epochs"]
+    assert last["loss"] < first["loss"]
+    assert last["test_loss"] == last["loss"]
+    assert last["accuracy"] is None
+    few = tmp_path / "few_rows.py"
+    few.write_text(NET.format(rows=100))
+    wrong = run_cli(capsys, "samples", "run", path, "--model", f"{few}:net")
+    assert wrong.code == 1
+    assert "100, the nodes have 120" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -189,6 +221,8 @@ def test_finished_epochs_are_written_before_an_error(
     settings: dict[str, Any] = {}
 
     class Failing:
+        state = None
+
         def __init__(
             self, problem: Any, shards: Any, digests: Any, recipe: Recipe, *_: Any, **x: Any
         ):
