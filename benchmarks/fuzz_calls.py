@@ -469,6 +469,10 @@ def builders() -> Iterator[Case]:
         "bandwidth": POSITIVE | {"inf"}, "latency_s": NUMBER, "name": TEXT})  # fmt: skip
     given = {"graph": None, "cluster": "edge-duo", "nbytes": "bytes"}
     yield Case("from_networkx", placewright.from_networkx, given, {})
+    given = {"layers": {"a": {"seconds": 1.0}}, "cluster": "edge-duo", "global_batch": 4,
+             "name": "x"}  # fmt: skip
+    yield Case("layer_chain", placewright.layer_chain, given, {
+        "global_batch": COUNT, "name": TEXT})  # fmt: skip
     tiny = _tiny("operators")
     place = dict.fromkeys(tiny.operator_names, tiny.device_names[0])
     yield Case("OperatorPlan.of", placewright.OperatorPlan.of, {

@@ -11,10 +11,10 @@ from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnknownNameError
 from placewright.layers.execution.analytic_problem import layer_problem
-from placewright.layers.execution.cost_tables import Workers
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.timing import LayerTimer
 from placewright.layers.problem import LayerProblem
+from placewright.layers.workers import Workers
 from placewright.planning.solving import solve
 from tests.layers.models import language_model
 

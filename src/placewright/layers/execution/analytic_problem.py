@@ -27,10 +27,8 @@ from placewright.cluster.roofline import analytic_seconds
 from placewright.graph.graph import Operator
 from placewright.io.arguments import checked
 from placewright.layers.execution.cost_tables import (
-    INSIDE,
     CostTables,
     Network,
-    Workers,
     measured_sizes,
     problem_of_tables,
     traced_alike,
@@ -38,9 +36,9 @@ from placewright.layers.execution.cost_tables import (
 from placewright.layers.execution.refusals import inexact_layers
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.timing import LayerTimer
-from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem
 from placewright.layers.profile.tracing import training_source, with_batch
+from placewright.layers.workers import Workers
 from placewright.numerics.arrays import FloatArray
 
 FRAMEWORK_BYTES = {"cpu": 280e6, "gpu": 500e6}
@@ -93,7 +91,7 @@ def layer_problem(
         traced,
         workers,
         _tables(traced, workers, sizes, optimizer),
-        _network(workers),
+        Network(*workers.described_links(), np.zeros((len(workers.devices), 3))),
         np.array(framework),
         sizes=sizes,
         moments=0 if optimizer == "sgd" else 2,
@@ -222,21 +220,3 @@ def _seconds(operators: Sequence[Operator], counts: Sequence[int], device: Devic
 
 def _bytes(values: Iterable[Any]) -> float:
     return float(sum(x.numel() * x.element_size() for x in values if isinstance(x, Tensor)))
-
-
-def _network(workers: Workers) -> Network:
-    """Links as the cluster's description has them; what they take of processors is not known."""
-    latency_s, per_byte, channel, _ = workers.cluster.link_arrays()
-    links = [INSIDE]
-    index = np.where(np.eye(len(workers.nodes), dtype=bool), 0, -1)
-    for a, b, source, target in workers.node_pairs():
-        if not math.isfinite(per_byte[source, target]):
-            continue
-        between = np.ix_(workers.node == a, workers.node == b)
-        joined = channel[between][np.isfinite(per_byte[between]) & (per_byte[between] > 0)]
-        # Pairs of workers that send at once share a channel, or have one each.
-        each = 1.0 / float(per_byte[source, target])
-        shared = each * len(np.unique(joined))
-        links.append(Link.linear(each, float(latency_s[source, target]), shared))
-        index[a, b] = len(links) - 1
-    return Network(tuple(links), index, np.zeros((len(workers.devices), 3)))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.refusals import refusals, tensor_refusals
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
@@ -19,61 +17,11 @@ from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.profile.chain import Layer
 from placewright.layers.profile.formulas import layer_flops, unknown_calls
+from placewright.layers.workers import Workers
 from placewright.numerics.arrays import FloatArray, IntArray
-
-INSIDE = Link.linear(4e9, 5e-5)
-"""Inside a node with a single worker."""
 
 HEAP_BLOCK_BYTES = float(32 << 20)
 """glibc's largest threshold from which on blocks are mapped one by one (``mallopt(3)``)."""
-
-
-class Workers:
-    """The devices of a cluster as a layer problem numbers them.
-
-    Attributes
-    ----------
-    degrees
-        Tensor degrees: those that divide the number of workers, and the number of equal ones of
-        a node: a host's CPU beside four GPUs keeps nobody from splitting layers over two or four.
-    kinds, kind
-        Names; the kind of every worker. Workers of a kind have equal costs.
-    nodes, node
-        Names; the node of every worker.
-    on_cpus
-        Whether no worker has a GPU.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.devices = cluster, cluster.devices
-        count = len(self.devices)
-        alike = [repr(replace(d, name="-", node="", memory_bytes=1.0)) for d in self.devices]
-        first = [alike.index(text) for text in dict.fromkeys(alike)]
-        names = [_kind(self.devices[k]) for k in first]
-        self.kinds = tuple(
-            name if names.count(name) == 1 else f"{name}, as {self.devices[k].name}"
-            for k, name in zip(first, names, strict=True)
-        )
-        self.kind = np.array([first.index(alike.index(text)) for text in alike])
-        self.nodes = tuple(dict.fromkeys(d.node for d in self.devices))
-        self.node = np.array([self.nodes.index(d.node) for d in self.devices])
-        equal = Counter(zip(self.kind.tolist(), self.node.tolist(), strict=True)).values()
-        self.degrees = tuple(
-            d for d in range(1, count + 1) if any(n % d == 0 for n in (count, *equal))
-        )
-        self.on_cpus = all(d.kind != "gpu" for d in self.devices)
-
-    def node_pairs(self) -> list[tuple[int, int, int, int]]:
-        """Pairs of nodes with their first workers; of a node with several its first two."""
-        ranks: list[list[int]] = [[] for _ in self.nodes]
-        for rank, node in enumerate(self.node):
-            ranks[node].append(rank)
-        return [
-            (a, b, own[0], other[0 if a != b else 1])
-            for a, own in enumerate(ranks)
-            for b, other in enumerate(ranks)
-            if a != b or len(own) > 1
-        ]
 
 
 @dataclass(slots=True, eq=False)
@@ -226,10 +174,6 @@ def _heap_factor(tables: CostTables, working: FloatArray) -> float:
     gradient = 4.0 * np.nan_to_num(tables.elements[:, 0])
     counted = kept + float((working * samples + gradient).max())
     return max(1.0, held / counted) if math.isfinite(held) and counted > 0 else 1.0
-
-
-def _kind(device: Device) -> str:
-    return f"{device.kind} x{device.cores} at {device.speed:g}"
 
 
 def _pairs(users: Sequence[int]) -> list[tuple[int, int]]:

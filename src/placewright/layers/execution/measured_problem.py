@@ -8,10 +8,8 @@ import numpy as np
 
 from placewright.layers.costs.rings import ring_times
 from placewright.layers.execution.cost_tables import (
-    INSIDE,
     CostTables,
     Network,
-    Workers,
     measured_sizes,
     problem_of_tables,
     traced_alike,
@@ -24,6 +22,7 @@ from placewright.layers.execution.timing import LayerTimes
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem
 from placewright.layers.profile.tracing import with_batch
+from placewright.layers.workers import INSIDE, Workers
 from placewright.runtime import limits
 
 MESSAGE_BYTES = (1 << 10, 1 << 16, 1 << 20)

@@ -1,0 +1,60 @@
+"""Chains of layers described by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import PlacewrightError
+from placewright.layers.builder import layer_chain
+from placewright.planning.solving import solve
+
+LAYERS = {
+    f"block{k}": {"parameters": 1e6, "seconds": 0.01, "output_bytes": 4e4, "activation_bytes": 1e5}
+    for k in range(6)
+}
+
+
+def test_seconds_are_over_speeds_and_grow_with_the_batch() -> None:
+    """Twice as long backward; memory, links and nodes are those of the cluster."""
+    cluster = Cluster.preset("edge-duo")
+    problem = layer_chain(LAYERS, cluster, 16)
+    assert problem.is_chain
+    assert problem.worker_names == cluster.device_names
+    assert problem.memory_bytes.tolist() == [device.memory_bytes for device in cluster.devices]
+    for worker, device in enumerate(cluster.devices):
+        table = problem.forward_s[problem.worker_kind[worker], 0]
+        assert table[-1] == pytest.approx([16 * 0.01 / device.speed] * 6)
+        assert table[0] == pytest.approx([0.01 / device.speed] * 6)
+    assert problem.backward_s == pytest.approx(2 * problem.forward_s)
+
+
+def test_a_chain_is_planned_and_flops_are_computed() -> None:
+    """One worker takes the sum of its layers; `dp` is no worse."""
+    flops = {name: {"flops": 1e9, "output_bytes": 4e4, "parameters": 1e6} for name in "abcd"}
+    problem = layer_chain(flops, "edge-duo", 8, name="flops")
+    assert (problem.forward_s > 0).all()
+    single, best = solve(problem, "single"), solve(problem, "dp", time_limit_s=5)
+    assert best.value <= single.value * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"layers": {"a": {"secs": 1.0}}}, "layer 'a': unknown key 'secs'"),
+        ({"layers": {"a": {"seconds": -1.0}}}, "layers.a.seconds.*must be a number >= 0.*-1"),
+        ({"layers": {"a": {"seconds": 1.0, "flops": 1.0}}}, "either flops or seconds"),
+        ({"layers": {"a": {}}}, "either flops or seconds.*nothing"),
+        ({"layers": {}}, "there is no layer"),
+        ({"cluster": "edge-du"}, "did you mean 'edge-duo'"),
+        ({"global_batch": 0}, "global_batch"),
+        ({"recompte": True}, "unknown option 'recompte'.*'recompute'"),
+    ],
+)
+def test_wrong_layers_are_refused_by_name(given: dict[str, Any], words: str) -> None:
+    """The layer, the key and the value."""
+    right: dict[str, Any] = {"layers": LAYERS, "cluster": "edge-duo", "global_batch": 4}
+    with pytest.raises(PlacewrightError, match=f"(?s){words}"):
+        layer_chain(**(right | given))
