@@ -604,7 +604,7 @@ def models(folder: Path) -> Iterator[Case]:
     right = {p.name: p.default for p in signature(placewright.train_samples).parameters.values()}
     right |= {"nodes": _tiny("samples"), "model": model, "loss_fn": torch.nn.MSELoss()}
     right["dataset"] = [(torch.zeros(3, 4), torch.zeros(2))] * 12
-    yield Case("train_samples", placewright.train_samples, right, RUN, costly=True)
+    yield Case("train_samples", placewright.train_samples, right, RUN | {"test": NONE}, costly=True)
     yield from _measured()
     for function in (placewright.place, placewright.train, placewright.layer_problem):
         options = {p.name: p.default for p in signature(function).parameters.values()}

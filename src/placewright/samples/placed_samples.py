@@ -141,8 +141,15 @@ def _sets(dataset: Any) -> Any:
     """One set of samples, or one by the name of each node."""
     from placewright.samples.training.job import SampleSet
 
+    if isinstance(dataset, Mapping) and not dataset:
+        raise InputError(
+            "no node has a data set",
+            where="dataset",
+            by="got an empty mapping",
+            hint="give a data set, or one for each node by its name",
+        )
     if isinstance(dataset, Mapping):
-        return {name: SampleSet(own, f"node {name}") for name, own in dataset.items()}
+        return {name: SampleSet(own, f"dataset of node {name}") for name, own in dataset.items()}
     return SampleSet(dataset, "dataset")
 
 

@@ -24,7 +24,7 @@ from placewright.capturing.split_loss import split_loss
 from placewright.capturing.state import named_values
 from placewright.capturing.updates import GivenOptimizer, Update, check_parameters, update_of
 from placewright.capturing.zoo.digits import classifier, pictures
-from placewright.errors import InputError, UnsupportedError
+from placewright.errors import InputError, UnsupportedError, described
 from placewright.samples.problem import SampleProblem
 
 OPTIMIZER = "optimizer:"
@@ -58,7 +58,7 @@ class SampleSet:
                     where=where,
                     by=", ".join(map(str, sorted(sizes))),
                 )
-        elif not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        elif isinstance(data, str | bytes) or not _is_numbered(data):
             raise InputError(
                 "samples have no length, or cannot be taken by number",
                 where=where,
@@ -74,7 +74,14 @@ class SampleSet:
         if self._rows:
             inputs, target = _row(self._data, k)
             return inputs, target
-        found = self._data[k]
+        try:
+            found = self._data[k]
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(
+                f"a sample cannot be taken: {described(error)}"[:300],
+                where=f"{self.where}, sample {k}",
+                hint="samples are numbered from 0",
+            ) from error
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise InputError(
                 "a sample is no pair of inputs and target",
@@ -88,7 +95,7 @@ class SampleSet:
         """The first samples as one batch, from the beginning again where there are fewer."""
         try:
             inputs, targets = default_collate([self[k % len(self)] for k in range(count)])
-        except (TypeError, RuntimeError, KeyError) as error:
+        except (TypeError, RuntimeError, KeyError, ValueError) as error:
             raise InputError(
                 f"samples do not make a batch: {error}"[:300],
                 where=self.where,
@@ -116,6 +123,14 @@ class SampleSet:
                 hint="classes of a nodes file are whole targets, counted from 0",
             )
         return int(number)
+
+
+def _is_numbered(data: Any) -> bool:
+    """Whether it has a length and parts by number."""
+    try:
+        return len(data) >= 0 and hasattr(data, "__getitem__")
+    except TypeError:
+        return False
 
 
 def _is_batch(data: Any) -> bool:
@@ -175,6 +190,8 @@ class SampleJob:
         for samples in (self.samples, self.test):
             if samples is not None and not len(samples):
                 raise InputError("there is no sample", where=samples.where)
+            if samples is not None:
+                samples.batch(1)
         self.reduction = self._demand_samples_apart()
         self._gradients = BatchPrograms(self._source, training=True)
         self._tests = BatchPrograms(lambda n: evaluated(self._source(n)), training=False)
