@@ -357,7 +357,6 @@ PROBLEMS: dict[str, dict[str, set[str]]] = {
     "operators": {
         "contiguous": FLAG,
         "calls": COUNT,
-        "ticks_per_s": NUMBER,
         **dict.fromkeys(("device_kinds", "operator_modules", "operator_kinds"), EMPTY),
         "output_shapes": EMPTY,
         "modules": NONE,
@@ -493,7 +492,7 @@ def readers(folder: Path) -> Iterator[Case]:
     cluster = load_cluster("edge-duo")
     yield Case("write", placewright.write, {"value": cluster, "path": folder / "new.yaml"})
     right: dict[str, Any] = {"path": _written(folder / "dag.json", DAG)}
-    yield Case("read_dag", read_dag, {**right, "links": "free", "queues": "priority"})
+    yield Case("read_dag", read_dag, {**right, "links": "free"})
     right = {"path": _written(folder / "msr.json", MSR), "objective": "throughput"}
     right |= {"contiguous": False, "calls": 1, "cost_scale": 1.0}
     yield Case("read_msr", read_msr, right, {

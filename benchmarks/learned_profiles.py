@@ -5,13 +5,13 @@
 
 Inference of the zoo's small models on presets of four devices (analytic profile, contended links),
 the published files with the latency of calls through host memory, and DOPPLER's graphs under its
-own queues (``$PLACEWRIGHT_DATA``). Prints a row per graph and planner: values relative to the
-reference (HEFT; the best single device through host memory), of the best trivial plan and of both
-profiles, mean over seeds with half its 95 % interval, how far the repaired one is above the lower
-bound, and after how many evaluations it was at the reference; at the end, where `repaired` is not
-better, and whether the bound proves that nothing is. It counts evaluations: what else the machine
-does changes nothing. ``--out FILE --minutes M`` keeps a row per seed and goes on in the next call
-(`kept_rows`).
+own cost model (`doppler_queues`; ``$PLACEWRIGHT_DATA``). Prints a row per graph and planner: values
+relative to the reference (HEFT; the best single device through host memory), of the best trivial
+plan and of both profiles, mean over seeds with half its 95 % interval, how far the repaired one is
+above the lower bound, and after how many evaluations it was at the reference; at the end, where
+`repaired` is not better, and whether the bound proves that nothing is. It counts evaluations: what
+else the machine does changes nothing. ``--out FILE --minutes M`` keeps a row per seed and goes on
+in the next call (`kept_rows`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from doppler_queues import QueueValues, read_queues
 from kept_rows import KeptRows, add_options
 from placewright import Cluster, Context, OperatorProblem, judge, profile
 from placewright.capturing.model import capture_source
@@ -36,6 +37,7 @@ from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.readers.dag import read_dag
 from placewright.operators.readers.msr import read_msr
+from placewright.planning.contract import proposal_of
 from placewright.planning.parameters import choose
 from placewright.testing.small_zoo import SIZES, small
 
@@ -57,10 +59,10 @@ def main(args: argparse.Namespace) -> None:
     )
     print("|---|---:|---|---:|---:|---:|---:|---:|")
     kept, rows = KeptRows(args.out, args.minutes), []
-    for problem in problems(args):
-        scale = scale_of(problem)
+    for problem, queues in problems(args):
+        scale = scale_of(problem, queues)
         for name in args.planners:
-            row = row_of(problem, name, scale, kept, args)
+            row = row_of(problem, queues, name, scale, kept, args)
             if row is not None:
                 rows.append(row)
                 print(text(row), flush=True)
@@ -89,31 +91,34 @@ def summary(name: str, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def problems(args: argparse.Namespace) -> Iterator[OperatorProblem]:
-    """Models on presets, then published files."""
+def problems(args: argparse.Namespace) -> Iterator[tuple[OperatorProblem, QueueValues | None]]:
+    """Models on presets, then published files; what values their placements but for the judge."""
     for preset in args.on:
         for name in args.models:
             graph = capture_source(small(name), training=args.training)
             problem = profile(graph, Cluster.preset(preset), method="analytic")
-            yield problem.replace(name=f"{name} on {preset}")
+            yield problem.replace(name=f"{name} on {preset}"), None
     if args.published:
         for path in sorted((DATA / "msr" / "latency").glob("*.json")):
-            yield read_msr(path, "latency")
+            yield read_msr(path, "latency"), None
         for path in sorted((DATA / "doppler").glob("[!r]*.json")):
-            yield read_dag(path, links="free", queues="first-come")
+            yield read_dag(path), QueueValues(*read_queues(path))
 
 
-def scale_of(problem: OperatorProblem) -> dict[str, float]:
+def scale_of(problem: OperatorProblem, queues: QueueValues | None) -> dict[str, float]:
     """The reference in seconds; the best trivial plan and the lower bound relative to it."""
-    trivial_s = reference_s = Evaluations(problem).trivial_s
+    trivial_s = reference_s = Evaluations(problem, measure=queues).trivial_s
     if HEFT.unsupported_reason(problem) is None:
-        reference_s = judge(problem, HEFT(problem, Context())).value
+        plan = proposal_of(HEFT(problem, Context())).plan
+        values = queues(plan.placement) if queues else [judge(problem, plan).value]
+        reference_s = float(values[0])
     bound = max(bounds(problem).values()) / reference_s
     return {"reference_s": reference_s, "trivial": trivial_s / reference_s, "bound": bound}
 
 
 def row_of(
     problem: OperatorProblem,
+    queues: QueueValues | None,
     name: str,
     scale: dict[str, float],
     kept: KeptRows,
@@ -127,7 +132,7 @@ def row_of(
         runs = [
             kept.get(
                 f"{problem.name}, {planner}, {limit} evaluations, seed {seed}",
-                partial(run_of, problem, planner, limit, scale, seed),
+                partial(run_of, problem, queues, planner, limit, scale, seed),
             )
             for seed in range(args.seeds)
         ]
@@ -146,13 +151,18 @@ def row_of(
 
 
 def run_of(
-    problem: OperatorProblem, text: str, limit: int, scale: dict[str, float], seed: int
+    problem: OperatorProblem,
+    queues: QueueValues | None,
+    text: str,
+    limit: int,
+    scale: dict[str, float],
+    seed: int,
 ) -> tuple[float, float]:
     """The value of one run over the reference, and after how many evaluations it was there."""
     planner: Any = choose(planners(problem), text)[1]
     reference_s = scale["reference_s"]
     context = Context(seed=seed, bound=scale["bound"] * reference_s)
-    run = Evaluations(problem, context, limit=limit)
+    run = Evaluations(problem, context, limit=limit, measure=queues)
     learned(planner, run)
     below = (p.evaluations for p in run.curve if p.value_s <= reference_s * (1 + 1e-9))
     return run.best.score.value_s / reference_s, next(below, inf)

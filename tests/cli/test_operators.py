@@ -140,30 +140,6 @@ def test_options_change_the_problem(problem_file: Path, capsys: pytest.CaptureFi
     assert serial["value"] == 16.0
 
 
-def test_queues_are_first_come_where_asked_for(
-    tmp_path: Path, problem_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A task graph is planned, judged again and explained under them; contended links refused."""
-    data = {
-        "nodes": [{"name": "a", "speed": 10}, {"name": "b", "speed": 10}],
-        "links": [{"source": "a", "target": "b", "speed": 10}],
-        "tasks": [{"name": x, "cost": 20} for x in "uvwx"],
-        "dependencies": [{"source": "u", "target": "w", "size": 10}],
-    }
-    (tmp_path / "t.json").write_text(json.dumps(data))
-    source, kept = f"dag:{tmp_path / 't.json'}", tmp_path / "plan.json"
-    command = ("operators", "plan", source, "--queues", "first-come", "-f", "json", "-o", kept)
-    found = run_cli(capsys, *command, "--time-limit", 60).data
-    assert found["value"] == found["lower_bound"] == 4.0
-    command = ("operators", "simulate", source, kept, "--queues", "first-come", "-f", "json")
-    assert run_cli(capsys, *command).data["value"] == 4.0
-    command = ("operators", "explain", source, kept, "w", "--queues", "first-come")
-    assert run_cli(capsys, *command).code == 0
-    refused = run_cli(capsys, "operators", "plan", problem_file, "--queues", "first-come")
-    assert refused.code == 1
-    assert "--links free" in refused.err
-
-
 def test_infinities_are_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A device that cannot run everything has a candidate without a value; JSON stays JSON."""
     problem = tiny([[1.0, float("inf")], [1.0, 2.0]], [(0, 1.0, [1])])

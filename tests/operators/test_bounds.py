@@ -67,22 +67,6 @@ def test_no_plan_beats_a_bound(objective: Objective, links: Links, overlap: Over
     assert checked > 1000
 
 
-def test_no_plan_beats_a_bound_in_ticks() -> None:
-    """Queues that round times to whole ticks round some of them down (rule Q1)."""
-    for seed in range(30):
-        problem = random_problem(seed, most_operators=5, most_devices=2, links="free")
-        share = 0.3 + np.random.default_rng(seed).random((problem.n, 1))
-        problem = problem.replace(
-            compute_s=problem.compute_s * share,
-            latency_s=problem.latency_s * 0.7,
-            memory_bytes=np.full(problem.m, np.inf),
-            queues="first-come",
-            ticks_per_s=2.0,
-        )
-        least = min(all_values(problem))
-        assert all(bound <= least for bound in bounds(problem).values())
-
-
 def test_the_published_bounds_are_reached() -> None:
     """Work and critical path of the dag files, which stand in them."""
     for name in DAGS:

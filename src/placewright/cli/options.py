@@ -86,14 +86,6 @@ OverlapOption = Annotated[
     Literal["parallel", "serial"] | None,
     typer.Option("--overlap", help="Do devices and links work at the same time?"),
 ]
-QueuesOption = Annotated[
-    Literal["priority", "first-come"] | None,
-    typer.Option(
-        "--queues",
-        help="Which ready operator does a device start: the plan's first, or the one that became "
-        "ready first (then a plan is a placement alone; needs --links free)?",
-    ),
-]
 ContiguousOption = Annotated[
     bool, typer.Option("--contiguous", help="Each device holds one contiguous part (throughput).")
 ]

@@ -69,7 +69,6 @@ class SourceOptions:
     table: Path | None = None
     weights: Path | None = None
     micro_batches: int | None = None
-    queues: str | None = None
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -90,7 +89,6 @@ class SourceOptions:
             "objective": objective,
             "links": self.links,
             "overlap": self.overlap,
-            "queues": self.queues,
         }
         changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         return changes | ({"contiguous": True} if self.contiguous else {})

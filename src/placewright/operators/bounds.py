@@ -7,8 +7,7 @@ earlier than ceft(i, its device): it starts after each of its inputs has arrived
 arrives no earlier than the least over all devices q of its producer's ceft on q plus the
 transfer from q, and it runs for its compute time. Waiting for channels or devices only adds. So T
 is at least the largest over operators of the least ceft. Floating point keeps this: the judge
-rounds the same sums in the same order, and rounding is monotone. Where queues count in ticks, times
-are first taken for no more than they are there (`first_come.in_ticks`).
+rounds the same sums in the same order, and rounding is monotone.
 
 **load**. Each device must do its share: T >= sum_i w[i, d] x[i, d] for every d, and what lives
 there must fit: sum_i r[i] x[i, d] <= memory[d]. Relax x to fractions of colocation groups. For any
@@ -57,10 +56,8 @@ from placewright.operators.problem import (
     Objective,
     OperatorProblem,
     Overlap,
-    Queues,
     pairwise_only,
 )
-from placewright.operators.simulation.first_come import in_ticks
 from placewright.operators.simulation.star.latency import is_star_latency, least_tails
 from placewright.operators.structure.ceft import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
@@ -78,7 +75,6 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         A group that fits no device, more resident bytes than memory, or an operator that
         no linked device can run.
     """
-    problem = in_ticks(problem)
     groups = groups_of(problem)
     fits = _fitting(problem, groups)
     if is_star_latency(problem):
@@ -88,22 +84,11 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     if problem.objective is Objective.LATENCY:
         tables = ceft(problem)
         found["ceft"] = tables.critical_s
-        if problem.queues is Queues.FIRST_COME:  # ticks are added up without any rounding
-            found["ceft"] = _rounded_down(tables.critical_s, problem.n)
         if problem.overlap is Overlap.SERIAL:
             found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
         else:
             found["head-load-tail"] = _head_load_tail(problem, tables, work)
-    return {name: _whole_ticks(problem, bound_s) for name, bound_s in found.items()}
-
-
-def _whole_ticks(problem: OperatorProblem, bound_s: float) -> float:
-    """Raised to whole ticks where all values are (rule Q1)."""
-    ticks = problem.ticks_per_s
-    if problem.queues is not Queues.FIRST_COME or not ticks or not np.isfinite(bound_s):
-        return bound_s
-    # Whoever computed it erred by less than a millionth.
-    return max(bound_s, float(np.ceil(bound_s * ticks * (1.0 - 1e-6))) / ticks)
+    return found
 
 
 def check_fits(problem: OperatorProblem) -> None:
@@ -135,8 +120,8 @@ def refined_bounds(problem: OperatorProblem, known: BoundContext) -> Iterator[tu
     needed = np.isfinite(known.value) and known.bound > 0
     if not known.auto or not needed or not _can_relax(problem):
         return
-    for found in relaxed_bounds(in_ticks(problem), known.bound, known.value, known.deadline_s):
-        yield "relaxed", _whole_ticks(problem, _rounded_down(found, problem.n))
+    for found in relaxed_bounds(problem, known.bound, known.value, known.deadline_s):
+        yield "relaxed", _rounded_down(found, problem.n)
 
 
 def _can_relax(problem: OperatorProblem) -> bool:

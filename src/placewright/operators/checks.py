@@ -125,35 +125,8 @@ def _check_values(p: OperatorProblem) -> None:
     _check_views(p)
     if p.modules is not None:
         p.modules.check_operators(set(p.operator_names), p.name)
-    _check_queues(p)
     if p.calls < 1:
         raise InputError("calls must be at least 1", where=p.name, by=f"got {p.calls}")
-
-
-def _check_queues(p: OperatorProblem) -> None:
-    """Raise where first come, first served queues meet an option that they do not know."""
-    if not (np.isfinite(p.ticks_per_s) and p.ticks_per_s >= 0):
-        raise InputError(
-            "ticks_per_s must be a number >= 0", where=p.name, by=f"got {p.ticks_per_s}"
-        )
-    if p.queues != "first-come":
-        return
-    limited = np.flatnonzero(np.isfinite(p.memory_bytes))
-    memory = p.device_names[limited[0]] if len(limited) else ""
-    for wrong, what, hint in (
-        (p.objective != "latency", f"the objective {p.objective}", "--objective latency"),
-        (p.links != "free", f"links that are {p.links}", "--links free"),
-        (p.overlap != "parallel", f"overlap {p.overlap}", "--overlap parallel"),
-        (p.communication != "pairwise", "transfers through host memory", "--queues priority"),
-        (p.contiguous, "contiguous plans", "--queues priority"),
-        (bool(memory), f"the memory limit of {memory!r}", "--queues priority"),
-    ):
-        if wrong:
-            raise InputError(
-                f"first come, first served queues are not simulated with {what}",
-                where=p.name,
-                hint=f"use {hint}",
-            )
 
 
 def _named(p: OperatorProblem, key: str, at: tuple[int, ...]) -> str:

@@ -23,11 +23,9 @@ from placewright.operators.problem import (
     Objective,
     OperatorProblem,
     Overlap,
-    Queues,
 )
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast.state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.first_come import make_queue_state
 from placewright.operators.simulation.full.simulate import largest_load, makespan, simulate
 from placewright.operators.simulation.full.state import SimulatorState, copy_state, make_state
 from placewright.operators.simulation.inputs import (
@@ -40,7 +38,6 @@ from placewright.operators.simulation.inputs import (
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
-from placewright.operators.simulation.queued_judge import judge_queues, queue_values
 from placewright.operators.simulation.star.judge import judge_star, star_scores
 from placewright.operators.structure.contiguity import break_of_chain
 from placewright.operators.structure.costs import kernel_costs
@@ -83,11 +80,9 @@ class Judge:
         ``simulate(*judge.full, judge.mode(), placement, order)``.
     fast
         State of the fast simulator.
-    queued
-        State of the simulator of first come, first served queues, which then judges; else ``None``.
     """
 
-    __slots__ = ("fast", "full", "problem", "queued")
+    __slots__ = ("fast", "full", "problem")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
@@ -95,8 +90,6 @@ class Judge:
         second_pass = problem.is_backward if problem.pipeline.diffmaxima else None
         self.full = make_state(costs, len(problem.channel_names), second_pass)
         self.fast = make_fast_state(costs, len(problem.channel_names))
-        first_come = problem.queues is Queues.FIRST_COME
-        self.queued = make_queue_state(problem) if first_come else None
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks the simulators for."""
@@ -111,8 +104,6 @@ class Judge:
         """Judge a plan that `check_plan` has passed."""
         if self.problem.communication is Communication.STAR:
             return judge_star(self.problem, plan)
-        if self.queued is not None:
-            return judge_queues(self.problem, self.queued, plan.placement)
         order = default_order(self.problem) if plan.order is None else thawed(plan.order)
         code = simulate(*self.full, self.mode(plan.dispatch), thawed(plan.placement), order)
         if code != DONE:
@@ -132,8 +123,6 @@ class Judge:
         rows, fixed = checked_batch(p, placements, order)
         if p.communication is Communication.STAR:
             return star_scores(p, rows)
-        if self.queued is not None:
-            return queue_values(p, self.queued, rows)
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
         mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.problem import Communication, OperatorProblem, Queues
+from placewright.operators.problem import Communication, OperatorProblem
 from placewright.operators.sizes import home_bytes, views
 from placewright.report.text import size
 from placewright.report.trace import MemoryCurve, Trace
@@ -20,8 +20,6 @@ HOST_NAME = "host memory"
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfers:
     """Transfers by start time; one entry per tensor and receiving device.
-
-    With first come, first served queues: one per tensor and reader on another device.
 
     Attributes
     ----------
@@ -113,7 +111,7 @@ class OperatorJudgement:
 
     def _memory(self) -> tuple[MemoryCurve, ...]:
         p, moves = self.problem, self.transfers
-        if p.communication is Communication.STAR or p.queues is Queues.FIRST_COME:
+        if p.communication is Communication.STAR:
             return _resident_curves(p, self.peak_bytes)
         ends = self.op_start_s, self.op_end_s
         return _memory_curves(p, self.placement, ends, (moves.tensor, moves.target, moves.end_s))

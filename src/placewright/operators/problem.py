@@ -50,17 +50,6 @@ class Overlap(StrEnum):
     SERIAL = "serial"
 
 
-class Queues(StrEnum):
-    """Which of its ready operators a free device starts.
-
-    PRIORITY: the one that comes first in the plan's order, by default of highest upward rank.
-    FIRST_COME: the one that became ready first, so that a plan is a placement alone.
-    """
-
-    PRIORITY = "priority"
-    FIRST_COME = "first-come"
-
-
 class Communication(StrEnum):
     """Who pays for a tensor that leaves its device.
 
@@ -138,12 +127,6 @@ class OperatorProblem:
         Whether a plan without an order runs operators in the order of the problem, which is that
         of the program. So it is where weights are computed in the step (dequantised, say): by
         upward rank those of parallel layers would all be computed before the first is used.
-    queues
-        First come, first served queues need free links, parallel overlap, the latency objective
-        and devices without memory limits.
-    ticks_per_s
-        With first come, first served queues all times are rounded to whole ticks, so that ties
-        are exact; 0 for float64 seconds as they are.
     dimensionless
         Whether costs and sizes have no unit, as in published task graphs: they are shown without.
     topology
@@ -184,8 +167,6 @@ class OperatorProblem:
     output_shapes: tuple[tuple[int, ...], ...] = ()
     micro_batch: IntArray = field(default_factory=lambda: _EMPTY.astype(np.int64))
     program_order: bool = False
-    queues: Queues = Queues.PRIORITY
-    ticks_per_s: float = 0.0
     dimensionless: bool = False
     topology: Topology = field(init=False, repr=False)
 
@@ -305,7 +286,6 @@ _CHOICES: dict[str, type[StrEnum]] = {
     "links": Links,
     "overlap": Overlap,
     "communication": Communication,
-    "queues": Queues,
 }
 _LATER: dict[str, Any] = {
     "communication": Communication.PAIRWISE,
@@ -322,8 +302,6 @@ _LATER: dict[str, Any] = {
     "output_shapes": (),
     "micro_batch": 0,
     "program_order": False,
-    "queues": Queues.PRIORITY,
-    "ticks_per_s": 0.0,
 }
 _NO_INPUT = ("topology", "dimensionless")
 """Fields that change no plan: what is derived, and how numbers are shown."""
@@ -336,12 +314,6 @@ def pairwise_only(problem: OperatorProblem) -> str | None:
     """Why a planner that knows links alone cannot take the problem, ``None`` if it can."""
     star = problem.communication is Communication.STAR
     return "transfers go through host memory (star)" if star else None
-
-
-def orders_by_plan(problem: OperatorProblem) -> str | None:
-    """Why a planner that orders operators cannot take the problem, ``None`` if it can."""
-    queued = problem.queues is Queues.FIRST_COME
-    return "queues are first come, first served: no plan orders operators" if queued else None
 
 
 def star_throughput_only(problem: OperatorProblem) -> str | None:

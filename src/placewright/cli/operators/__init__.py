@@ -19,7 +19,6 @@ from placewright.cli.options import (
     ObjectiveOption,
     OnOption,
     OverlapOption,
-    QueuesOption,
     Source,
     TrainingOption,
 )
@@ -47,7 +46,6 @@ def load(
     micro_batches: MicroBatchesOption = None,
     links: LinksOption = None,
     overlap: OverlapOption = None,
-    queues: QueuesOption = None,
     contiguous: ContiguousOption = False,
     replication: ReplicationOption = False,
     by_speed: BySpeedOption = False,
@@ -71,7 +69,6 @@ def load(
         contiguous=contiguous,
         pipeline=pipeline,
         micro_batches=micro_batches,
-        queues=queues,
     )
     return load_source(options, console)
 
@@ -93,7 +90,6 @@ examples = {
         "zoo:inception_v3 --on edge-quad",
         "dag:tasks.json --planner heft --planner peft",
         "dag:tasks.json --learned --evaluations 2000 --seconds 5 -f json",
-        "dag:tasks.json --queues first-come",
     ],
     "train": [
         "zoo:resnet50 --on edge-quad --planner hp3c --checkpoint hp3c.safetensors",

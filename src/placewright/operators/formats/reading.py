@@ -137,8 +137,6 @@ def _fields(entry: ProblemFile) -> dict[str, Any]:
         "output_shapes": tuple(map(tuple, entry.output_shapes or ())),
         "micro_batch": np.array(entry.micro_batch or (), dtype=np.int64),
         "program_order": entry.program_order,
-        "queues": entry.queues,
-        "ticks_per_s": entry.ticks_per_s,
         "dimensionless": entry.dimensionless,
         "modules": None if entry.modules is None else entry.modules.tree(),
     }

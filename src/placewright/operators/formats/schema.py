@@ -9,7 +9,7 @@ from pydantic import Field
 from placewright.graph.files import ModuleTreeEntry
 from placewright.io.boundary import FileModel
 from placewright.operators.plan import Dispatch
-from placewright.operators.problem import Communication, Links, Objective, Overlap, Queues
+from placewright.operators.problem import Communication, Links, Objective, Overlap
 from placewright.planning.result_file import ResultFile
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -76,8 +76,6 @@ class ProblemFile(FileModel):
     micro_batch: list[Annotated[int, Field(ge=0, le=MOST)]] | None = None
     program_order: bool = False
     modules: ModuleTreeEntry | None = None
-    queues: Queues = Queues.PRIORITY
-    ticks_per_s: Amount = 0.0
     dimensionless: bool = False
 
 

@@ -11,7 +11,7 @@ from placewright.graph.files import tree_json
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem, Queues
+from placewright.operators.problem import OperatorProblem
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT
 from placewright.planning.contract import Proposal
 
@@ -58,7 +58,7 @@ def problem_json(problem: OperatorProblem) -> dict[str, Any]:
 
 
 def _known_json(p: OperatorProblem) -> dict[str, Any]:
-    """Kinds, modules, output shapes, ticks and queues, where they are known or not the usual."""
+    """Kinds, modules, output shapes and the like, where they are known or not the usual."""
     known: dict[str, Any] = {}
     for key in ("device_kinds", "operator_modules", "operator_kinds"):
         if getattr(p, key):
@@ -68,10 +68,6 @@ def _known_json(p: OperatorProblem) -> dict[str, Any]:
     if p.micro_batch.any():
         known["micro_batch"] = p.micro_batch.tolist()
     known |= {key: True for key in ("program_order", "dimensionless") if getattr(p, key)}
-    if p.queues is not Queues.PRIORITY:
-        known["queues"] = str(p.queues)
-    if p.ticks_per_s:
-        known["ticks_per_s"] = p.ticks_per_s
     return known if p.modules is None else known | {"modules": tree_json(p.modules)}
 
 

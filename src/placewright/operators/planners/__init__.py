@@ -38,7 +38,6 @@ from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.queue_search import QueueSearch
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single, single_loads_s
 from placewright.operators.planners.whole_copies import WholeCopies
@@ -84,7 +83,6 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         CEFT_CPOP,
         Pbqp(),
         CeftPbqp(),
-        QueueSearch(),
         Search(),
         Lns(),
         LinearisedDp(),
@@ -96,7 +94,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
     return with_plug_ins("operators", own)
 
 
-LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "queue-search", "exact", "search", "lns")
+LAST = ("dpl", "dp", "min-cut", "ceft+pbqp", "exact", "search", "lns")
 """What ``auto`` runs after the quick planners: proofs and short searches before long ones."""
 
 

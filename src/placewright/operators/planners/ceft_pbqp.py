@@ -32,7 +32,7 @@ from placewright.operators.planners.pricing.priced import (
     pbqp_needs,
     pricing_context,
 )
-from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Needs, Proposal, Share, last_of
 
@@ -119,7 +119,7 @@ class CeftPbqp:
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Links between pairs of devices, and a judge that follows the plan's order."""
-        return pairwise_only(problem) or orders_by_plan(problem)
+        return pairwise_only(problem)
 
     def needs(self, problem: OperatorProblem) -> Needs:
         """One PBQP, after which it looks at the clock; the others use the same memory."""

@@ -16,7 +16,7 @@ from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.chains import depth_first_line, units_by_module
-from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Proposal
 
@@ -147,7 +147,7 @@ class Deployable:
             return "there is one device"
         if problem.contiguous or problem.pipeline.described():
             return "does not keep plans contiguous, nor stages replicated"
-        return pairwise_only(problem) or orders_by_plan(problem)
+        return pairwise_only(problem)
 
     def __call__(
         self,

@@ -39,7 +39,6 @@ from placewright.operators.problem import (
     Overlap,
     pairwise_only,
 )
-from placewright.operators.simulation.first_come import in_ticks
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, Proposal, proposal_of
@@ -140,7 +139,7 @@ class ExactSchedule:
 def _relaxations(problem: OperatorProblem) -> list[tuple[OperatorProblem, float]]:
     """Problems to solve one after another, with the share of the remaining time of each."""
     if problem.links is Links.FREE:
-        return [(in_ticks(problem), 1.0)]
+        return [(problem, 1.0)]
     return [(problem.replace(links=Links.FREE), 0.4), (problem, 1.0)]
 
 

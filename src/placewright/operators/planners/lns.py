@@ -42,7 +42,6 @@ from placewright.operators.problem import (
     Objective,
     OperatorProblem,
     Overlap,
-    orders_by_plan,
     pairwise_only,
 )
 from placewright.planning.contract import Context, Count, Proposal
@@ -92,7 +91,7 @@ class Lns:
             return "does not keep plans contiguous"
         if problem.m < 2 or not fully_linked(problem):
             return "needs two devices or more, and a link between every two"
-        return pairwise_only(problem) or orders_by_plan(problem)
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan found.

@@ -18,7 +18,7 @@ from placewright.operators.planners.sequences.search_state import (
     dispatches,
     start_search_state,
 )
-from placewright.operators.problem import OperatorProblem, orders_by_plan, pairwise_only
+from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Proposal, Share
 from placewright.solvers.programs import installed
 
@@ -84,7 +84,7 @@ class Search:
         """Links between pairs of devices, plans that need not be contiguous."""
         if problem.contiguous:
             return "does not keep plans contiguous"
-        return pairwise_only(problem) or orders_by_plan(problem)
+        return pairwise_only(problem)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan found; raises `InfeasibleError`: no start has a link for every tensor."""

@@ -13,7 +13,7 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
-from placewright.operators.problem import Links, OperatorProblem, Queues
+from placewright.operators.problem import Links, OperatorProblem
 
 _SECTIONS = {
     "nodes": ("name", "speed"),
@@ -24,24 +24,18 @@ _SECTIONS = {
 
 
 @checked
-def read_dag(
-    path: str | Path | Mapping[str, Any], links: str = "free", queues: str = "priority"
-) -> OperatorProblem:
+def read_dag(path: str | Path | Mapping[str, Any], links: str = "free") -> OperatorProblem:
     """Read a task graph: a file, JSON or YAML, or its content as a dict.
 
     ``nodes`` (name, speed), ``links`` (undirected pairs, speed), ``tasks`` (name, cost, and
     ``kind`` where it is known), ``dependencies`` (source, target, size). Time on a node is
     cost / speed, a transfer takes size / speed; every dependency is a tensor of its own; an
-    undirected link is two directed ones, each a channel of its own. Where all speeds are one
-    number and all costs and sizes are whole, first come, first served queues count in ticks of one
-    over that speed.
+    undirected link is two directed ones, each a channel of its own.
 
     Parameters
     ----------
     links
         ``free`` (textbook list scheduling) or ``contended``.
-    queues
-        ``priority``, or ``first-come``: placements are judged as in DOPPLER (arXiv 2505.23131).
 
     Raises
     ------
@@ -50,8 +44,6 @@ def read_dag(
     """
     if links not in list(Links):
         raise UnknownNameError("kind of links", links, list(Links))
-    if queues not in list(Queues):
-        raise UnknownNameError("kind of queues", queues, list(Queues))
     path, data = (Path("dag"), path) if isinstance(path, Mapping) else (Path(path), _load(path))
     columns = {section: _columns(path, data, section) for section in _SECTIONS}
     nodes, tasks = columns["nodes"], columns["tasks"]
@@ -78,8 +70,6 @@ def read_dag(
         pinned=np.full(len(names), -1),
         links=Links(links),
         operator_kinds=_kinds(path, data["tasks"]),
-        queues=Queues(queues),
-        ticks_per_s=_ticks_per_s(columns),
         dimensionless=True,
     )
 
@@ -114,17 +104,6 @@ def _column(path: Path, section: str, rows: Sequence[Any], key: str) -> Any:
             f"{key!r} must be a string", where=f"{path}: {section}[{at}]", by=f"got {values[at]!r}"
         )
     return values
-
-
-def _ticks_per_s(columns: Mapping[str, list[Any]]) -> float:
-    """The one speed of all nodes and links if costs and sizes are whole numbers of ticks, else 0.
-
-    Sums below 2^53 are exact in float64.
-    """
-    speeds = np.concatenate([columns["nodes"][1], columns["links"][2]])
-    amounts = np.concatenate([columns["tasks"][1], columns["dependencies"][2]])
-    whole = bool((amounts == np.rint(amounts)).all()) and float(amounts.sum()) < 2.0**53
-    return float(speeds[0]) if whole and bool((speeds == speeds[0]).all()) else 0.0
 
 
 def _kinds(path: Path, tasks: Sequence[Any]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +36,35 @@ from placewright.operators.planners.learned.episodes import (
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.readers.dag import read_dag
 from placewright.planning.contract import Context, proposal_of
-from tests.operators.planners.test_queue_search import blocks
+
+
+def blocks(tmp_path: Path, seed: int, devices: int = 4) -> OperatorProblem:
+    """A generated tensor program: products of blocks, then sums, transfers four times as dear."""
+    rng = np.random.default_rng(seed)
+    tasks, edges = [], []
+    layer = [f"p{i}" for i in range(12)]
+    tasks += [{"name": x, "cost": int(rng.integers(50, 100)), "kind": "product"} for x in layer]
+    for depth in range(3):
+        sums = [f"s{depth}_{i}" for i in range(6)]
+        for i, name in enumerate(sums):
+            tasks.append({"name": name, "cost": 1 + 60 * (depth % 2), "kind": "sum"})
+            edges += [(x, name) for x in dict.fromkeys((layer[i], layer[(i + 5) % len(layer)]))]
+        layer = sums
+    cost = {task["name"]: task["cost"] for task in tasks}
+    names = [f"gpu{d}" for d in range(devices)]
+    data = {
+        "nodes": [{"name": d, "speed": 10**10} for d in names],
+        "links": [
+            {"source": a, "target": b, "speed": 10**10} for a, b in itertools.combinations(names, 2)
+        ],
+        "tasks": tasks,
+        "dependencies": [{"source": a, "target": b, "size": 4 * cost[a]} for a, b in edges],
+    }
+    path = tmp_path / "blocks.json"
+    path.write_text(json.dumps(data))
+    return read_dag(path)
 
 
 def free(seed: int) -> OperatorProblem:
@@ -148,7 +177,7 @@ def test_groups_and_refusals_are_kept_in_every_profile() -> None:
 
 
 def test_repaired_beats_as_published_and_the_teacher_is_imitated(tmp_path: Path) -> None:
-    """On a generated tensor program under first come, first served queues, at 60 evaluations."""
+    """On a generated tensor program, at 60 evaluations."""
     problem = blocks(tmp_path, 4)
     values = {}
     for profile in ("repaired", "as_published"):

@@ -23,7 +23,6 @@ from placewright.operators.planners.placements.moves import (
     begin,
     list_critical,
 )
-from placewright.operators.planners.queued import walks as queued_walks
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.simulation.inputs import default_order
 from placewright.operators.sizes import home_bytes
@@ -100,8 +99,6 @@ def improve(
         placements = np.prod(groups.allowed.sum(axis=1), dtype=np.float64)
     if placements <= moves:
         return _best_of_all(judge, groups, start, deadline_s)
-    if judge.queued is not None:
-        return _improve_queued(judge, groups, start, moves, heat, seed, deadline_s)
     instance, simulator = _instance(judge, groups, start), judge.full
     score = (start.score.value_s, start.score.over_bytes)
     walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
@@ -140,30 +137,6 @@ def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) 
         if score < best.score:
             best = Start(places[k], score, start.order, start.dispatch)
     return best
-
-
-def _improve_queued(
-    judge: Judge,
-    groups: Groups,
-    start: Start,
-    moves: int,
-    heat: float,
-    seed: int,
-    deadline_s: float,
-) -> Start:
-    """The same under first come, first served queues, by threshold accepting."""
-    state, second = judge.queued, judge.problem.ticks_per_s or 1.0
-    assert state is not None
-    instance = queued_walks.make_instance(judge.problem, groups, state)
-    walk = queued_walks.make_walk(instance, thawed(start.place), start.score.value_s * second, seed)
-    first = heat * mean_operator_s(judge.problem) * second
-    for done in range(0, moves, CHUNK):
-        if time.perf_counter() >= deadline_s:
-            break
-        left, now = first * (1.0 - done / moves), min(CHUNK, moves - done)
-        queued_walks.accept_moves(state, instance, walk, now, left, first / moves)
-    best = Score(0.0, float(walk.value[queued_walks.BEST]) / second)
-    return Start(walk.best.copy(), best, start.order, start.dispatch)
 
 
 def mean_operator_s(problem: OperatorProblem) -> float:

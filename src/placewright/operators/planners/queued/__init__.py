@@ -1,1 +1,0 @@
-"""Search where queues are first come, first served, so that a plan is a placement alone."""

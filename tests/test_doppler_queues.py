@@ -1,0 +1,106 @@
+"""`benchmarks/doppler_queues.py`: equal to a slow reference of DOPPLER's rules, to the tick."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+from benchmarks.doppler_queues import Found, Queues, make_queues, simulate, walk
+
+
+class _Reference:
+    """The rules as they are written there, with one heap of all events."""
+
+    def __init__(self, b: Queues, place: Sequence[int]) -> None:
+        self.b, self.place, self.counter = b, list(place), 0
+        self.heap: list[tuple[float, int, str, int]] = []
+        self.queue: list[deque[int]] = [deque() for _ in b.busy]
+        self.busy = [False] * len(b.busy)
+        self.start, self.end = [-1.0] * len(place), [-1.0] * len(place)
+        self.missing = np.bincount(b.edge_target, minlength=len(place)).tolist()
+
+    def due(self, at: float, kind: str, what: int) -> None:
+        heapq.heappush(self.heap, (at, self.counter, kind, what))
+        self.counter += 1
+
+    def give(self, now: float, d: int) -> None:
+        """An idle device starts the head of its queue."""
+        if not self.busy[d] and self.queue[d]:
+            self.busy[d] = True
+            self.due(now, "granted", self.queue[d].popleft())
+
+    def run(self) -> float:
+        for i, missing in enumerate(self.missing):
+            if missing == 0:
+                self.due(0.0, "ready", i)
+        while self.heap:
+            now, _, kind, what = heapq.heappop(self.heap)
+            getattr(self, kind)(now, what)
+        return max(self.end)
+
+    def ready(self, now: float, i: int) -> None:
+        self.queue[self.place[i]].append(i)
+        self.give(now, self.place[i])
+
+    def granted(self, now: float, i: int) -> None:
+        self.start[i] = now
+        self.due(now + float(self.b.cost[i]), "ended", i)
+
+    def ended(self, now: float, i: int) -> None:
+        self.end[i] = now
+        self.busy[self.place[i]] = False
+        self.due(now, "released", self.place[i])
+        self.due(now, "finished", i)
+
+    def released(self, now: float, d: int) -> None:
+        self.give(now, d)
+
+    def finished(self, now: float, i: int) -> None:
+        for e in np.flatnonzero(self.b.edge_source == i).tolist():
+            apart = self.place[i] != self.place[self.b.edge_target[e]]
+            self.due(now + float(self.b.size[e]) * apart, "arrived", e)
+
+    def arrived(self, now: float, e: int) -> None:
+        self.due(now, "handed", e)
+
+    def handed(self, now: float, e: int) -> None:
+        j = int(self.b.edge_target[e])
+        self.missing[j] -= 1
+        if self.missing[j] == 0:
+            self.due(now, "ready", j)
+
+
+def drawn(seed: int, n: int, devices: int) -> Queues:
+    """A graph with many ties, some costs and sizes zero, and operators without edges."""
+    rng = np.random.default_rng(seed)
+    pairs = [pair for pair in itertools.combinations(range(n), 2) if rng.random() < 2 / n]
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    sizes = rng.integers(0, 4, len(edges)).astype(np.float64)
+    return make_queues(rng.integers(0, 4, n).astype(np.float64), edges, sizes, devices)
+
+
+def test_the_simulator_equals_the_reference() -> None:
+    """Every start, every end and every value."""
+    for seed in range(60):
+        b = drawn(seed, 14, 4)
+        rows = np.random.default_rng(seed).integers(0, 4, (5, 14))
+        for place in [np.zeros(14, dtype=np.int64), *rows]:
+            expected = _Reference(b, place.tolist())
+            assert simulate(b, place) == expected.run()
+            assert b.start.tolist() == expected.start
+            assert b.end.tolist() == expected.end
+
+
+def test_a_walk_finds_the_optimum_of_small_graphs_and_its_seed_fixes_it() -> None:
+    """Brute force over all placements; the value is that of the placement."""
+    for seed in range(4):
+        b = drawn(seed, 7, 3)
+        rows = np.array(list(itertools.product(range(3), repeat=7)))
+        start = Found(simulate(b, rows[0]), rows[0])
+        found, again = (walk(b, start, 0.2, seed) for _ in range(2))
+        assert found.value == min(simulate(b, place) for place in rows)
+        assert found.value == simulate(b, found.place)
+        assert found.place.tolist() == again.place.tolist()
