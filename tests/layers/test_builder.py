@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError
 from placewright.layers.builder import layer_chain
 from placewright.planning.solving import solve
+from tests.published import ROOT
 
 LAYERS = {
     f"block{k}": {"parameters": 1e6, "seconds": 0.01, "output_bytes": 4e4, "activation_bytes": 1e5}
@@ -58,3 +60,12 @@ def test_wrong_layers_are_refused_by_name(given: dict[str, Any], words: str) -> 
     right: dict[str, Any] = {"layers": LAYERS, "cluster": "edge-duo", "global_batch": 4}
     with pytest.raises(PlacewrightError, match=f"(?s){words}"):
         layer_chain(**(right | given))
+
+
+def test_the_how_to_runs_as_it_stands() -> None:
+    """The block that describes a chain."""
+    page = (ROOT / "docs" / "how-to" / "plan-layers.md").read_text(encoding="utf-8")
+    block = next(x for x in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "chain" in x)
+    made: dict[str, Any] = {}
+    exec(compile(block, "plan-layers.md", "exec"), made)
+    assert made["chain"].n == 12
