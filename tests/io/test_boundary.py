@@ -8,8 +8,10 @@ import pytest
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import (
+    LONGEST_YAML,
     FileModel,
     UnknownFieldWarning,
+    csv_rows,
     field_path,
     parse_json,
     parse_yaml,
@@ -164,3 +166,22 @@ def test_unknown_fields_of_published_files_are_told() -> None:
         "plans is not read: the format has no such field; did you mean 'plan'?",
         "nodes[0].cont is not read: the format has no such field; did you mean 'count'?",
     ]
+
+
+def test_yaml_that_would_take_minutes_is_refused() -> None:
+    """With the format that does not."""
+    text = "x" * (LONGEST_YAML + 1)
+    with pytest.raises(InputError, match=r"a\.yaml: is too long for YAML.*at most.*\n.*as JSON"):
+        parse_yaml(text, where="a.yaml")
+
+
+def test_rows_of_csv_and_what_is_none(tmp_path: Path) -> None:
+    """A field that is too long for Python's reader is named with its line."""
+    path = tmp_path / "t.csv"
+    path.write_text('a,"b\nc"\n1,2\n')
+    assert list(csv_rows(path)) == [["a", "b\nc"], ["1", "2"]]
+    path.write_text("a,b\n" + "x" * 200_000)
+    with pytest.raises(
+        InputError, match=r"t\.csv, line 2: is not valid CSV .*larger than.*\n  next"
+    ):
+        list(csv_rows(path))

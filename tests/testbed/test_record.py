@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from placewright.errors import InputError
 from placewright.testbed import Testbed, record
-from placewright.testbed.record import Process, Record, read_record, records, this_boot
+from placewright.testbed.record import (
+    Process,
+    Record,
+    read_record,
+    record_in,
+    records,
+    this_boot,
+)
 from placewright.testbed.teardown import sweep
 
 texts = st.lists(st.text(), max_size=3).map(tuple)
@@ -106,3 +113,12 @@ def test_a_damaged_record_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / record.RECORD).write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match=r"testbed.json: is no record of a testbed"):
         read_record(tmp_path)
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Where a file stands in the place of its folder, or the name is too long."""
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / ("x" * 300)):
+        with pytest.raises(InputError, match=r"testbed.json: cannot be read"):
+            record_in(folder)
+    assert record_in(tmp_path / "none") is None

@@ -6,6 +6,7 @@ the line (YAML) and the field.
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import math
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from io import BufferedReader
+from io import BufferedReader, StringIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args
 
@@ -31,6 +32,9 @@ Location = Sequence[int | str]
 
 LARGEST_BYTES = 2 << 30
 """Of a file that is read whole; data of a million operators are far below it."""
+
+LONGEST_YAML = 32 << 20
+"""Characters; to read so many takes minutes, as JSON a second."""
 
 _LOOK = "fix the file there, or write it again; it may be truncated"
 
@@ -138,8 +142,21 @@ def read_text(path: str | Path) -> str:
             "is not a text file",
             where=str(path),
             by=str(error),
-            hint="give JSON or YAML text in UTF-8, packed by gzip only if the name ends in .gz",
+            hint="give text in UTF-8, packed by gzip only if the name ends in .gz",
         ) from None
+
+
+def csv_rows(path: str | Path) -> Iterator[list[str]]:
+    """The rows of a CSV file, in order.
+
+    Raises `InputError`: it is missing, not text, or not CSV.
+    """
+    rows = csv.reader(StringIO(read_text(path)))
+    try:
+        yield from rows
+    except csv.Error as error:
+        where = f"{path}, line {rows.line_num}"
+        raise InputError("is not valid CSV", where=where, by=str(error), hint=_LOOK) from None
 
 
 def unreadable(path: str | Path, error: OSError) -> InputError:
@@ -199,8 +216,15 @@ def _whole(written: str) -> int | float:
 def parse_yaml(text: str, *, where: str) -> Any:
     """YAML text as data: what JSON can hold, and infinity where ``.inf`` says so.
 
-    Raises `InputError`: it is none, has a key twice, or another type than those.
+    Raises `InputError`: it is none, too long, has a key twice, or another type than those.
     """
+    if len(text) > LONGEST_YAML:
+        raise InputError(
+            "is too long for YAML, which is read slowly",
+            where=where,
+            by=f"{len(text)} characters, at most {LONGEST_YAML}",
+            hint="write it as JSON, in a file whose name ends in .json",
+        )
     try:
         return yaml.load(text, Loader=_OnceLoader)
     # What PyYAML makes of a tag whose value does not fit: `!!bool foo` is a KeyError.

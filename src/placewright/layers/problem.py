@@ -299,7 +299,9 @@ class LayerProblem:
         }
         if len(self.edge_source) == 0:  # a chain
             defaults |= {"edge_source": chain, "edge_target": chain + 1}
-            defaults["edge_bytes"] = np.array(self.output_bytes, dtype=np.float64)[: n - 1, 0]
+            made = np.array(self.output_bytes, dtype=np.float64)
+            table = made.ndim == 2 and made.size > 0  # else it is refused below, by its name
+            defaults["edge_bytes"] = made[: n - 1, 0] if table else chain
         for key, value in defaults.items():
             if len(getattr(self, key)) == 0:
                 object.__setattr__(self, key, value)

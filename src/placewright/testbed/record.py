@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from placewright.errors import InputError
+from placewright.io.boundary import unreadable
 
 HOME: Final = Path("/run/placewright")
 """One folder per testbed."""
@@ -135,10 +136,15 @@ def this_boot() -> str:
 def read_record(folder: Path) -> Record:
     """The record in `folder`.
 
-    Raises `InputError`: it is damaged.
+    Raises `InputError`: it is damaged, or cannot be read.
+    Raises `FileNotFoundError`: there is none.
     """
     try:
         return _record_of(json.loads((folder / RECORD).read_bytes()))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(folder / RECORD, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             "is no record of a testbed, or a damaged one",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections import Counter
@@ -17,7 +16,7 @@ import numpy as np
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
-from placewright.io.boundary import read_text
+from placewright.io.boundary import csv_rows
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.generators import mmpp, poisson
@@ -199,7 +198,7 @@ def arrival_times(
 def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
     """Arrivals of a CSV file whose first column is a time, sped up or slowed down to the rate."""
     times: list[float] = []
-    for row in csv.reader(read_text(path).splitlines()):
+    for row in csv_rows(path):
         time_s = _time(row[0]) if row else None
         if time_s is not None:
             times.append(time_s)

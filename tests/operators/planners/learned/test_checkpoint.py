@@ -96,3 +96,9 @@ def test_parameters_that_do_not_fit_are_named(tmp_path: Path, planner: str) -> N
             solve(problem, f"{planner}({options})")
         assert planner in str(error.value)
         assert "train" in str(error.value)
+
+
+def test_an_empty_path_is_said() -> None:
+    """A message without a place would not help."""
+    with pytest.raises(InputError, match=r"its path is empty: the checkpoint cannot be read"):
+        load_parameters("", SCHEMA)

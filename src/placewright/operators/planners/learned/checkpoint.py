@@ -149,7 +149,7 @@ def _bytes(path: str | Path) -> bytes:
     except OSError as error:
         raise InputError(
             "the checkpoint cannot be read",
-            where=str(path),
+            where=str(path) or "its path is empty",
             by=str(error.strerror or error),
             hint="name a file that `placewright operators train` wrote",
         ) from None
