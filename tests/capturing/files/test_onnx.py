@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from onnx import helper
+from onnx import NodeProto, TensorProto, helper
 
+from placewright.capturing.files.external_data import refuse_external_data
 from placewright.capturing.files.model_file import distinct_names, module_of, reader_groups
 from placewright.capturing.files.onnx_graph import capture_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
@@ -144,3 +145,50 @@ def test_readers_of_constants_are_grouped() -> None:
     """Groups that share an operator are one; a single reader is in none."""
     readers = [("w", ["a", "b"]), ("v", ["c"]), ("u", ["d", "e"]), ("t", ["b", "d"])]
     assert reader_groups(readers) == dict.fromkeys("abde", "t")
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    """Protocol buffers hand out bytes; of nodes, operators, values and symbols of shapes."""
+    node = helper.make_node("Relu", ["from"], ["into"], name="named")
+    path = save(tmp_path / "m.onnx", [node], [], {"from": ["rows", 4]}, {"into": ["rows", 4]})
+    right = path.read_bytes()
+    for word in (b"named", b"Relu", b"from", b"into", b"rows"):
+        path.write_bytes(right.replace(word, b"\xa8" * len(word)))
+        with pytest.raises(InputError, match=r"m\.onnx: the field .* is no text"):
+            capture_onnx(path)
+        with pytest.raises(InputError, match=r"upload: the field .* is no text"):
+            refuse_external_data(path.read_bytes(), "upload")
+
+
+def test_nodes_and_values_that_lack_something_are_refused(tmp_path: Path) -> None:
+    """Outputs, an operator, what makes an input, a known type; with the node or the value."""
+    relu = helper.make_node("Relu", ["x"], ["y"], name="r")
+    index = helper.make_tensor("i", TensorProto.INT64, [1], [3])
+    sparse = helper.make_sparse_tensor(weight("v", 1), index, [4])
+    constant = helper.make_node("Constant", [], ["c"], name="c", sparse_value=sparse)
+    own = helper.make_node("Own", ["none"], ["y"], name="o", domain="acme")
+    cases: dict[str, tuple[list[NodeProto], list[TensorProto]]] = {
+        r"node 1 '': a node without an operator": ([relu, NodeProto()], []),
+        r"node 0 'x': a node without .* outputs": ([NodeProto(name="x", op_type="Relu")], []),
+        r"node 'c': a sparse constant": ([constant, relu], []),
+        r"node 'o': reads 'none', which nothing makes": ([own], []),
+        r"value 'w': is no tensor of a known type": ([relu], [TensorProto(name="w", data_type=99)]),
+    }
+    for match, (nodes, weights) in cases.items():
+        path = save(tmp_path / "m.onnx", nodes, weights, {"x": [4]}, {"y": [4]})
+        with pytest.raises(InputError, match=rf"m\.onnx: {match}"):
+            capture_onnx(path)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm", "LSTM", "Conv", "ScaledDotProductAttention"])
+@pytest.mark.parametrize("inputs", [[], ["x"]])
+def test_an_operator_of_another_domain_may_have_fewer_inputs(
+    tmp_path: Path, op: str, inputs: list[str]
+) -> None:
+    """The formula of its namesake does not fit."""
+    nodes = [
+        helper.make_node(op, inputs, ["z"], domain="acme"),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [], {"x": [4]}, {"y": [4], "z": [4]})
+    assert "onnx.Relu" in [o.kind for o in capture_onnx(path).graph.operators]

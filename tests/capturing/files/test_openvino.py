@@ -120,3 +120,15 @@ def test_strings_and_models_of_tensorflow_are_refused(tmp_path: Path) -> None:
         graph_of(ov.Model([text], [text]), "m", "m")
     with pytest.raises(UnsupportedError, match="not TensorFlow's"):
         capture_openvino(f"openvino:{tmp_path / 'graph.pb'}")
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8, and half of a surrogate pair as a character reference."""
+    x = ops.parameter([2, 3], np.float32, name="x")
+    made = ov.Model([ops.result(ops.relu(x, name="NAME"))], [x], "m")
+    path = Path(ir(tmp_path / "m.xml", made))
+    right = path.read_bytes()
+    for name in (b"\xa8", b"&#xD800;"):
+        path.write_bytes(right.replace(b"NAME", name))
+        with pytest.raises(InputError, match=r"m\.xml: has a name .* no text in UTF-8"):
+            capture_openvino(str(path))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from placewright.capturing.tensorflow.step_graph import ancestors, ends, node_of
+import pytest
+
+from placewright.capturing.tensorflow.step_graph import (
+    _forget_missing,
+    ancestors,
+    check_edges,
+    ends,
+    node_of,
+)
+from placewright.errors import InputError
 
 
 def graph_def(*nodes: tuple[str, str, list[str]]) -> SimpleNamespace:
@@ -34,3 +43,22 @@ def test_a_step_ends_where_nobody_reads_on() -> None:
     nodes = {node.name: node for node in graph.node}
     assert ancestors(nodes, ["train"]) == {"train", "loss", "x", "read", "v"}
     assert node_of("^a/b") == node_of("a/b:1") == "a/b"
+
+
+def test_a_node_that_is_read_and_not_there_is_named() -> None:
+    """With the node that reads it, for control edges too."""
+    check_edges(graph_def(("x", "Const", []), ("y", "Relu", ["x:0", "^x"])), "g.pb")
+    for reference in ("add/y", "z:1", "^z"):
+        graph = graph_def(("x", "Const", []), ("y", "Relu", ["x", reference]))
+        with pytest.raises(
+            InputError, match=r"g\.pb: node 'y': reads a node that is not in .*\n  n"
+        ):
+            check_edges(graph, "g.pb")
+
+
+def test_colocation_that_is_no_text_is_dropped() -> None:
+    """A file may have any bytes in an attribute."""
+    named = SimpleNamespace(list=SimpleNamespace(s=[b"loc:@\xff", b"loc:@x"]))
+    node = SimpleNamespace(attr={"_class": named})
+    _forget_missing(node, {"x"})
+    assert named.list.s == [b"loc:@x"]

@@ -35,6 +35,28 @@ def external_tensors(model: Any) -> Iterator[Any]:
                 waiting += list(value) if repeated else [value]
 
 
+def check_text(model: Any, where: str) -> None:
+    """Raise `InputError` if an ``onnx.ModelProto`` has a name that is no text in UTF-8.
+
+    Protocol buffers take it, and hand out bytes in place of a ``str``.
+    """
+    waiting = [model]
+    while waiting:
+        for field, value in waiting.pop().ListFields():
+            single = isinstance(value, str | bytes) or hasattr(value, "ListFields")
+            if field.message_type is not None:
+                waiting += [value] if single else list(value)
+            elif field.type == field.TYPE_STRING and any(
+                isinstance(text, bytes) for text in ([value] if single else value)
+            ):
+                raise InputError(
+                    f"the field {field.name!r} of a {field.containing_type.name} is no text",
+                    where=where,
+                    by=repr(value)[:200],
+                    hint="export or download the model again",
+                )
+
+
 def check_external_data(model: Any, path: Path) -> None:
     """Check that all external data of the model in `path` is in its folder and complete.
 
@@ -81,6 +103,7 @@ def refuse_external_data(model: bytes, where: str) -> None:
         parsed = onnx.ModelProto.FromString(model)
     except DecodeError as error:
         raise InputError("this is no ONNX model", where=where, by=str(error)[:200]) from None
+    check_text(parsed, where)
     refuse_expansion_of_onnx(parsed, where)
     for tensor in external_tensors(parsed):
         places = [entry.value for entry in tensor.external_data if entry.key == "location"]

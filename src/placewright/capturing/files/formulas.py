@@ -115,7 +115,7 @@ def flops(
     if kind in PRODUCTS:
         try:
             return PRODUCTS[kind](given, out), 0.0, False
-        except IndexError:
+        except (IndexError, ValueError):  # fewer inputs or dimensions than the formula's
             return 0.0, 0.0, True
     if kind in MOVING:
         return 0.0, 0.0, False

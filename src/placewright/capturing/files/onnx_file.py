@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from placewright.capturing.files.external_data import check_external_data
+from placewright.capturing.files.external_data import check_external_data, check_text
 from placewright.capturing.files.model_file import distinct_names
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
@@ -45,6 +45,7 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
                 by=_last_line(error),
                 hint="export the model again; `onnx.checker.check_model` says more",
             ) from error
+    _check_outputs(model.graph.node, path)
     _refuse_control_flow(model.graph.node, path)
     _name_nodes(model.graph)
     _fix_batch(model.graph, batch, path)
@@ -62,7 +63,8 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
         ) from error
     model = _with_static_outputs(inferred, path)
     _load_external(model, path)
-    _constants_to_initializers(model.graph)
+    _constants_to_initializers(model.graph, path)
+    _check_inputs(model.graph, path)
     return model
 
 
@@ -84,6 +86,7 @@ def parsed_onnx(path: Path) -> Any:
         raise _damaged(path, data, str(error)) from error
     if not model.graph.node:
         raise _damaged(path, data, "it has no node")
+    check_text(model, str(path))
     refuse_expansion_of_onnx(model, str(path))
     return model
 
@@ -111,6 +114,31 @@ def _load_external(model: Any, path: Path) -> None:
             by=_last_line(error),
             hint="put the file itself, no link to it, beside the model",
         ) from error
+
+
+def _check_outputs(nodes: Iterable[Any], path: Path) -> None:
+    """Raise on a node that makes nothing; others have a name by what they make."""
+    for k, node in enumerate(nodes):
+        if not node.op_type or not any(node.output):
+            raise InputError(
+                "a node without an operator or without outputs",
+                where=f"{path}: node {k} {node.name!r}",
+                hint="export the model again; `onnx.checker.check_model` says more",
+            )
+
+
+def _check_inputs(graph: Any, path: Path) -> None:
+    """Raise on a node that reads what nothing makes."""
+    values = (*graph.input, *graph.initializer)
+    made = {value.name for value in values} | {name for n in graph.node for name in n.output}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in made:
+                raise InputError(
+                    f"reads {name!r}, which nothing makes",
+                    where=f"{path}: node {node.name!r}",
+                    hint="export the model again, without sparse initializers",
+                )
 
 
 def _refuse_control_flow(nodes: Iterable[Any], path: Path) -> None:
@@ -210,7 +238,7 @@ def _is_static(tensor: Any) -> bool:
     return dims is not None and all(dim.HasField("dim_value") for dim in dims)
 
 
-def _constants_to_initializers(graph: Any) -> None:
+def _constants_to_initializers(graph: Any, path: Path) -> None:
     """Constant nodes become initializers, which every part of the model copies."""
     from onnx import numpy_helper
 
@@ -219,6 +247,12 @@ def _constants_to_initializers(graph: Any) -> None:
         value = next((a for a in node.attribute if node.op_type == "Constant"), None)
         if value is None:
             kept.append(node)
+        elif value.name == "sparse_value":
+            raise UnsupportedError(
+                "a sparse constant cannot be placed",
+                where=f"{path}: node {node.name!r}",
+                hint="export the model with dense constants",
+            )
         elif value.name == "value":
             graph.initializer.add().CopyFrom(value.t)
             graph.initializer[-1].name = node.output[0]

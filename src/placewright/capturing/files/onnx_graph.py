@@ -19,6 +19,7 @@ from placewright.capturing.files.model_file import (
 from placewright.capturing.files.onnx_file import read_onnx
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
+from placewright.io.boundary import placed
 
 
 def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
@@ -29,19 +30,22 @@ def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
     Nodes that depend on constants alone are part of every operator that reads what they make.
     """
     model = read_onnx(path, batch)
-    graph = _Values(model)
-    placed = [n for n in model.graph.node if n.name not in graph.constant_nodes]
-    if not placed:
+    try:
+        graph = _Values(model)
+    except UnsupportedError as error:
+        raise placed(error, str(path)) from None
+    nodes = [n for n in model.graph.node if n.name not in graph.constant_nodes]
+    if not nodes:
         raise UnsupportedError(
             "computes nothing: its outputs are constants",
             where=str(path),
             hint="give a model whose outputs depend on its inputs",
         )
-    operators = tuple(_operator(node, graph) for node in placed)
+    operators = tuple(_operator(node, graph) for node in nodes)
     return ModelFile(
         runtime="onnxruntime",
         source=str(path),
-        graph=Graph(path.stem, operators, tuple(_tensors(placed, graph))),
+        graph=Graph(path.stem, operators, tuple(_tensors(nodes, graph))),
         model=model,
         inputs=tuple(graph.input_spec(v) for v in model.graph.input if v.name in graph.inputs),
         outputs=tuple(v.name for v in model.graph.output),
@@ -58,10 +62,10 @@ class _Values:
         for value in (*graph.input, *graph.output, *graph.value_info):
             tensor = value.type.tensor_type
             shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-            self.types[value.name] = shape, _dtype(tensor.elem_type)
+            self.types[value.name] = shape, _dtype(tensor.elem_type, value.name)
         self.weights: dict[str, int] = {}
         for weight in graph.initializer:
-            self.types[weight.name] = tuple(weight.dims), _dtype(weight.data_type)
+            self.types[weight.name] = tuple(weight.dims), _dtype(weight.data_type, weight.name)
             self.weights[weight.name] = self.size(weight.name)
         self.inputs = {value.name for value in graph.input} - set(self.weights)
         self.constant_nodes = self._fold(graph)
@@ -104,10 +108,18 @@ class _Values:
         return InputSpec(value.name, shape, dtype)
 
 
-def _dtype(elem_type: int) -> np.dtype[Any]:
+def _dtype(elem_type: int, name: str) -> np.dtype[Any]:
     from onnx import helper
 
-    return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+    except KeyError:
+        raise UnsupportedError(
+            "is no tensor of a known type",
+            where=f"value {name!r}",
+            by=f"type {elem_type} of ONNX",
+            hint="export the model again; `onnx.checker.check_model` says more",
+        ) from None
 
 
 def _operator(node: Any, values: _Values) -> Operator:
@@ -142,11 +154,12 @@ def _operator(node: Any, values: _Values) -> Operator:
 
 def _inner(node: Any, shapes: list[tuple[int, ...]]) -> int:
     """Length of the dimension that a matrix product adds over, 0 for other operators."""
-    if node.op_type in ("MatMul", "MatMulInteger"):
-        return shapes[0][-1]
-    if node.op_type == "Gemm":
+    first = shapes[0] if shapes else ()  # one of another domain may have no matrix there
+    if node.op_type in ("MatMul", "MatMulInteger") and first:
+        return first[-1]
+    if node.op_type == "Gemm" and len(first) == 2:
         turned = any(a.name == "transA" and a.i for a in node.attribute)
-        return shapes[0][0 if turned else 1]
+        return first[0 if turned else 1]
     return 0
 
 

@@ -58,7 +58,15 @@ def capture_openvino(source: str, batch: int | None = None) -> ModelFile:
         raise MissingDependencyError("openvino", extra="openvino", purpose=f"reading {source}")
     rest = source.removeprefix(SCHEME)
     if Path(rest).suffix in (".xml", ".onnx"):
-        return graph_of(_read(Path(rest)), source, Path(rest).stem, batch)
+        try:
+            return graph_of(_read(Path(rest)), source, Path(rest).stem, batch)
+        except UnicodeDecodeError as error:  # OpenVINO takes any bytes as a name
+            raise InputError(
+                "has a name or an attribute that is no text in UTF-8",
+                where=source,
+                by=str(error),
+                hint="convert the model again",
+            ) from None
     if is_tensorflow(rest):
         raise UnsupportedError(
             "OpenVINO takes IR, ONNX and PyTorch models here, not TensorFlow's",

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from placewright.capturing.tensorflow.step_graph import SAVERS, ancestors, node_of
+from placewright.capturing.tensorflow.step_graph import SAVERS, ancestors, check_edges, node_of
 from placewright.errors import InputError, UnsupportedError
 
 _REFUSED = re.compile(
@@ -135,6 +135,7 @@ def _call(function: str) -> Any:
 
 def _check_version_1(meta: Any, library: Mapping[str, Any], where: str) -> None:
     """The main graph of a TensorFlow 1 SavedModel, from which loading restores and initialises."""
+    check_edges(meta.graph_def, where)
     nodes = {node.name: node for node in meta.graph_def.node}
     infos = [info for s in meta.signature_def.values() for info in s.outputs.values()]
     ends = [info.name for info in infos]

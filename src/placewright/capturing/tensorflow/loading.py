@@ -79,7 +79,9 @@ def _from_graph_def(path: Path, source: Mapping[str, Any]) -> StepGraph:
             hint="give the whole graph, or name its outputs: graph.pb?fetches=loss,train",
         )
     init = INIT if INIT in known else ""
-    graph_def = _inlined(graph_def, [*map(node_of, last), *([init] if init else [])])
+    hint = "export the graph again, without functions"
+    with _refusing(str(path), "TensorFlow cannot inline its functions", hint):
+        graph_def = _inlined(graph_def, [*map(node_of, last), *([init] if init else [])])
     return _of_ends(path.stem, graph_def, last, init)
 
 

@@ -108,7 +108,7 @@ def _forget_missing(node: Any, kept: set[str]) -> None:
     if "_class" not in node.attr:
         return
     named = node.attr["_class"].list
-    there = [key for key in named.s if key.decode().removeprefix("loc:@") in kept]
+    there = [key for key in named.s if _text(key).removeprefix("loc:@") in kept]
     if there:
         del named.s[:]
         named.s.extend(there)
@@ -223,7 +223,7 @@ def _described(operation: Any, node: Any, shown: Sequence[list[int]] | None) -> 
         "inputs": list(node.input),
         "outputs": outputs,
         "bytes": _held_bytes(node, operation),
-        "colocate": [key.decode().removeprefix("loc:@") for key in node.attr["_class"].list.s]
+        "colocate": [_text(key).removeprefix("loc:@") for key in node.attr["_class"].list.s]
         if "_class" in node.attr
         else [],
         "attrs": {key: _plain(node.attr[key]) for key in KEPT if key in node.attr},
@@ -260,9 +260,14 @@ def _bytes(dtype: Any, shape: Any) -> int:
 def _plain(value: Any) -> Any:
     kind = value.WhichOneof("value")
     if kind == "list":
-        return [int(i) for i in value.list.i] or [s.decode() for s in value.list.s]
-    found = getattr(value, kind)
-    return found.decode() if isinstance(found, bytes) else found
+        return [int(i) for i in value.list.i] or [_text(s) for s in value.list.s]
+    found = getattr(value, kind) if kind else None
+    return _text(found) if isinstance(found, bytes) else found
+
+
+def _text(data: bytes) -> str:
+    """An attribute as text; a file may have other bytes there."""
+    return data.decode(errors="replace")
 
 
 _KERNELS: dict[str, Any] = {}
@@ -289,7 +294,7 @@ def _fits(kernel: Any, node: Any) -> bool:
 def parsed_graph_def(data: bytes, where: str) -> Any:
     """A GraphDef from its bytes.
 
-    Raises `InputError`: they are none.
+    Raises `InputError`: they are none, or a node reads one that is not there.
     """
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework import graph_pb2
@@ -300,7 +305,22 @@ def parsed_graph_def(data: bytes, where: str) -> Any:
         raise _damaged(where, data, str(error)) from error
     if not graph_def.node or not all(node.name and node.op for node in graph_def.node):
         raise _damaged(where, data, "it has no named nodes")
+    check_edges(graph_def, where)
     return graph_def
+
+
+def check_edges(graph_def: Any, where: str) -> None:
+    """Raise `InputError` if a node reads one that is not in the graph."""
+    names = {node.name for node in graph_def.node}
+    for node in graph_def.node:
+        for reference in node.input:
+            if node_of(reference) not in names:
+                raise InputError(
+                    "reads a node that is not in the graph",
+                    where=f"{where}: node {node.name!r}",
+                    by=repr(reference),
+                    hint="export the graph again, whole",
+                )
 
 
 def _damaged(where: str, data: bytes, why: str) -> InputError:
