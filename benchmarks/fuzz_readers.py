@@ -8,7 +8,7 @@ and bombs, wrong names and versions, paths that no file has, cut and flipped byt
 in a child process. A finding is an exception that is not ours, or that does not say where; more
 than 5 s of the processor (60 s of waiting); more than 500 MB of memory; a process that died; a
 file, process or connection that nobody named. Its files and traceback are kept in ``--findings``;
-``--replay FOLDER`` reads them again. Exit code 1 on findings.
+``--replay FOLDER...`` reads them again. Exit code 1 on findings.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 CPU_S, WAIT_S, GROWTH, LONGEST = 5.0, 60.0, 500 << 20, 4500
 """Limits of a trial: seconds of the processor, seconds, bytes; characters of a message."""
+
+LARGEST = 1 << 20
+"""Bytes of a changed file: a second change writes out what aliases repeat, without limit."""
 
 KILLED_AT = 2 << 30
 """Bytes of memory at which a child is ended before the machine suffers."""
@@ -108,7 +111,9 @@ def changed(rng: random.Random, files: Files) -> tuple[dict[str, bytes], str | N
         return found, path
     name = rng.choice(list(found)) if rng.random() < 0.3 else first
     for _ in range(1 if rng.random() < 0.7 else rng.randrange(2, 5)):
-        found[name] = _changed(rng, name, found[name])
+        new = _changed(rng, name, found[name])
+        if len(new) <= max(LARGEST, len(found[name])):
+            found[name] = new
     return found, None
 
 
@@ -361,7 +366,9 @@ class Watch:
             if isinstance(path, str):
                 flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
                 writes = event != "open" or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-                self.opened(event, path, bool(writes))
+                made = event == "os.mkdir" and os.path.isdir(path)  # which changes nothing
+                if not made:
+                    self.opened(event, path, bool(writes))
 
     def opened(self, event: str, path: str, writes: bool) -> None:
         """Note a path outside of the trial's folder; kernels are compiled into caches."""
@@ -372,7 +379,8 @@ class Watch:
             self.found.append(f"{event} {path!r} to write"[:200])
         elif not writes and not full.startswith(self.READABLE):
             named = os.path.basename(path).encode("utf-8", "surrogateescape")
-            if named not in self.text:  # a family names its models, arrivals their file
+            # A family names its models, arrivals their file; some readers take the folder.
+            if named not in self.text:
                 self.found.append(f"{event} {path!r}"[:200])
 
 
@@ -427,7 +435,8 @@ class Child:
         before = _listed(place)
         _reset_peak()
         held, used = _memory("VmRSS"), time.process_time()
-        self.watch.text = b"\n".join([*files.values(), os.fsencode(repr(named))])
+        own = [*map(os.fsencode, files), os.fsencode(repr(named))]
+        self.watch.text = b"\n".join([*files.values(), *own])
         self.watch.found = []
         self.watch.active = not right
         what, where = outcome(reader, named, right=right)
@@ -648,16 +657,39 @@ def report(groups: list[Group]) -> int:
     return sum(sum(group.findings.values()) for group in groups)
 
 
-def replay(folder: Path) -> int:
-    """Read a kept finding again, with its traceback."""
-    name, path = json.loads((folder / "trial.json").read_text())
-    path = re.sub(r"^.*/step-00000001(?=/|$)", lambda _: str(folder.resolve()), path, flags=re.S)
+def replay(folders: list[Path]) -> int:
+    """Read kept findings again, as trials of this process; how many are still bad."""
+    groups: dict[str, Child] = {}
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
+        (own := Path(place).resolve() / "cwd").mkdir()
+        kept = [folder.resolve() for folder in folders]
+        os.chdir(own)
+        for number, folder in enumerate(kept):
+            name, path = json.loads((folder / "trial.json").read_text())
+            path = re.sub(r"^.*/step-00000001(?=/|$)", "{folder}", path, flags=re.S)
+            child, reader = _child_of(name, groups, own.parent)
+            for right in reader.seeds:  # which warm it up
+                child.trial(reader, right, None, lambda line: None, right=True)
+            found: dict[str, Any] = {}
+            notes = ("error.txt", "trial.json", "loop")
+            files = {p.name: p.read_bytes() for p in folder.iterdir() if p.name not in notes}
+            began = time.process_time()
+            child.trial(reader, files, path, found.update, number=number)
+            said = "; ".join([*found["faults"], found["where"]]) or "nothing is wrong"
+            print(f"{folder.name} {name}: {time.process_time() - began:.1f} s: {said}", flush=True)
+            bad += bool(found["faults"])
+    return bad
+
+
+def _child_of(name: str, groups: dict[str, Child], folder: Path) -> tuple[Child, Reader]:
+    """The reader of this name, and a child of its group that runs in this process."""
     for group in (PLAIN, SLOW, TENSORFLOW):
-        for reader in readers(group):
+        if group not in groups:
+            groups[group] = Child(group, 0, folder)
+        for reader in groups[group].readers:
             if reader.name == name:
-                what, where = outcome(reader, path)
-                print(where or what or "nothing is wrong")
-                return int(bool(what))
+                return groups[group], reader
     raise SystemExit(f"no reader {name!r}")
 
 
@@ -669,7 +701,7 @@ def main() -> None:
     parser.add_argument("--groups", nargs="+", default=[PLAIN, SLOW, TENSORFLOW])
     parser.add_argument("--reader", default="", help="only readers with this in their name")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
-    parser.add_argument("--replay", type=Path)
+    parser.add_argument("--replay", type=Path, nargs="+", metavar="FOLDER")
     for own in ("--child", "--first"):
         parser.add_argument(own, type=int, default=-1, help=argparse.SUPPRESS)
     for own in ("--group", "--folder"):
@@ -678,7 +710,7 @@ def main() -> None:
     if arguments.child >= 0:
         child(arguments)
     if arguments.replay:
-        raise SystemExit(replay(arguments.replay))
+        raise SystemExit(1 if replay(arguments.replay) else 0)
     raise SystemExit(1 if report(fuzz(arguments)) else 0)
 
 

@@ -563,7 +563,7 @@ def _run(line: str, path: str) -> None:
     if UNEXPECTED in err.getvalue() or "Traceback" in err.getvalue():
         raise AssertionError(err.getvalue())
     if code:
-        raise PlacewrightError(err.getvalue().strip() or "no message", where=path)
+        raise PlacewrightError(err.getvalue().strip() or "no message", where=path or line)
 
 
 def _tensorflow(folder: Path) -> list[Reader]:
