@@ -14,7 +14,6 @@ import typer
 
 from placewright.cli.console import Console, write
 from placewright.cli.options import FormatOption
-from placewright.files import documents, kind_of, read_document
 
 if TYPE_CHECKING:
     from placewright.planning.wing import Document
@@ -56,6 +55,8 @@ def show(
 
     [cyan]placewright show plan.json -o plan.html[/cyan]
     """
+    from placewright.files import kind_of, read_document
+
     data = read_document(file)
     kind = kind_of(data, where=str(file))
     target = console.output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
@@ -85,6 +86,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
 
 def kinds() -> dict[str, Kind]:
     """Every kind of file with its page."""
+    from placewright.files import documents
     from placewright.graph.page import graph_page
     from placewright.planning.views import wing_views
     from placewright.planning.wings import wings

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from placewright.cli.console import Console
 from placewright.cli.pipeline_options import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnsupportedError
-from placewright.files import document_kind
 from placewright.numerics.collector import collector_paused
 
 if TYPE_CHECKING:
@@ -213,6 +212,8 @@ def is_file(source: str) -> bool:
 
 def _from_file(path: Path, options: SourceOptions, console: Console) -> Loaded:
     _only_models(options)
+    from placewright.files import document_kind
+
     kind = document_kind(path)
     if kind == "problem":
         return Loaded(_kept_problem(path, options))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.files import read
 from placewright.layers.plan import Strategy
 from placewright.layers.problem import LayerProblem
 
@@ -39,6 +38,8 @@ def find_problem(
     if on is not None:
         hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
         raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
+    from placewright.files import read
+
     found = read(source) if colon and scheme in SCHEMES else _file(source)
     return found if batch is None else found.replace(global_batch=batch)
 
