@@ -325,9 +325,8 @@ def _published() -> list[Reader]:
     from placewright.operators.readers.stg import read_stg
     from placewright.operators.readers.wfcommons import read_wfcommons
     from placewright.requests.files import read_catalogue
-    from placewright.requests.readers.azure import azure_arrivals
+    from placewright.requests.readers.arrivals import read_arrivals
     from placewright.requests.readers.serving import serving_catalogue, serving_problem
-    from placewright.requests.serving.load import _of_file
     from placewright.solvers.iopddl import read_iopddl
 
     with tempfile.TemporaryDirectory() as folder:
@@ -354,8 +353,7 @@ def _published() -> list[Reader]:
         Reader("serving", partial(_second, serving_problem, "s"), [_json(SERVING)]),
         Reader("serving catalogue", partial(_second, serving_catalogue, "s"), [_json(SERVING)]),
         Reader("requests catalogue", read_catalogue, [_yaml(REQUESTS)]),
-        Reader("azure", azure_arrivals, [{"file.csv": AZURE.encode()}]),
-        Reader("arrivals", lambda path: _of_file(path, 10.0, 5.0), [{"file.csv": AZURE.encode()}]),
+        Reader("arrivals", read_arrivals, [{"file.csv": AZURE.encode()}]),
     ]
 
 

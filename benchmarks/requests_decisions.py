@@ -41,7 +41,7 @@ def decisions(policy_name: str, count: int) -> np.ndarray:
     made, rng = sixteen(), np.random.default_rng(0)
     policy, queue, servers = (
         start(RequestPlan(policy_name), made),
-        Queue(made.families),
+        Queue(),
         Servers.of(made),
     )
     warm_up(policy, made)
@@ -52,7 +52,7 @@ def decisions(policy_name: str, count: int) -> np.ndarray:
             number += 1
         idle = k % made.servers
         servers.busy[:] = True
-        servers.free_s = now_s + rng.uniform(0.001, 0.1, made.servers)
+        servers.free_s[:] = now_s + rng.uniform(0.001, 0.1, made.servers)
         servers.busy[idle], servers.free_s[idle] = False, now_s
         began_s = time.thread_time()
         decision = policy.decide(now_s, queue, servers)

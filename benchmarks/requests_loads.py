@@ -28,7 +28,7 @@ from placewright.requests.capacity import plan_of
 from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.judge import judge
 from placewright.requests.problem import RequestProblem
-from placewright.requests.readers.azure import azure_arrivals
+from placewright.requests.readers.arrivals import read_arrivals
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import stream_of
 
@@ -85,7 +85,7 @@ def _arrivals(
     if kind == "mmpp":
         return mmpp(rng, rate, duration_s)
     wanted = int(rate * duration_s)
-    times = azure_arrivals(TRACE)
+    times = read_arrivals(TRACE)
     first = (seed * wanted) % max(1, len(times) - wanted)
     found, _ = scaled(times[first : first + wanted], rate)
     return found[found < duration_s]

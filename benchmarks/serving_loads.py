@@ -20,7 +20,7 @@ import numpy as np
 
 from placewright.requests.planners import named_policy
 from placewright.requests.serving.families import Family, Variant, make_family
-from placewright.requests.serving.load import LoadResult, run_loads
+from placewright.requests.serving.load import LoadResult, Traffic, run_loads
 from placewright.requests.serving.server import PlannedPolicy, ServingOptions
 
 SERVERS = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1}
@@ -106,17 +106,9 @@ def main() -> None:
         log=args.log,
     )
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")
-    results = run_loads(
-        [family()],
-        SERVERS,
-        options,
-        loads=args.load or [0.5, 0.8, 1.1],
-        arrivals=args.arrivals,
-        duration_s=args.duration,
-        deadlines=args.deadlines,
-        seed=args.seed,
-        note=print,
-    )
+    traffic = Traffic(args.arrivals, args.duration, args.deadlines, args.seed)
+    loads = args.load or [0.5, 0.8, 1.1]
+    results = run_loads([family()], SERVERS, options, loads, traffic, note=print)
     name = args.arrivals if args.arrivals in ("poisson", "mmpp") else "trace"
     print(rows(results, name, args.engine))
     print(f"load average after: {os.getloadavg()[0]:.2f}")

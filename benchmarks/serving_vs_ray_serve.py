@@ -33,6 +33,7 @@ from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.load import (
     PAYLOADS,
+    Traffic,
     full_rate,
     made_stream,
     random_payload,
@@ -198,9 +199,8 @@ def main() -> None:
         rate = full_rate(running.dispatcher.service)
         for load in args.load or [0.5, 0.8, 1.1, 1.5]:
             service = running.dispatcher.service
-            stream = made_stream(
-                service, args.arrivals, load * rate, args.duration, args.deadlines, args.seed
-            )
+            traffic = Traffic(args.arrivals, args.duration, args.deadlines, args.seed)
+            stream = made_stream(service, traffic, load * rate)
             ours, theirs = (
                 measured(stream, replies_of(u, made, stream)) for u in (running.url, url)
             )

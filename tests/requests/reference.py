@@ -25,7 +25,7 @@ def simulate_slowly(problem: RequestProblem, policy: Policy) -> Answers:
 class _World:
     def __init__(self, problem: RequestProblem, policy: Policy) -> None:
         self.problem, self.policy, self.clock = problem, policy, simpy.Environment()
-        self.queue, self.servers = Queue(problem.service.families), Servers.of(problem.service)
+        self.queue, self.servers = Queue(), Servers.of(problem.service)
         self.answers = Answers.none(len(problem.stream))
         self.noise, self.batches = noise_factors(problem), 0
         self.wake_s, self.decision_scheduled = math.inf, False
@@ -38,10 +38,17 @@ class _World:
                 if s.arrival_s[k] == self.clock.now
                 else self.until(s.arrival_s[k])
             )
-            columns = (s.min_accuracy, s.time_sensitivity, s.accuracy_sensitivity, s.input_bytes)
+            sensitivities = (s.time_sensitivity[k], s.accuracy_sensitivity[k])
             due_s = s.arrival_s[k] + s.deadline_s[k]
-            rest = [column[k] for column in columns]
-            self.queue.add(k, int(s.family[k]), s.arrival_s[k], due_s, *rest)
+            self.queue.add(
+                k,
+                int(s.family[k]),
+                s.arrival_s[k],
+                due_s,
+                s.min_accuracy[k],
+                sensitivities,
+                s.input_bytes[k],
+            )
             self.schedule_decision()
 
     def until(self, time_s: float) -> Any:

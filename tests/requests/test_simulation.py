@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,8 @@ def test_the_simulator_equals_the_reference(name: str) -> None:
         plan = planners(problem)[name](problem, Context(seed))
         fast = simulate(problem, start(plan, problem.service))
         slow = simulate_slowly(problem, start(plan, problem.service))
-        for item in fields(fast):
-            same = np.array_equal(getattr(fast, item.name), getattr(slow, item.name))
-            assert same, (seed, item.name)
+        for column, *both in zip(fast._fields, fast, slow, strict=True):
+            assert np.array_equal(*both), (seed, column)
 
 
 def test_every_log_is_a_schedule() -> None:
@@ -86,8 +85,8 @@ class Wrong:
 @pytest.mark.parametrize(
     ("decision", "says"),
     [
-        (Decision((Dispatch(0, 0, np.array([255])), Dispatch(0, 0, np.array([255])))), "cannot"),
-        (Decision((Dispatch(0, 0, np.arange(255, 245, -1)),)), "cannot start"),
+        (Decision((Dispatch(0, 0, np.array([0])), Dispatch(0, 0, np.array([1])))), "cannot"),
+        (Decision((Dispatch(0, 0, np.arange(10)),)), "cannot start"),
         (Decision(wake_s=-1.0), "past"),
     ],
 )

@@ -19,7 +19,7 @@ from placewright.requests.generators import gamma, mmpp, poisson, scaled
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.problem import RequestProblem
-from placewright.requests.readers.azure import azure_arrivals
+from placewright.requests.readers.arrivals import read_arrivals
 from placewright.requests.readers.serving import serving_problem
 from placewright.requests.schema import ArrivalEntry, RequestColumns, RequestFile, RequestPlanFile
 from placewright.requests.service import MOST_ENTRIES, Service
@@ -298,7 +298,7 @@ def _times(
     if process.process == "gamma":
         return gamma(rng, process.rate, duration_s, process.variation)
     if process.process == "azure":
-        times, _ = scaled(azure_arrivals(folder / process.file), process.rate)
+        times, _ = scaled(read_arrivals(folder / process.file), process.rate)
         return times[times < duration_s]
     return poisson(rng, process.rate, duration_s)
 

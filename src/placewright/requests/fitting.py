@@ -1,30 +1,41 @@
 """The parameters of `opportunity`, found by simulation on generated arrivals.
 
-A compiled simulation (`play`) says what parameters earn on streams of the problem's rate and mix;
-CMA-ES (Hansen, arXiv:1604.00772) improves them. What is maximised is the mean effective accuracy of
-the streams less what success falls short of what is asked for in each kind of arrivals, which
-weighs more than accuracy.
+`play`, the simulator with the policy compiled into it, says what parameters earn on streams of the
+problem's rate and mix; CMA-ES (Hansen, arXiv:1604.00772) improves them. What is maximised is the
+mean effective accuracy of the streams less what success falls short of what is asked for in each
+kind of arrivals, which weighs more than accuracy.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_no_refcount
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.policies.opportunity import (
-    LOOKED_AT,
+    Choice,
+    Costs,
     Opportunity,
-    Tables,
     choose,
     classify,
+    costs_of,
+    new_choice,
 )
 from placewright.requests.problem import RequestProblem, noise_factors
+from placewright.requests.queue import StreamQueue
 from placewright.requests.service import Service
+from placewright.requests.simulation import (
+    START,
+    Clock,
+    Run,
+    advance,
+    new_run,
+    refuse,
+    start_batch,
+)
 
 COARSE, FINE = 2, 0.3
 """Pairs of streams on which parameters are tried, and the share of trials that is made on all."""
@@ -35,217 +46,85 @@ SPREAD = 0.5
 PRICE, CONVEXITY, WORTH, BONUS, CROWDING = 0.12, 0.006, 0.3, 0.2, 0.15
 """Where the search begins; `worth` is below accuracy + WORTH by a share."""
 
-WAITING = 1 << 12
-"""Requests that wait at most in `play`; more are lost."""
-
 
 @njit_no_refcount
-def play(
-    arrival_s: FloatArray,
-    due_s: FloatArray,
-    class_of: IntArray,
-    noise: FloatArray,
-    latency_s: FloatArray,
-    quick_s: FloatArray,
-    kind: IntArray,
-    resident: BoolArray,
-    planned_s: FloatArray,
-    load_s: FloatArray,
-    least_s: FloatArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    linear: FloatArray,
-    square: FloatArray,
-    worth: FloatArray,
-    patience_s: FloatArray,
-    bonus: float,
-    crowding: float,
-    order: IntArray,
-    idle: BoolArray,
-    open_s: FloatArray,
-    end_s: FloatArray,
-    expected_s: FloatArray,
-    gain: FloatArray,
-    value: FloatArray,
-    server_of: IntArray,
-    variant_of: IntArray,
-    earned: FloatArray,
-) -> None:
-    """Simulate the policy; write the accuracy of each request, 0 where it fails.
+def play(run: Run, costs: Costs, x: Choice, members: IntArray, start: Clock) -> None:
+    """Play a stream that nobody has played yet against the policy.
 
-    The same events as `placewright.requests.simulation`, with all variants loaded.
-
-    Parameters
-    ----------
-    latency_s
-        The link included; `planned_s` is what the policy plans with.
-    quick_s
-        Shape (variants,): least seconds of any server for each class.
-    end_s, expected_s
-        Scratch by server: when its batch ends, and is expected to.
+    `x`: its `class_of` is set. `members`: scratch of the largest batch.
     """
-    n, total = len(kind), len(arrival_s)
-    for i in range(n):
-        end_s[i] = expected_s[i] = -1.0
-    for k in range(total):
-        earned[k] = 0.0
-    count, following, now_s, wake_s = 0, 0, 0.0, np.inf
-    while True:
-        now_s = min(arrival_s[following] if following < total else np.inf, wake_s)
-        busy = 0
-        for i in range(n):
-            if end_s[i] >= 0.0:
-                now_s = min(now_s, end_s[i])
-        if now_s == np.inf:
-            return
-        if wake_s <= now_s:
-            wake_s = np.inf
-        for i in range(n):
-            if end_s[i] >= 0.0:
-                if end_s[i] <= now_s:
-                    end_s[i] = -1.0
-                else:
-                    busy += 1
-        while following < total and arrival_s[following] <= now_s:
-            if class_of[following] >= 0 and count < len(order):
-                k = count
-                # `order` is kept sorted by deadline; equal ones by arrival.
-                while k > 0 and due_s[order[k - 1]] > due_s[following]:
-                    order[k] = order[k - 1]
-                    k -= 1
-                order[k] = following
-                count += 1
-            following += 1
-        if count == 0 or busy == n:
-            continue
-        for i in range(n):
-            idle[i] = end_s[i] < 0.0
-            open_s[i] = now_s if idle[i] else max(expected_s[i], now_s)
-        kept = 0
-        for q in range(count):
-            slot = order[q]
-            if now_s + quick_s[class_of[slot]] <= due_s[slot]:
-                order[kept] = slot
-                kept += 1
-        count = kept
-        looked = min(count, LOOKED_AT)
-        wake_s = choose(
-            now_s,
-            order,
-            looked,
-            count,
-            class_of,
-            due_s,
-            idle,
-            open_s,
-            kind,
-            resident,
-            False,
-            planned_s,
-            load_s,
-            least_s,
-            family,
-            accuracy,
-            linear,
-            square,
-            worth,
-            patience_s,
-            bonus,
-            crowding,
-            gain,
-            value,
-            server_of,
-            variant_of,
+    clock = advance(run, start, False)
+    while clock.now_s < np.inf:
+        order = run.orders.by_deadline[: clock.waiting]
+        found = choose(clock.now_s, order, run.requests, run.servers, costs, x)
+        clock = Clock(
+            clock.now_s,
+            found.wake_s,
+            clock.arrived,
+            clock.waiting,
+            clock.batches,
+            clock.failures,
         )
-        for q in range(looked):
-            i, v = server_of[q], variant_of[q]
+        for q in range(found.looked_at):
+            i = x.server_of[q]
             # Stays, or belongs to a batch that was started at its first member.
-            if i < 0 or end_s[i] >= 0.0:
-                continue
-            size = 0
-            for j in range(q, looked):
-                size += server_of[j] == i
-            end_s[i] = now_s + latency_s[i, v, size] * noise[order[q]]
-            expected_s[i] = now_s + latency_s[i, v, size]
-            for j in range(q, looked):
-                if server_of[j] == i and end_s[i] <= due_s[order[j]]:
-                    earned[order[j]] = accuracy[v]
-        kept = 0
-        for q in range(count):
-            if q >= looked or server_of[q] < 0:
-                order[kept] = order[q]
-                kept += 1
-        count = kept
+            if i >= 0 and not run.servers.busy[i]:
+                size = _members_of(i, q, found.looked_at, x, members)
+                clock = start_batch(run, clock, i, x.variant_of[q], members[:size])
+        clock = advance(run, refuse(run, clock, x.found[: found.refused]), False)
+
+
+@njit_internal
+def _members_of(server: int, first: int, count: int, x: Choice, members: IntArray) -> int:
+    """Write the slots of a server's batch, from its first position on; how many."""
+    size = 0
+    for q in range(first, count):
+        if x.server_of[q] == server:
+            members[size] = x.left[q]
+            size += 1
+    return size
 
 
 class Player:
-    """Plays generated streams of one problem with any parameters.
+    """Plays generated streams of one problem with any parameters; memory and bytes are no limit.
 
     `service`: of all streams.
     """
 
     def __init__(self, streams: Sequence[RequestProblem]) -> None:
-        self.service = s = streams[0].service
-        tables = Tables(s, Opportunity())
-        self.streams: list[tuple[Any, ...]] = []
-        for each in streams:
-            class_of = np.zeros(len(each.stream), dtype=np.int64)
-            every = np.arange(len(each.stream))
-            stream = each.stream
-            classify(every, stream.family, stream.min_accuracy, s.family, s.accuracy, class_of)
-            self.streams.append(
-                (stream.arrival_s.copy(), stream.due_s.copy(), class_of, noise_factors(each))
-            )
-        self.fixed: tuple[Any, ...] = (
-            s.latency_s + s.round_trip_s[:, None, None],
-            tables.least_s.min(axis=0),
-            tables.kind,
-            np.ones((s.servers, s.variants), dtype=np.bool_),
-        )
-        alone_s = self.fixed[0][:, :, 1]
+        s = streams[0].service
+        free = {
+            "server_memory_bytes": np.full(s.servers, np.inf),
+            "seconds_per_byte": np.zeros(s.servers),
+        }
+        self.service = s.replace(**free)
+        self.streams = [each.replace(service=self.service) for each in streams]
+        self.noise = [noise_factors(each) for each in self.streams]
+        costs = costs_of(self.service, Opportunity())
+        self.kind = costs.tables.kind
+        alone_s = (s.latency_s + s.round_trip_s[:, None, None])[:, :, 1]
         fastest_s = min(
             float(row[np.isfinite(row)].mean()) for row in alone_s if np.isfinite(row).any()
         )
         self.usual_s = 1.5 * fastest_s
-        longest = max(len(each.stream) for each in streams)
-        self.scratch: tuple[Any, ...] = (
-            np.zeros(WAITING, dtype=np.int64),
-            np.zeros(s.servers, dtype=np.bool_),
-            *np.zeros((3, s.servers)),
-            np.zeros(max(s.max_batch, 1)),
-            np.zeros(LOOKED_AT),
-            *np.zeros((2, LOOKED_AT), dtype=np.int64),
-            np.zeros(longest),
-        )
+        self.queues = [StreamQueue(each.stream) for each in self.streams]
+        self.choices = [new_choice(self.service, len(each.stream)) for each in self.streams]
+        for queue, choice in zip(self.queues, self.choices, strict=True):
+            classify(np.arange(len(queue.id)), queue.requests, costs.tables, choice.class_of)
+        self.members = np.zeros(self.service.max_batch, dtype=np.int64)
 
     def __call__(
         self, policy: Opportunity, streams: IntArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
         """Success rate and effective accuracy by stream, of some or all."""
-        t = Tables(self.service, policy)
-        found = []
+        costs, found = costs_of(self.service, policy), []
         for k in range(len(self.streams)) if streams is None else streams.tolist():
-            stream = self.streams[k]
-            earned = self.scratch[-1][: len(stream[0])]
-            arguments: list[Any] = [
-                *stream,
-                *self.fixed,
-                t.planned_s,
-                t.load_s,
-                t.least_s,
-                t.family,
-                t.accuracy,
-                t.linear,
-                t.square,
-                t.worth,
-                t.patience_s,
-                policy.bonus,
-                policy.crowding,
-                *self.scratch[:-1],
-                earned,
-            ]
-            play(*arguments)
-            found.append(((earned > 0).mean(), earned.mean()))
+            problem = self.streams[k]
+            run = new_run(problem, self.queues[k], self.noise[k])
+            play(run, costs, self.choices[k], self.members, START)
+            kept = run.answers.succeeded(problem)
+            earned = np.where(kept, self.service.accuracy[run.answers.variant], 0.0)
+            found.append((kept.mean(), earned.mean()))
         success, value = np.array(found).T
         return success, value
 
@@ -292,20 +171,20 @@ def fitted(
         missing = (least_success[some] - success.reshape(-1, kinds)).mean(axis=0)
         return float(-value.mean() + shortfall * np.maximum(0.0, missing).sum())
 
-    size = len(np.unique(playing.fixed[2])) * 2 + 2 * len(used) + 2
+    size = len(np.unique(playing.kind)) * 2 + 2 * len(used) + 2
     found = minimised(loss, size, evaluations, seed, deadline_s, report)
     return _decoded(found, service, used, playing)
 
 
 def _classes(playing: Player) -> IntArray:
     """Classes that the streams have."""
-    found = np.unique(np.concatenate([class_of for _, _, class_of, _ in playing.streams]))
+    found = np.unique(np.concatenate([choice.class_of for choice in playing.choices]))
     return found[found >= 0]
 
 
 def _decoded(z: FloatArray, service: Service, used: IntArray, playing: Player) -> Opportunity:
     """Parameters of a point of the search; 0 is usual."""
-    kind, scale = playing.fixed[2], np.exp(np.clip(z, -8.0, 8.0))
+    kind, scale = playing.kind, np.exp(np.clip(z, -8.0, 8.0))
     kinds, classes = int(kind.max()) + 1, len(used)
     price, convexity = scale[:kinds], scale[kinds : 2 * kinds]
     rest = scale[2 * kinds :]

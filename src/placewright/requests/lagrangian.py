@@ -29,11 +29,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_no_refcount
+from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.problem import LARGEST_FACTOR, RequestProblem
 
 CELLS = 4
@@ -61,177 +62,166 @@ STEPS = 600
 ROUNDING = 1e-9
 
 
-@njit_no_refcount
-def _best(
-    now_s: float,
-    low: int,
-    high: int,
-    due_s: FloatArray,
-    floor: FloatArray,
-    family_of: IntArray,
-    price: FloatArray,
-    family: int,
-    accuracy: float,
-    latency_s: float,
-    sigma: float,
-    normal: FloatArray,
-    size: int,
-    value: FloatArray,
-    who: IntArray,
-) -> int:
-    """Write the `size` requests of most value above 0 in a batch that starts now; how many."""
+class Instance(NamedTuple):
+    """A problem in cells of time, and arrays to compute in.
+
+    Attributes
+    ----------
+    cell_s
+        Seconds of a cell.
+    lows, highs
+        By cell: requests that may wait in it are among these.
+    due_s, floor, request_family
+        Of each request: its deadline, minimum accuracy and family.
+    family, accuracy
+        By variant.
+    latency_s
+        Shape (kinds, variants, batch + 1): least seconds of a batch of so many or more.
+    first, start, weight
+        Shape (kinds, variants, batch + 2): the cells that a batch takes are ``first + j`` with
+        probability ``weight[start + j]`` up to the next batch's `start`.
+    servers
+        By kind: how many.
+    sigma, normal
+        Of the noise: its standard deviation, and the table of the normal distribution.
+    best, chosen, reached
+        By cell, with room for the longest batch: V; the batch; its probability.
+    value, who
+        Of the requests of a batch, the most valuable first.
+    served
+        How often each request is expected to be in a batch.
+    """
+
+    cell_s: float
+    lows: IntArray
+    highs: IntArray
+    due_s: FloatArray
+    floor: FloatArray
+    request_family: IntArray
+    family: IntArray
+    accuracy: FloatArray
+    latency_s: FloatArray
+    first: IntArray
+    start: IntArray
+    weight: FloatArray
+    servers: IntArray
+    sigma: float
+    normal: FloatArray
+    best: FloatArray
+    chosen: IntArray
+    reached: FloatArray
+    value: FloatArray
+    who: IntArray
+    served: FloatArray
+
+
+@njit_internal
+def _fill_batch(p: Instance, price: FloatArray, t: int, k: int, v: int, size: int) -> int:
+    """Write the `size` requests of most value above 0 in a batch that starts in t; how many."""
+    now_s, latency_s, accuracy = t * p.cell_s, p.latency_s[k, v, size], p.accuracy[v]
     count = 0
-    for i in range(low, high):
-        if family_of[i] != family or floor[i] > accuracy or price[i] >= accuracy:
+    for i in range(p.lows[t], p.highs[t]):
+        if p.request_family[i] != p.family[v] or p.floor[i] > accuracy or price[i] >= accuracy:
             continue
         # How much slower than its table the batch may be; with noise, the chance that it is not.
-        ratio = (due_s[i] - now_s) / latency_s - 1.0
-        chance = 1.0
-        if ratio < -LARGEST_FACTOR * sigma - ROUNDING:
+        ratio = (p.due_s[i] - now_s) / latency_s - 1.0
+        if ratio < -LARGEST_FACTOR * p.sigma - ROUNDING:
             continue
-        if sigma > 0.0 and ratio < LARGEST_FACTOR * sigma:
-            # The table holds the upper end of each step, so that the chance is never too small.
-            at = int((ratio / sigma + LARGEST_FACTOR) * STEPS / (2.0 * LARGEST_FACTOR))
-            chance = normal[min(max(at, 0), STEPS)]
-        x = accuracy * chance - price[i]
-        if x <= 0.0 or (count == size and x <= value[count - 1]):
+        x = accuracy * _chance(p, ratio) - price[i]
+        if x <= 0.0 or (count == size and x <= p.value[count - 1]):
             continue
         # Insertion into a short list by value; of a full one the last falls out.
         j = min(count, size - 1)
-        while j > 0 and value[j - 1] < x:
-            value[j], who[j] = value[j - 1], who[j - 1]
+        while j > 0 and p.value[j - 1] < x:
+            p.value[j], p.who[j] = p.value[j - 1], p.who[j - 1]
             j -= 1
-        value[j], who[j] = x, i
+        p.value[j], p.who[j] = x, i
         count = min(count + 1, size)
     return count
 
 
-@njit_no_refcount
-def _relaxed(
-    cells: int,
-    cell_s: float,
-    lows: IntArray,
-    highs: IntArray,
-    due_s: FloatArray,
-    floor: FloatArray,
-    family_of: IntArray,
-    price: FloatArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    latency_s: FloatArray,
-    first: IntArray,
-    start: IntArray,
-    weight: FloatArray,
-    servers: IntArray,
-    sigma: float,
-    normal: FloatArray,
-    best: FloatArray,
-    chosen: IntArray,
-    reached: FloatArray,
-    value: FloatArray,
-    who: IntArray,
-    served: FloatArray,
-) -> float:
-    """Sum of V over servers; writes how often each request is expected to be in a batch.
+@njit_internal
+def _chance(p: Instance, ratio: float) -> float:
+    """That a batch is at most so much slower than its table, relative to that."""
+    if p.sigma == 0.0 or ratio >= LARGEST_FACTOR * p.sigma:
+        return 1.0
+    # The table holds the upper end of each step, so that the chance is never too small.
+    at = int((ratio / p.sigma + LARGEST_FACTOR) * STEPS / (2.0 * LARGEST_FACTOR))
+    chance: float = p.normal[min(max(at, 0), STEPS)]
+    return chance
 
-    Parameters
-    ----------
-    lows, highs
-        By cell: requests that may wait in it are among these.
-    first, start, weight
-        Shape (kinds, variants, batch + 1): the cells that a batch takes are ``first + j`` with
-        probability ``weight[start + j]`` up to the next batch's `start`.
-    servers
-        By kind: how many.
-    best, chosen, reached
-        Scratch by cell, with room for the longest batch: V; the batch; its probability.
+
+@njit_internal
+def _best_batch(p: Instance, price: FloatArray, t: int, k: int) -> None:
+    """Write V of cell t on a server of kind k, and the batch that starts there, -1: none."""
+    _, variants, sizes = p.latency_s.shape
+    most, batch = p.best[t + 1], -1
+    for v in range(variants):
+        for b in range(1, sizes):
+            if p.latency_s[k, v, b] == np.inf:
+                break
+            if _fill_batch(p, price, t, k, v, b) < b:
+                break  # smaller batches, which take no longer, have them all
+            gain = 0.0
+            for j in range(b):
+                gain += p.value[j]
+            at, end = t + p.first[k, v, b], p.start[k, v, b]
+            # V never grows with t, so its earliest end bounds the expectation.
+            if gain + p.best[at] <= most:
+                continue
+            for j in range(p.start[k, v, b + 1] - end):
+                gain += p.weight[end + j] * p.best[at + j]
+            if gain > most:
+                most, batch = gain, v * sizes + b
+    p.best[t], p.chosen[t] = most, batch
+
+
+@njit_internal
+def _serve(p: Instance, price: FloatArray, k: int) -> None:
+    """Add what the best schedule of a server of kind k serves.
+
+    Forwards: with what probability it is free in each cell; so much of each batch that it starts
+    is what its requests are served.
     """
-    kinds, variants, sizes = latency_s.shape
+    sizes, cells = p.latency_s.shape[2], len(p.chosen)
+    for t in range(len(p.reached)):
+        p.reached[t] = 0.0
+    p.reached[0] = 1.0
+    for t in range(cells):
+        if p.reached[t] <= 0.0:
+            continue
+        if p.chosen[t] < 0:
+            p.reached[t + 1] += p.reached[t]
+            continue
+        v, b = p.chosen[t] // sizes, p.chosen[t] % sizes
+        for j in range(_fill_batch(p, price, t, k, v, b)):
+            p.served[p.who[j]] += p.servers[k] * p.reached[t]
+        at, end = t + p.first[k, v, b], p.start[k, v, b]
+        for j in range(p.start[k, v, b + 1] - end):
+            p.reached[at + j] += p.reached[t] * p.weight[end + j]
+
+
+@njit_no_refcount
+def _relaxed(p: Instance, price: FloatArray) -> float:
+    """Sum of V over servers; writes how often each request is expected to be in a batch."""
     total = 0.0
-    for i in range(len(served)):
-        served[i] = 0.0
-    for k in range(kinds):
-        for t in range(cells, len(best)):
-            best[t] = 0.0
-        for t in range(cells - 1, -1, -1):
-            most, batch = best[t + 1], -1
-            for v in range(variants):
-                for b in range(1, sizes):
-                    if latency_s[k, v, b] == np.inf:
-                        break
-                    many = _best(
-                        t * cell_s,
-                        lows[t],
-                        highs[t],
-                        due_s,
-                        floor,
-                        family_of,
-                        price,
-                        family[v],
-                        accuracy[v],
-                        latency_s[k, v, b],
-                        sigma,
-                        normal,
-                        b,
-                        value,
-                        who,
-                    )
-                    if many < b:
-                        break  # smaller batches, which take no longer, have them all
-                    gain = 0.0
-                    for j in range(b):
-                        gain += value[j]
-                    at, end = t + first[k, v, b], start[k, v, b]
-                    # V never grows with t, so its earliest end bounds the expectation.
-                    if gain + best[at] <= most:
-                        continue
-                    for j in range(start[k, v, b + 1] - end):
-                        gain += weight[end + j] * best[at + j]
-                    if gain > most:
-                        most, batch = gain, v * sizes + b
-            best[t], chosen[t] = most, batch
-        total += servers[k] * best[0]
-        # Forwards: with what probability the best schedule is free in each cell; so much of each
-        # batch that it starts is what its requests are served.
-        for t in range(len(reached)):
-            reached[t] = 0.0
-        reached[0] = 1.0
-        for t in range(cells):
-            if reached[t] <= 0.0:
-                continue
-            if chosen[t] < 0:
-                reached[t + 1] += reached[t]
-                continue
-            v, b = chosen[t] // sizes, chosen[t] % sizes
-            many = _best(
-                t * cell_s,
-                lows[t],
-                highs[t],
-                due_s,
-                floor,
-                family_of,
-                price,
-                family[v],
-                accuracy[v],
-                latency_s[k, v, b],
-                sigma,
-                normal,
-                b,
-                value,
-                who,
-            )
-            for j in range(many):
-                served[who[j]] += servers[k] * reached[t]
-            at, end = t + first[k, v, b], start[k, v, b]
-            for j in range(start[k, v, b + 1] - end):
-                reached[at + j] += reached[t] * weight[end + j]
+    for i in range(len(p.served)):
+        p.served[i] = 0.0
+    for k in range(len(p.servers)):
+        for t in range(len(p.chosen), len(p.best)):
+            p.best[t] = 0.0
+        for t in range(len(p.chosen) - 1, -1, -1):
+            _best_batch(p, price, t, k)
+        total += p.servers[k] * p.best[0]
+        _serve(p, price, k)
     return total
 
 
 class _Relaxation:
-    """Arrays of one problem; calling it with prices gives the bound and its subgradient."""
+    """Cells, kinds of servers and the work of one step of a problem."""
 
     def __init__(self, problem: RequestProblem) -> None:
+        self.problem = problem
         s, stream = problem.service, problem.stream
         table_s = s.latency_s + s.round_trip_s[:, None, None]
         table_s[:, :, 0] = 0.0
@@ -242,9 +232,7 @@ class _Relaxation:
         _, kind, servers = np.unique(flat, axis=0, return_index=True, return_counts=True)
         self.latency_s = np.ascontiguousarray(table_s[kind])
         self.servers: IntArray = servers.astype(np.int64)
-        self.family, self.accuracy, self.sigma = s.family.copy(), s.accuracy.copy(), s.noise
-        self.due_s, self.floor = stream.due_s.copy(), stream.min_accuracy.copy()
-        self.family_of = stream.family.copy()
+        self.sigma, self.due_s = s.noise, stream.due_s
         runs = np.isfinite(self.latency_s)
         runs[:, :, 0] = False
         self.cell_s = float(self.latency_s[runs].min()) * (1 - LARGEST_FACTOR * s.noise) / CELLS
@@ -264,26 +252,44 @@ class _Relaxation:
         sizes = np.minimum(runs.sum(axis=(0, 1)).sum(), runs.shape[0] * runs.shape[1] * waiting)
         self.work = self.cells * float(sizes) * waiting
 
-    def prepare(self) -> None:
-        """Distribution of the cells that each batch takes, and scratch arrays."""
+    def instance(self) -> Instance:
+        """With the distribution of the cells that each batch takes."""
         kinds, variants, sizes = self.latency_s.shape
-        self.first = np.zeros((kinds, variants, sizes + 1), dtype=np.int64)
-        self.start = np.zeros((kinds, variants, sizes + 1), dtype=np.int64)
+        first, start = np.zeros((2, kinds, variants, sizes + 1), dtype=np.int64)
         parts, total = [], 0
         for k, v, b in np.ndindex(kinds, variants, sizes + 1):
-            self.start[k, v, b] = total
+            start[k, v, b] = total
             if 0 < b < sizes and math.isfinite(self.latency_s[k, v, b]):
-                self.first[k, v, b], part = self._cells(float(self.latency_s[k, v, b]))
+                first[k, v, b], part = self._cells(float(self.latency_s[k, v, b]))
                 parts.append(part)
                 total += len(part)
-        self.weight = np.concatenate(parts)
-        longest = int(self.first.max()) + max(len(part) for part in parts)
+        longest = int(first.max()) + max(len(part) for part in parts)
         grid = LARGEST_FACTOR * (2 * (np.arange(STEPS + 1) + 1) / STEPS - 1)
-        self.normal = np.array([_normal(x) for x in grid.tolist()])
-        self.best, self.reached = np.zeros((2, self.cells + longest + 1))
-        self.chosen = np.zeros(self.cells, dtype=np.int64)
-        self.value, self.who = np.zeros(sizes), np.zeros(sizes, dtype=np.int64)
-        self.served = np.zeros(len(self.due_s))
+        best, reached = np.zeros((2, self.cells + longest + 1))
+        service, stream = self.problem.service, self.problem.stream
+        return Instance(
+            cell_s=self.cell_s,
+            lows=self.lows,
+            highs=self.highs,
+            due_s=self.due_s,
+            floor=thawed(stream.min_accuracy),
+            request_family=thawed(stream.family),
+            family=thawed(service.family),
+            accuracy=thawed(service.accuracy),
+            latency_s=self.latency_s,
+            first=first,
+            start=start,
+            weight=np.concatenate(parts),
+            servers=self.servers,
+            sigma=float(service.noise),
+            normal=np.array([_normal(x) for x in grid.tolist()]),
+            best=best,
+            chosen=np.zeros(self.cells, dtype=np.int64),
+            reached=reached,
+            value=np.zeros(sizes),
+            who=np.zeros(sizes, dtype=np.int64),
+            served=np.zeros(len(self.due_s)),
+        )
 
     def _cells(self, latency_s: float) -> tuple[int, FloatArray]:
         """The least number of cells, rounded down, and the probabilities of it and the next."""
@@ -296,35 +302,6 @@ class _Relaxation:
         edges = np.arange(low + 1, high + 1) * self.cell_s / latency_s - 1.0
         below = [_normal(x / self.sigma) for x in edges.tolist()]
         return low, np.diff(np.array([0.0, *below, 1.0]))
-
-    def __call__(self, price: FloatArray) -> float:
-        """The bound on the sum of accuracies; `served` is set."""
-        earned = _relaxed(
-            self.cells,
-            self.cell_s,
-            self.lows,
-            self.highs,
-            self.due_s,
-            self.floor,
-            self.family_of,
-            price,
-            self.family,
-            self.accuracy,
-            self.latency_s,
-            self.first,
-            self.start,
-            self.weight,
-            self.servers,
-            self.sigma,
-            self.normal,
-            self.best,
-            self.chosen,
-            self.reached,
-            self.value,
-            self.who,
-            self.served,
-        )
-        return float(price.sum() + earned)
 
 
 def _normal(x: float) -> float:
@@ -346,19 +323,19 @@ def lagrangian_bounds(
     relaxed = _Relaxation(problem)
     if relaxed.work > MOST_WORK or time.perf_counter() > deadline_s:
         return
-    relaxed.prepare()
+    p = relaxed.instance()
     price = best_price = FIRST_PRICE * alone
     best, length, stalled, slope = math.inf, 1.0, 0, np.zeros(len(alone))
     for _ in range(iterations):
-        bound = relaxed(price)
+        bound = float(price.sum() + _relaxed(p, price))
         if bound < best:
-            best, best_price, slope, stalled = bound, price, 1.0 - relaxed.served, 0
+            best, best_price, slope, stalled = bound, price, 1.0 - p.served, 0
             yield min(best, float(alone.sum())) / len(alone) * (1.0 + ROUNDING)
         else:
             stalled += 1
             if stalled >= STALLED:
                 length, stalled, price = SMALLER * length, 0, best_price
-        now = slope if price is best_price else 1.0 - relaxed.served
+        now = slope if price is best_price else 1.0 - p.served
         # Prices at 0 cannot fall: they must not shorten the step of the others.
         free = np.where((price <= 0.0) & (now > 0.0), 0.0, now)
         size = float(free @ free)

@@ -15,7 +15,7 @@ have arrived. It does not know what will arrive. A decision with 1,000 waiting r
 servers takes less than a millisecond; kernels are compiled (and cached on disk) at the first call
 to `warm_up`.
 
-    policy, queue, servers = plan.start(service), Queue(service.families), Servers.of(service)
+    policy, queue, servers = plan.start(service), Queue(), Servers.of(service)
     queue.add(id, family, arrival_s, deadline_s)
     decision = policy.decide(now_s, queue, servers)
     for batch in decision.dispatches:
@@ -103,6 +103,6 @@ class Policy(Protocol):
 
 def warm_up(policy: Policy, service: Service) -> None:
     """Compile what `decide` needs: one decision about one request, which is then forgotten."""
-    queue, servers = Queue(service.families), Servers.of(service)
+    queue, servers = Queue(), Servers.of(service)
     queue.add(0, 0, 0.0, 1.0)
     policy.decide(0.0, queue, servers)

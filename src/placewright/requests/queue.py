@@ -8,33 +8,47 @@ slots by deadline and by arrival, so that no policy sorts.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_no_refcount
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.service import Service
+from placewright.requests.stream import Stream
+from placewright.requests.tables import TrueTimes, true_times
 
 FIRST_CAPACITY = 256
 RECENT = 1 << 14
 """Arrivals whose times are remembered."""
 
-COLUMNS = (
-    "id",
-    "family",
-    "server",
-    "arrival_s",
-    "deadline_s",
-    "min_accuracy",
-    "time_sensitivity",
-    "accuracy_sensitivity",
-    "input_bytes",
-)
-WHOLE = ("id", "family", "server")
+
+class Requests(NamedTuple):
+    """Columns of a queue that kernels read; shape (capacity,) each, by slot."""
+
+    id: IntArray
+    family: IntArray
+    arrival_s: FloatArray
+    deadline_s: FloatArray
+    min_accuracy: FloatArray
+    input_bytes: FloatArray
 
 
-@njit_no_refcount
+class Orders(NamedTuple):
+    """The waiting slots, sorted twice; scratch of those that leave, by slot; shape (capacity,)."""
+
+    by_deadline: IntArray
+    by_arrival: IntArray
+    gone: BoolArray
+
+
+def empty_orders(capacity: int) -> Orders:
+    """Nobody waits."""
+    by_deadline, by_arrival = np.zeros((2, capacity), dtype=np.int64)
+    return Orders(by_deadline, by_arrival, np.zeros(capacity, dtype=np.bool_))
+
+
+@njit_internal
 def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: int) -> None:
     """Put `slot` into ``order[:count]``, which is sorted by `key`, then by id."""
     # From the end: arrivals come in order, and most deadlines nearly so.
@@ -48,7 +62,7 @@ def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: i
     order[k] = slot
 
 
-@njit_no_refcount
+@njit_internal
 def _filter(order: IntArray, count: int, gone: BoolArray) -> int:
     """Leave out the slots that are gone; how many stay."""
     kept = 0
@@ -57,6 +71,26 @@ def _filter(order: IntArray, count: int, gone: BoolArray) -> int:
         if not gone[slot]:
             order[kept] = slot
             kept += 1
+    return kept
+
+
+@njit_no_refcount
+def join(orders: Orders, requests: Requests, count: int, slot: int) -> None:
+    """Put `slot` among the `count` that wait."""
+    _insert(orders.by_deadline, count, requests.deadline_s, requests.id, slot)
+    _insert(orders.by_arrival, count, requests.arrival_s, requests.id, slot)
+
+
+@njit_no_refcount
+def leave(orders: Orders, count: int, slots: IntArray) -> int:
+    """Take `slots` out of the `count` that wait; how many stay."""
+    # Marks are set and cleared for these slots only.
+    for slot in slots:
+        orders.gone[slot] = True
+    _filter(orders.by_deadline, count, orders.gone)
+    kept = _filter(orders.by_arrival, count, orders.gone)
+    for slot in slots:
+        orders.gone[slot] = False
     return kept
 
 
@@ -72,51 +106,40 @@ class Queue:
     server
         Shape (capacity,): where a policy that binds early has bound the request, -1 before. The
         only column that a policy may write.
-    count
-        Requests that wait.
-    arrived
-        Shape (families,): requests ever added, by family; a policy estimates rates from it.
+    count, total
+        Requests that wait, and requests ever added, from which a policy estimates rates.
+    requests
+        The columns that kernels read.
     """
 
-    def __init__(self, families: int) -> None:
-        self.count = 0
-        self.arrived = np.zeros(families, dtype=np.int64)
+    def __init__(self) -> None:
+        self.count = self.total = 0
         self._recent_s = np.full(RECENT, -np.inf)
-        self._total = 0
-        self._capacity = FIRST_CAPACITY
-        for name in COLUMNS:
-            kind = np.int64 if name in WHOLE else np.float64
-            setattr(self, name, np.zeros(FIRST_CAPACITY, dtype=kind))
-        self._by_deadline = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._by_arrival = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._gone = np.zeros(FIRST_CAPACITY, dtype=np.bool_)
+        none, whole = np.zeros(FIRST_CAPACITY), np.zeros(FIRST_CAPACITY, dtype=np.int64)
+        self._set_columns(
+            Requests(whole, whole.copy(), none, none.copy(), none.copy(), none.copy()),
+            empty_orders(FIRST_CAPACITY),
+        )
+        self.server, self.time_sensitivity = whole.copy(), none.copy()
+        self.accuracy_sensitivity = none.copy()
         # A stack: the lowest slots are taken first and used again soonest.
         self._free = list(range(FIRST_CAPACITY - 1, -1, -1))
 
-    id: IntArray
-    family: IntArray
-    server: IntArray
-    arrival_s: FloatArray
-    deadline_s: FloatArray
-    min_accuracy: FloatArray
-    time_sensitivity: FloatArray
-    accuracy_sensitivity: FloatArray
-    input_bytes: FloatArray
-
-    @property
-    def total(self) -> int:
-        """Requests ever added."""
-        return self._total
+    def _set_columns(self, requests: Requests, orders: Orders) -> None:
+        self.requests, self._orders = requests, orders
+        self.id, self.family, self.arrival_s = requests.id, requests.family, requests.arrival_s
+        self.deadline_s, self.min_accuracy = requests.deadline_s, requests.min_accuracy
+        self.input_bytes = requests.input_bytes
 
     @property
     def by_deadline(self) -> IntArray:
         """Shape (count,): slots, the earliest deadline first; changes with the queue."""
-        return self._by_deadline[: self.count]
+        return self._orders.by_deadline[: self.count]
 
     @property
     def by_arrival(self) -> IntArray:
         """Shape (count,): slots, first come first; changes with the queue."""
-        return self._by_arrival[: self.count]
+        return self._orders.by_arrival[: self.count]
 
     def add(
         self,
@@ -125,8 +148,7 @@ class Queue:
         arrival_s: float,
         deadline_s: float,
         min_accuracy: float = 0.0,
-        time_sensitivity: float = 0.0,
-        accuracy_sensitivity: float = 0.0,
+        sensitivities: tuple[float, float] = (0.0, 0.0),
         input_bytes: float = 0.0,
         *,
         again: bool = False,
@@ -134,6 +156,7 @@ class Queue:
         """Add a request; the slot that it gets.
 
         `deadline_s`: point in time.
+        `sensitivities`: to time and to accuracy.
         `again`: it was dispatched before and its server failed: it does not count as an arrival.
         """
         if not self._free:
@@ -142,27 +165,20 @@ class Queue:
         self.id[slot], self.family[slot], self.server[slot] = id, family, -1
         self.arrival_s[slot], self.deadline_s[slot] = arrival_s, deadline_s
         self.min_accuracy[slot], self.input_bytes[slot] = min_accuracy, input_bytes
-        self.time_sensitivity[slot] = time_sensitivity
-        self.accuracy_sensitivity[slot] = accuracy_sensitivity
-        _insert(self._by_deadline, self.count, self.deadline_s, self.id, slot)
-        _insert(self._by_arrival, self.count, self.arrival_s, self.id, slot)
+        self.time_sensitivity[slot], self.accuracy_sensitivity[slot] = sensitivities
+        join(self._orders, self.requests, self.count, slot)
         self.count += 1
         if not again:
-            self.arrived[family] += 1
             # A ring; places that were never written hold -inf and count for nobody.
-            self._recent_s[self._total % RECENT] = arrival_s
-            self._total += 1
+            self._recent_s[self.total % RECENT] = arrival_s
+            self.total += 1
         return slot
 
     def take(self, slots: IntArray) -> list[int]:
         """Remove requests: dispatched, refused or cancelled; their ids, in order."""
         ids: list[int] = self.id[slots].tolist()
-        # Marks are set and cleared for these slots only; a slot that is given twice would be free
-        # twice.
-        self._gone[slots] = True
-        _filter(self._by_deadline, self.count, self._gone)
-        self.count = _filter(self._by_arrival, self.count, self._gone)
-        self._gone[slots] = False
+        self.count = leave(self._orders, self.count, slots)
+        # A slot that is given twice would be free twice.
         self._free.extend(slots.tolist())
         return ids
 
@@ -177,18 +193,56 @@ class Queue:
         return int((self._recent_s >= time_s).sum())
 
     def _grow(self) -> None:
-        old, self._capacity = self._capacity, 2 * self._capacity
-        for name in (*COLUMNS, "_by_deadline", "_by_arrival", "_gone"):
-            column = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        old = len(self.id)
+
+        def longer(column: Any) -> Any:
+            return np.concatenate([column, np.zeros_like(column)])
+
+        self._set_columns(Requests(*map(longer, self.requests)), Orders(*map(longer, self._orders)))
+        self.server, self.time_sensitivity = longer(self.server), longer(self.time_sensitivity)
+        self.accuracy_sensitivity = longer(self.accuracy_sensitivity)
         # Called only where no slot is free. Columns are new arrays: views of the old ones are
         # stale.
-        self._free = list(range(self._capacity - 1, old - 1, -1))
+        self._free = list(range(2 * old - 1, old - 1, -1))
 
 
-@dataclass(slots=True, eq=False)
-class Servers:
-    """What each server does now, as far as its caller knows.
+class StreamQueue(Queue):
+    """Waiting requests of a stream that is known: its columns are the stream's, slots its numbers.
+
+    The simulator's kernels keep its `orders` and tell it how many wait and have arrived.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        n = len(stream)
+        self.count = self.total = 0
+        self._set_columns(
+            Requests(
+                np.arange(n),
+                thawed(stream.family),
+                thawed(stream.arrival_s),
+                stream.due_s,
+                thawed(stream.min_accuracy),
+                thawed(stream.input_bytes),
+            ),
+            empty_orders(n),
+        )
+        self.server = np.full(n, -1)
+        self.time_sensitivity = thawed(stream.time_sensitivity)
+        self.accuracy_sensitivity = thawed(stream.accuracy_sensitivity)
+
+    @property
+    def orders(self) -> Orders:
+        """For the kernels."""
+        return self._orders
+
+    def arrivals_since(self, time_s: float) -> int:
+        """Requests that have arrived at `time_s` or later, of the last 16,384 at most."""
+        arrived_s = self.arrival_s[max(0, self.total - RECENT) : self.total]
+        return len(arrived_s) - int(np.searchsorted(arrived_s, time_s))
+
+
+class Servers(NamedTuple):
+    """What each server does now, as far as its caller knows; kernels take it as it is.
 
     Attributes
     ----------
@@ -200,6 +254,8 @@ class Servers:
         Shape (n, m): variants in its memory.
     variant
         Shape (n,): what it ran last, -1 before.
+    used_s
+        Shape (n, m): when a variant was last used.
     """
 
     free_s: FloatArray
@@ -207,7 +263,7 @@ class Servers:
     up: BoolArray
     resident: BoolArray
     variant: IntArray
-    used_s: FloatArray = field(repr=False)
+    used_s: FloatArray
 
     @classmethod
     def of(cls, service: Service) -> Servers:
@@ -237,11 +293,22 @@ class Servers:
         self.used_s[server, variant] = now_s
         if self.resident[server, variant]:
             return 0.0
-        # A view: what is set here is set in `resident`.
-        held = self.resident[server]
-        room = service.server_memory_bytes[server] - service.memory_bytes[variant]
-        while held.any() and (held * service.memory_bytes).sum() > room:
-            oldest = np.where(held, self.used_s[server], np.inf)
-            held[int(oldest.argmin())] = False
-        held[variant] = True
-        return float(service.load_s[server, variant])
+        return load_variant(self, true_times(service), server, variant)
+
+
+@njit_no_refcount
+def load_variant(servers: Servers, t: TrueTimes, server: int, variant: int) -> float:
+    """Load a variant in place of those used longest ago; the seconds that it takes."""
+    while True:
+        held_bytes, oldest = 0.0, -1
+        for v in range(len(t.memory_bytes)):
+            if servers.resident[server, v]:
+                held_bytes += t.memory_bytes[v]
+                if oldest < 0 or servers.used_s[server, v] < servers.used_s[server, oldest]:
+                    oldest = v
+        if oldest < 0 or held_bytes <= t.server_memory_bytes[server] - t.memory_bytes[variant]:
+            break
+        servers.resident[server, oldest] = False
+    servers.resident[server, variant] = True
+    load_s: float = t.load_s[server, variant]
+    return load_s

@@ -5,25 +5,42 @@ join the queue, then the policy decides once. A batch holds its server from its 
 inputs are sent over the server's access link, a variant that is not resident is loaded, then the
 batch runs; each batch's time is multiplied with the noise of its first request, so that the noise
 is the same for every policy that serves this request first.
+
+The events are compiled. `simulate` asks a policy object between them; a compiled policy
+(`placewright.requests.fitting`) plays whole streams with the same three functions:
+
+    clock = START
+    while (clock := advance(run, clock, eager)).now_s < inf:
+        ... decide ...
+        clock = start_batch(run, clock, server, variant, slots)
+        clock = refuse(run, clock, slots)
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from placewright.errors import RunError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.policy import Dispatch, Policy
 from placewright.requests.problem import RequestProblem, noise_factors
-from placewright.requests.queue import Queue, Servers
+from placewright.requests.queue import (
+    Orders,
+    Requests,
+    Servers,
+    StreamQueue,
+    join,
+    leave,
+    load_variant,
+)
+from placewright.requests.tables import TrueTimes, true_times
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class Answers(NamedTuple):
     """What became of each request; shape (requests,) each.
 
     Attributes
@@ -68,6 +85,176 @@ class Answers:
         return kept
 
 
+class Run(NamedTuple):
+    """A stream on its way through the servers.
+
+    Attributes
+    ----------
+    noise
+        Shape (requests,): multiplies the time of the batch whose first request it is.
+    end_s
+        Shape (servers,): when its batch ends, ``inf`` where it has none; ``servers.free_s`` is what
+        the policy expects.
+    """
+
+    times: TrueTimes
+    requests: Requests
+    orders: Orders
+    servers: Servers
+    answers: Answers
+    noise: FloatArray
+    end_s: FloatArray
+
+
+class Clock(NamedTuple):
+    """How far a run is.
+
+    Attributes
+    ----------
+    wake_s
+        When the policy wants to decide though nothing happens.
+    arrived, waiting, batches, failures
+        Requests so far, those in the queue, batches that were started, requests late or refused.
+    """
+
+    now_s: float
+    wake_s: float
+    arrived: int
+    waiting: int
+    batches: int
+    failures: int
+
+
+START = Clock(0.0, math.inf, 0, 0, 0, 0)
+
+
+@njit_no_refcount
+def advance(run: Run, clock: Clock, eager: bool) -> Clock:
+    """Go on until the policy has to decide; at ``inf`` nothing happens any more."""
+    total, n = len(run.noise), len(run.end_s)
+    wake_s, arrived, waiting = clock.wake_s, clock.arrived, clock.waiting
+    while True:
+        # Three clocks: the next arrival, the time that the policy named, the first batch to end.
+        now_s = min(run.requests.arrival_s[arrived] if arrived < total else np.inf, wake_s)
+        for i in range(n):
+            now_s = min(now_s, run.end_s[i])
+        if now_s == np.inf:
+            return Clock(now_s, wake_s, arrived, waiting, clock.batches, clock.failures)
+        if wake_s <= now_s:
+            wake_s = np.inf
+        running = _free_servers(run, now_s)
+        while arrived < total and run.requests.arrival_s[arrived] <= now_s:
+            join(run.orders, run.requests, waiting, arrived)
+            arrived, waiting = arrived + 1, waiting + 1
+        if waiting and (eager or running < n):
+            return Clock(now_s, wake_s, arrived, waiting, clock.batches, clock.failures)
+
+
+@njit_internal
+def _free_servers(run: Run, now_s: float) -> int:
+    """End the batches that are over; how many still run."""
+    running = 0
+    for i in range(len(run.end_s)):
+        if run.end_s[i] <= now_s:
+            run.end_s[i], run.servers.busy[i], run.servers.free_s[i] = np.inf, False, now_s
+        elif run.end_s[i] < np.inf:
+            running += 1
+    return running
+
+
+@njit_no_refcount
+def start_batch(run: Run, clock: Clock, server: int, variant: int, slots: IntArray) -> Clock:
+    """Start a batch of waiting requests; the same clock where it cannot start."""
+    times, requests, a, size = run.times, run.requests, run.answers, len(slots)
+    if not _can_start(run, clock, server, variant, slots):
+        return clock
+    link_s, sent_bytes = times.round_trip_s[server], 0.0
+    for slot in slots:
+        sent_bytes += requests.input_bytes[slot]
+    link_s += times.seconds_per_byte[server] * sent_bytes
+    load_s = 0.0
+    run.servers.busy[server], run.servers.variant[server] = True, variant
+    run.servers.used_s[server, variant] = clock.now_s
+    if not run.servers.resident[server, variant]:
+        load_s = load_variant(run.servers, times, server, variant)
+    fixed_s = clock.now_s + link_s + load_s
+    latency_s = times.latency_s[server, variant, size]
+    # The policy sees what the table expects, not the noise.
+    run.servers.free_s[server] = fixed_s + latency_s
+    end_s = run.end_s[server] = fixed_s + latency_s * run.noise[slots[0]]
+    late = 0
+    for slot in slots:
+        a.server[slot], a.variant[slot], a.batch[slot] = server, variant, size
+        a.number[slot], a.start_s[slot], a.end_s[slot] = clock.batches, clock.now_s, end_s
+        late += end_s > requests.deadline_s[slot]
+    waiting = leave(run.orders, clock.waiting, slots)
+    return Clock(
+        clock.now_s,
+        clock.wake_s,
+        clock.arrived,
+        waiting,
+        clock.batches + 1,
+        clock.failures + late,
+    )
+
+
+@njit_internal
+def _can_start(run: Run, clock: Clock, server: int, variant: int, slots: IntArray) -> bool:
+    """Whether the server is idle and runs such a batch, and all of it wait for this family."""
+    servers, variants, sizes = run.times.latency_s.shape
+    if not (0 <= server < servers and 0 <= variant < variants and 0 < len(slots) < sizes):
+        return False
+    if run.servers.busy[server] or run.times.latency_s[server, variant, len(slots)] == np.inf:
+        return False
+    for slot in slots:
+        if not _waits(run, clock, slot):
+            return False
+        if run.requests.family[slot] != run.times.family[variant]:
+            return False
+    return True
+
+
+@njit_internal
+def _waits(run: Run, clock: Clock, slot: int) -> bool:
+    """Whether this request has arrived and has neither been dispatched nor refused."""
+    if not 0 <= slot < clock.arrived:
+        return False
+    left: bool = run.answers.number[slot] < 0 and run.answers.refused_s[slot] == np.inf
+    return left
+
+
+@njit_no_refcount
+def refuse(run: Run, clock: Clock, slots: IntArray) -> Clock:
+    """Give requests up; the same clock where one of them does not wait."""
+    for slot in slots:
+        if not _waits(run, clock, slot):
+            return clock
+    for slot in slots:
+        run.answers.refused_s[slot] = clock.now_s
+    return Clock(
+        clock.now_s,
+        clock.wake_s,
+        clock.arrived,
+        leave(run.orders, clock.waiting, slots),
+        clock.batches,
+        clock.failures + len(slots),
+    )
+
+
+def new_run(problem: RequestProblem, queue: StreamQueue, noise: FloatArray) -> Run:
+    """Nothing has arrived yet."""
+    service = problem.service
+    return Run(
+        true_times(service),
+        queue.requests,
+        queue.orders,
+        Servers.of(service),
+        Answers.none(len(noise)),
+        noise,
+        np.full(service.servers, np.inf),
+    )
+
+
 def simulate(
     problem: RequestProblem,
     policy: Policy,
@@ -82,96 +269,40 @@ def simulate(
     Raises `RunError`: the policy dispatched to a busy server, another family's request, or a batch
     that the server cannot run.
     """
-    factors = noise_factors(problem) if noise is None else noise
-    return _Simulation(problem, policy, most_failures, factors).run()
-
-
-class _Simulation:
-    def __init__(
-        self, problem: RequestProblem, policy: Policy, most_failures: float, noise: FloatArray
-    ) -> None:
-        self.most_failures, self.failures = most_failures, 0
-        self.problem, self.policy, self.service = problem, policy, problem.service
-        self.queue, self.servers = Queue(self.service.families), Servers.of(self.service)
-        self.answers = Answers.none(len(problem.stream))
-        self.noise = noise.tolist()
-        self.ends: list[tuple[float, int]] = []  # (end_s, server) of running batches
-        self.batches = 0
-        self.wake_s = math.inf
-
-    def run(self) -> Answers:
-        s = self.problem.stream
-        rows = zip(
-            range(len(s)),
-            s.family.tolist(),
-            s.arrival_s.tolist(),
-            s.due_s.tolist(),
-            s.min_accuracy.tolist(),
-            s.time_sensitivity.tolist(),
-            s.accuracy_sensitivity.tolist(),
-            s.input_bytes.tolist(),
-            strict=True,
-        )
-        row = next(rows, None)
-        ends, busy, queue = self.ends, self.servers.busy, self.queue
-        add, eager, n = queue.add, self.policy.eager, self.service.servers
-        while True:
-            # Three clocks: the next arrival, the time that the policy named, the first batch to
-            # end.
-            arrival_s = math.inf if row is None else row[2]
-            now_s = min(arrival_s, self.wake_s, ends[0][0] if ends else math.inf)
-            if now_s == math.inf or self.failures > self.most_failures:
-                return self.answers
-            if self.wake_s <= now_s:
-                self.wake_s = math.inf
-            while ends and ends[0][0] <= now_s:
-                server = heapq.heappop(ends)[1]
-                busy[server], self.servers.free_s[server] = False, now_s
-            while row is not None and row[2] <= now_s:
-                add(*row)
-                row = next(rows, None)
-            # `ends` has an entry for every busy server.
-            if queue.count and (eager or len(ends) < n):
-                self._decide(now_s)
-
-    def _decide(self, now_s: float) -> None:
-        decision = self.policy.decide(now_s, self.queue, self.servers)
-        if decision.wake_s <= now_s:
+    queue = StreamQueue(problem.stream)
+    run = new_run(problem, queue, noise_factors(problem) if noise is None else noise)
+    clock = START
+    while True:
+        clock = advance(run, clock, policy.eager)
+        if clock.now_s == math.inf or clock.failures > most_failures:
+            return run.answers
+        queue.count, queue.total = clock.waiting, clock.arrived
+        decision = policy.decide(clock.now_s, queue, run.servers)
+        if decision.wake_s <= clock.now_s:
             raise RunError("the policy wants to wake in the past", by=f"{decision.wake_s:g} s")
-        self.wake_s = decision.wake_s
+        clock = clock._replace(wake_s=float(decision.wake_s))
         for batch in decision.dispatches:
-            self._start(batch, now_s)
+            slots = np.ascontiguousarray(batch.slots, dtype=np.int64)
+            after = start_batch(run, clock, batch.server, batch.variant, slots)
+            if after.batches == clock.batches:
+                raise _impossible(problem, batch)
+            clock = after
         if len(decision.refused):
-            self.answers.refused_s[self.queue.take(decision.refused)] = now_s
-            self.failures += len(decision.refused)
+            after = refuse(run, clock, np.ascontiguousarray(decision.refused, dtype=np.int64))
+            if after.failures == clock.failures:
+                raise RunError("the policy refused a request that does not wait")
+            clock = after
 
-    def _start(self, batch: Dispatch, now_s: float) -> None:
-        service, servers, queue = self.service, self.servers, self.queue
-        server, variant, size = batch.server, batch.variant, len(batch.slots)
-        latency_s = service.latency_s[server, variant, size] if size <= service.max_batch else 0.0
-        family = service.family[variant]
-        if servers.busy[server] or not 0 < latency_s < math.inf:
-            raise RunError(
-                "the policy dispatched a batch that cannot start",
-                where=f"server {service.server_names[server]!r}",
-                by=f"{size} requests, variant {service.variant_names[variant]!r}",
-            )
-        if (queue.family[batch.slots] != family).any():
-            raise RunError("the policy put a request into a batch of another family")
-        link_s = service.round_trip_s[server]
-        link_s += service.seconds_per_byte[server] * queue.input_bytes[batch.slots].sum()
-        load_s = servers.start(service, server, variant, now_s)
-        # Read before `take` frees the slots.
-        due_s = queue.deadline_s[batch.slots]
-        ids = queue.take(batch.slots)
-        fixed_s = now_s + link_s + load_s
-        end_s = float(fixed_s + latency_s * self.noise[ids[0]])
-        # The policy sees what the table expects, not the noise.
-        servers.free_s[server] = fixed_s + latency_s
-        heapq.heappush(self.ends, (end_s, server))
-        a = self.answers
-        a.server[ids], a.variant[ids], a.batch[ids] = server, variant, size
-        a.number[ids], a.start_s[ids], a.end_s[ids] = self.batches, now_s, end_s
-        self.batches += 1
-        if self.most_failures < math.inf:
-            self.failures += int((end_s > due_s).sum())
+
+def _impossible(problem: RequestProblem, batch: Dispatch) -> RunError:
+    names = problem.service.server_names
+    size, server, variant = len(batch.slots), batch.server, batch.variant
+    variants = problem.service.variant_names
+    return RunError(
+        "the policy dispatched a batch that cannot start",
+        where=f"server {names[server]!r}" if 0 <= server < len(names) else f"server {server}",
+        by=f"{size} requests, variant "
+        + (repr(variants[variant]) if 0 <= variant < len(variants) else str(variant)),
+        hint="its server is busy or does not run such batches, or a request of it does not wait "
+        "or is of another family",
+    )

@@ -16,7 +16,7 @@ from placewright.requests.stream import stream_of
 
 def load_at(rate_per_s: float, servers: int = 60) -> Load:
     """After a second of even arrivals with deadlines of 0.2 s."""
-    load, queue = Load(1.2, 1.0), Queue(1)
+    load, queue = Load(1.2, 1.0), Queue()
     tables_s = np.array([[[0.0, 0.02, 0.03], [0.0, 0.05, 0.08]]])
     family, accuracy = np.zeros(2, dtype=np.int64), np.array([0.6, 0.8])
     load.revise(tables_s, np.array([float(servers)]), family, accuracy)

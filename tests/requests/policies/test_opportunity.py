@@ -19,7 +19,7 @@ from placewright.requests.stream import stream_of
 def decided(policy: Opportunity, deadlines_s: list[float], floor: float = 0.0) -> Decision:
     """One decision at time 0 about requests of the two servers."""
     service = two_servers()
-    queue = Queue(1)
+    queue = Queue()
     for k, deadline_s in enumerate(deadlines_s):
         queue.add(k, 0, 0.0, deadline_s, floor)
     return policy.start(service).decide(0.0, queue, Servers.of(service))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from placewright.requests.policies.prices import LEAST_FREE, adjust_prices
+from placewright.requests.policies.prices import LEAST_FREE, Market, adjust_prices
 
 SPEED = np.array([1.0, 0.6, 0.35, 0.2])
 ACCURACY = np.array([0.7, 0.76, 0.82])
@@ -22,23 +22,22 @@ def found(
     rng, prices, utilisation = np.random.default_rng(0), np.ones(4), np.ones(4)
     floor, none = rng.choice([0.0, 0.75, 0.8], 128), np.zeros(128, dtype=np.int64)
     families = np.zeros(3, dtype=np.int64)
-    adjust_prices(
-        prices,
-        np.ones(4),
-        rate_per_s,
-        kept_free,
-        np.full(4, dear),
-        COST_S,
-        none,
-        floor,
-        none,
-        families,
-        ACCURACY,
-        utilisation,
-        np.zeros(4),
-        2000,
-        0.02,
+    market = Market(
+        prices=prices,
+        servers=np.ones(4),
+        dear=np.full(4, dear),
+        utilisation=utilisation,
+        bought_s=np.zeros(4),
+        family=families,
+        accuracy=ACCURACY,
+        cost_s=COST_S,
+        request_family=none,
+        request_floor=floor,
+        request_bucket=none,
+        rate_per_s=rate_per_s,
+        kept_free=kept_free,
     )
+    adjust_prices(market, 2000, 0.02)
     return prices, utilisation, floor
 
 

@@ -36,7 +36,7 @@ def test_dear_machine_time_trades_accuracy_for_success() -> None:
 def test_it_takes_a_full_queue_and_servers_that_are_down() -> None:
     """1,000 requests wait; nothing goes to a server that is busy or down."""
     service = two_servers()
-    policy, queue, servers = Rolling().start(service), Queue(1), Servers.of(service)
+    policy, queue, servers = Rolling().start(service), Queue(), Servers.of(service)
     warm_up(policy, service)
     for k in range(1000):
         queue.add(k, 0, k * 1e-4, 5.0 + k * 1e-3)
@@ -50,7 +50,7 @@ def test_it_takes_a_full_queue_and_servers_that_are_down() -> None:
 def test_a_revised_service_is_used() -> None:
     """A third server is added while it runs: it gets work."""
     old = random_problem(2).service
-    policy, queue = Rolling().start(old), Queue(2)
+    policy, queue = Rolling().start(old), Queue()
     keep = np.append(np.arange(old.servers), 0)
     changes = {
         key: getattr(old, key)[keep]
@@ -78,8 +78,8 @@ def test_a_server_that_runs_nothing_gets_nothing() -> None:
     runs = np.isfinite(problem.service.latency_s[:, :, 1]).any(axis=1)
     assert not runs.all()
     policy = Rolling().start(problem.service)
-    assert (policy.surcharge[~runs] == 0).all()
-    assert (policy.surcharge[runs] > 0).all()
+    assert (policy.horizon.surcharge[~runs] == 0).all()
+    assert (policy.horizon.surcharge[runs] > 0).all()
     used = judge(problem, RequestPlan("rolling")).answers.server
     assert not np.isin(used[used >= 0], np.flatnonzero(~runs)).any()
 
@@ -87,7 +87,7 @@ def test_a_server_that_runs_nothing_gets_nothing() -> None:
 def test_what_starts_is_not_refused_too() -> None:
     """A batch of two takes less than one request alone; a third request is hopeless."""
     service = service_of(("a",), ("x",), [0.9], [[[0.0, 1.0, 0.5]]])
-    policy, queue, servers = Rolling(hold=False).start(service), Queue(1), Servers.of(service)
+    policy, queue, servers = Rolling(hold=False).start(service), Queue(), Servers.of(service)
     for k, deadline_s in enumerate((0.1, 0.7, 0.7)):
         queue.add(k, 0, 0.0, deadline_s)
     decision = policy.decide(0.0, queue, servers)

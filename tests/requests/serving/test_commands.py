@@ -80,7 +80,7 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
 def test_measured_beside_predicted(family_file: Path, tmp_path: Path) -> None:
     """Every request is counted; shares are shares; a file of arrivals sets the gaps."""
     from placewright.requests.serving.families import read_family
-    from placewright.requests.serving.load import run_loads, table
+    from placewright.requests.serving.load import Traffic, run_loads, table
     from placewright.requests.serving.server import ServingOptions
 
     times = tmp_path / "times.csv"
@@ -89,10 +89,8 @@ def test_measured_beside_predicted(family_file: Path, tmp_path: Path) -> None:
         [read_family(family_file)],
         {"a": 0.05, "b": 0.02},
         ServingOptions(port=0),
-        loads=[0.2],
-        arrivals=str(times),
-        duration_s=1.0,
-        deadlines=50.0,
+        [0.2],
+        Traffic(str(times), 1.0, deadlines=50.0),
     )
     (result,) = found
     assert sum(result.statuses.values()) == result.requests <= 40

@@ -3,94 +3,123 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_cached
+from placewright.numerics.arrays import BoolArray, IntArray
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
-from placewright.requests.queue import Queue, Servers
+from placewright.requests.queue import Queue, Requests, Servers
 from placewright.requests.service import Service
+from placewright.requests.tables import Tables, planning_tables
 
-CHOICES = ("accurate", "fastest")
+FIRST_WAITING = 64
+"""Waiting requests for which there is room at first."""
 
 
-@njit_cached
+class Bindings(NamedTuple):
+    """What `_edf` writes; `refused` and the others by position, `idle` by server."""
+
+    server_of: IntArray
+    variant_of: IntArray
+    refused: IntArray
+    idle: BoolArray
+
+
+@njit_internal
+def _soonest(
+    now_s: float,
+    slot: int,
+    requests: Requests,
+    up: BoolArray,
+    t: Tables,
+    accurate: bool,
+    idle: BoolArray,
+) -> tuple[int, int]:
+    """Server and variant for a request now; -1: none is idle; -2: none could keep its deadline."""
+    n, m, _ = t.planned_s.shape
+    best_s, best_accuracy, server, variant = np.inf, -1.0, -2, -1
+    for i in range(n):
+        if not up[i]:
+            continue
+        for v in range(m):
+            if t.family[v] != requests.family[slot] or t.accuracy[v] < requests.min_accuracy[slot]:
+                continue
+            end_s = now_s + t.planned_s[i, v, 1]
+            if end_s > requests.deadline_s[slot]:
+                continue
+            # A busy server keeps the request from being hopeless, but cannot take it now.
+            server = max(server, -1)
+            if not idle[i]:
+                continue
+            earlier, gain = end_s < best_s, t.accuracy[v] - best_accuracy
+            if (accurate and (gain > 0.0 or (gain == 0.0 and earlier))) or (
+                not accurate and earlier
+            ):
+                best_s, best_accuracy, server, variant = end_s, t.accuracy[v], i, v
+    return server, variant
+
+
+@njit_internal
+def _fill(
+    now_s: float, k: int, order: IntArray, requests: Requests, t: Tables, b: Bindings
+) -> None:
+    """Let requests behind position k join its batch while its deadline holds."""
+    server, variant, size = b.server_of[k], b.variant_of[k], 1
+    for j in range(k + 1, len(order)):
+        # The head has the earliest deadline of the batch: what keeps it keeps all.
+        if size + 1 >= t.planned_s.shape[2]:
+            break
+        if now_s + t.planned_s[server, variant, size + 1] > requests.deadline_s[order[k]]:
+            break
+        fits = requests.family[order[j]] == t.family[variant]
+        fits = fits and t.accuracy[variant] >= requests.min_accuracy[order[j]]
+        if b.server_of[j] < 0 and fits:
+            b.server_of[j], b.variant_of[j] = server, variant
+            size += 1
+
+
+@njit_no_refcount
 def _edf(
     now_s: float,
     order: IntArray,
-    request_family: IntArray,
-    due_s: FloatArray,
-    floor: FloatArray,
-    idle: BoolArray,
-    up: BoolArray,
-    planned_s: FloatArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    choice: int,
+    requests: Requests,
+    servers: Servers,
+    t: Tables,
+    accurate: bool,
     batching: bool,
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Server, variant and batch of each waiting request; -1: stays; and refused slots.
+    b: Bindings,
+) -> int:
+    """Write server and variant of each waiting request; -1: stays; how many are refused.
 
     The first request by deadline takes, of the idle servers and the variants that keep its
-    deadline and its minimum accuracy, the most accurate (0) or the one that ends first (1).
+    deadline and its minimum accuracy, the most accurate or the one that ends first.
     """
-    n, m, sizes = planned_s.shape
-    count = len(order)
-    server_of, variant_of = np.full(count, -1), np.full(count, -1)
-    refused, gone = np.zeros(count, dtype=np.int64), 0
-    idle = idle.copy()
-    left = idle.sum()
-    for k in range(count):
+    left, gone = 0, 0
+    for i in range(len(b.idle)):
+        b.idle[i] = servers.up[i] and not servers.busy[i]
+        left += b.idle[i]
+    for k in range(len(order)):
+        b.server_of[k] = -1
+    for k in range(len(order)):
         if left == 0:
             break
-        if server_of[k] >= 0:
+        if b.server_of[k] >= 0:
             continue
-        slot = order[k]
-        best_s, best_accuracy, server, variant, hopeless = np.inf, -1.0, -1, -1, True
-        for i in range(n):
-            if not up[i]:
-                continue
-            for v in range(m):
-                if family[v] != request_family[slot] or accuracy[v] < floor[slot]:
-                    continue
-                end_s = now_s + planned_s[i, v, 1]
-                if end_s > due_s[slot]:
-                    continue
-                hopeless = False
-                # A busy server keeps the request from being hopeless, but cannot take it now.
-                if not idle[i]:
-                    continue
-                if choice == 0:
-                    better = accuracy[v] > best_accuracy
-                    better = better or (accuracy[v] == best_accuracy and end_s < best_s)
-                else:
-                    better = end_s < best_s
-                if better:
-                    best_s, best_accuracy, server, variant = end_s, accuracy[v], i, v
+        server, variant = _soonest(now_s, order[k], requests, servers.up, t, accurate, b.idle)
+        if server == -2:
+            b.refused[gone] = order[k]
+            gone += 1
         if server < 0:
-            if hopeless:
-                refused[gone] = slot
-                gone += 1
             continue
-        idle[server] = False
+        b.idle[server] = False
         left -= 1
-        server_of[k], variant_of[k] = server, variant
-        if not batching:
-            continue
-        size = 1
-        for j in range(k + 1, count):
-            other = order[j]
-            # The head has the earliest deadline of the batch: what keeps it keeps all.
-            if size + 1 >= sizes or now_s + planned_s[server, variant, size + 1] > due_s[slot]:
-                break
-            fits = request_family[other] == family[variant] and accuracy[variant] >= floor[other]
-            if server_of[j] < 0 and fits:
-                server_of[j], variant_of[j] = server, variant
-                size += 1
-    return server_of, variant_of, refused[:gone]
+        b.server_of[k], b.variant_of[k] = server, variant
+        if batching:
+            _fill(now_s, k, order, requests, t, b)
+    return gone
 
 
 def grouped(
@@ -109,43 +138,36 @@ def grouped(
 
 
 @final
-@dataclass(slots=True, eq=False)
 class CentralEdf:
-    """The state of `Edf`: its tables only."""
+    """The state of `Edf`: its tables, and arrays of decisions."""
 
-    service: Service
-    choice: int
-    batching: bool
-    quantile: float
     eager: ClassVar[bool] = False
-    planned_s: FloatArray = None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        self.revise(self.service)
+    def __init__(self, service: Service, options: Edf) -> None:
+        self.options = options
+        self.revise(service)
 
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
-        self.service, self.planned_s = service, service.planned_s(self.quantile)
+        self.tables = planning_tables(service, self.options.quantile)
+        self._reserve(FIRST_WAITING)
+
+    def _reserve(self, waiting: int) -> None:
+        server_of, variant_of, refused = np.zeros((3, waiting), dtype=np.int64)
+        idle = np.zeros(len(self.tables.kind), dtype=np.bool_)
+        self.bindings = Bindings(server_of, variant_of, refused, idle)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """The earliest deadlines to idle servers."""
-        s, order = self.service, queue.by_deadline
-        server_of, variant_of, refused = _edf(
-            now_s,
-            order,
-            queue.family,
-            queue.deadline_s,
-            queue.min_accuracy,
-            servers.up & ~servers.busy,
-            servers.up,
-            self.planned_s,
-            s.family,
-            s.accuracy,
-            self.choice,
-            self.batching,
+        order, options = queue.by_deadline, self.options
+        if len(order) > len(self.bindings.refused):
+            self._reserve(2 * len(order))
+        b, accurate = self.bindings, options.choice == "accurate"
+        gone = _edf(
+            now_s, order, queue.requests, servers, self.tables, accurate, options.batching, b
         )
-        chosen = np.flatnonzero(server_of >= 0)
-        return Decision(grouped(order, chosen, server_of, variant_of), refused)
+        chosen = np.flatnonzero(b.server_of[: len(order)] >= 0)
+        return Decision(grouped(order, chosen, b.server_of, b.variant_of), b.refused[:gone].copy())
 
 
 @final
@@ -176,4 +198,4 @@ class Edf(Specification):
 
     def start(self, service: Service, seed: int = 0) -> CentralEdf:
         """A policy object for one stream."""
-        return CentralEdf(service, CHOICES.index(self.choice), self.batching, self.quantile)
+        return CentralEdf(service, self)

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
-from placewright.requests.policies.prices import adjust_prices
+from placewright.requests.policies.prices import Market, adjust_prices
 from placewright.requests.queue import Queue
 
 SAMPLES = 128
@@ -141,23 +141,22 @@ class Load:
         self.share = counts / live
         edges, bucket = _buckets(self.deadline_s[:live])
         cost_s = seconds_per_request(self.tables_s, edges, self.wait)
-        adjust_prices(
-            self.prices,
-            self.servers,
-            self.rate_per_s,
-            self.reserve / self.servers.sum(),
-            _dear(cost_s[-1], self.variant_family, self.accuracy),
-            cost_s,
-            self.family[:live],
-            self.floor[:live],
-            bucket,
-            self.variant_family,
-            self.accuracy,
-            self.utilisation,
-            np.zeros(len(self.prices)),
-            rounds,
-            STEP,
+        market = Market(
+            prices=self.prices,
+            servers=self.servers,
+            dear=_dear(cost_s[-1], self.variant_family, self.accuracy),
+            utilisation=self.utilisation,
+            bought_s=np.zeros(len(self.prices)),
+            family=self.variant_family,
+            accuracy=self.accuracy,
+            cost_s=cost_s,
+            request_family=self.family[:live],
+            request_floor=self.floor[:live],
+            request_bucket=bucket,
+            rate_per_s=self.rate_per_s,
+            kept_free=float(self.reserve / self.servers.sum()),
         )
+        adjust_prices(market, rounds, STEP)
 
 
 def _dear(cost_s: FloatArray, family: IntArray, accuracy: FloatArray) -> FloatArray:

@@ -24,18 +24,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_no_refcount
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision
-from placewright.requests.queue import Queue, Servers
+from placewright.requests.queue import Queue, Requests, Servers
 from placewright.requests.service import Service
+from placewright.requests.tables import Tables, alone, planning_tables
 
 HEADS = 12
 """Waiting requests, by deadline, that are tried as the first of a batch."""
@@ -53,248 +54,323 @@ SOONEST = 0.05
 """And at least this share of the patience."""
 
 
-@njit_no_refcount
-def choose(
-    now_s: float,
-    order: IntArray,
-    count: int,
-    waiting: int,
-    class_of: IntArray,
-    due_s: FloatArray,
-    idle: BoolArray,
-    open_s: FloatArray,
-    kind: IntArray,
-    resident: BoolArray,
-    limited: bool,
-    planned_s: FloatArray,
-    load_s: FloatArray,
-    least_s: FloatArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    linear: FloatArray,
-    square: FloatArray,
-    worth: FloatArray,
-    patience_s: FloatArray,
-    bonus: float,
-    crowding: float,
-    gain: FloatArray,
-    value: FloatArray,
-    server_of: IntArray,
-    variant_of: IntArray,
-) -> float:
-    """Plan batches that start now; when to decide again though nothing happens.
-
-    Parameters
-    ----------
-    order, count
-        The first `count` slots by deadline are looked at.
-    class_of, due_s
-        By slot; class -1: no variant is accurate enough.
-    idle, open_s
-        By server; changed here. When each is free, ``inf`` where it is down.
-    least_s
-        Shape (servers, variants): least time of variants at least as accurate as this one.
-    gain, value
-        Scratch of `count` and of the largest batch.
-    server_of, variant_of
-        Written for the positions of `order`; -1 stays waiting.
-    """
-    n, m, sizes = planned_s.shape
-    for q in range(count):
-        server_of[q] = -1
-    factor = 1.0 + crowding * waiting / n
-    while True:
-        # One batch per turn: it changes what waits and who is free, so all others are valued again.
-        any_idle = False
-        for i in range(n):
-            any_idle = any_idle or idle[i]
-        wake_s = np.inf
-        if not any_idle:
-            return wake_s
-        for q in range(count):
-            c = class_of[order[q]]
-            if server_of[q] >= 0 or c < 0:
-                continue
-            slack_s = -np.inf
-            for i in range(n):
-                slack_s = max(slack_s, due_s[order[q]] - open_s[i] - least_s[i, c])
-            value[q] = 0.0
-            if slack_s > 0:
-                value[q] = worth[c] * (1.0 - math.exp(-slack_s / patience_s[c]))
-                # The value of waiting falls with the slack: look again before that has changed
-                # much, but not so often that decisions cost more than they gain.
-                pause_s = max(SOON * slack_s, SOONEST * patience_s[c])
-                if pause_s <= slack_s:
-                    wake_s = min(wake_s, now_s + pause_s)
-        best, b_head, b_server, b_variant, b_size, heads = 0.0, -1, -1, -1, 0, 0
-        for q in range(count):
-            head = class_of[order[q]]
-            if server_of[q] >= 0 or head < 0:
-                continue
-            heads += 1
-            if heads > HEADS:
-                break
-            left_s = due_s[order[q]] - now_s
-            for v in range(m):
-                if family[v] != family[head] or accuracy[v] < accuracy[head]:
-                    continue
-                most, total = 0, 0.0
-                for j in range(q, count):
-                    c = class_of[order[j]]
-                    if server_of[j] >= 0 or c < 0 or family[c] != family[v]:
-                        continue
-                    if accuracy[c] > accuracy[v]:
-                        continue
-                    # Running sum by deadline: the gain of a batch of b is one look-up.
-                    total += accuracy[v] + bonus - value[j]
-                    gain[most] = total
-                    most += 1
-                    if most == sizes - 1:
-                        break
-                for i in range(n):
-                    if not idle[i]:
-                        continue
-                    if not limited:  # the first idle one of equal servers stands for them
-                        first = True
-                        for k in range(i):
-                            if idle[k] and kind[k] == kind[i]:
-                                first = False
-                                break
-                        if not first:
-                            continue
-                    extra_s = 0.0 if resident[i, v] else load_s[i, v]
-                    for b in range(1, most + 1):
-                        took_s = planned_s[i, v, b] + extra_s
-                        if took_s > left_s:
-                            continue
-                        cost = took_s * (linear[i] + square[i] * took_s) * factor
-                        if gain[b - 1] - cost > best:
-                            best = gain[b - 1] - cost
-                            b_head, b_server, b_variant, b_size = q, i, v, b
-        if b_head < 0:
-            return wake_s
-        taken = 0
-        # The same members as above, counted again rather than kept for every candidate.
-        for j in range(b_head, count):
-            c = class_of[order[j]]
-            if server_of[j] >= 0 or c < 0 or family[c] != family[b_variant]:
-                continue
-            if accuracy[c] > accuracy[b_variant]:
-                continue
-            server_of[j], variant_of[j] = b_server, b_variant
-            taken += 1
-            if taken == b_size:
-                break
-        idle[b_server] = False
-        took_s = planned_s[b_server, b_variant, b_size]
-        if not resident[b_server, b_variant]:
-            took_s += load_s[b_server, b_variant]
-        # The others now wait for a server that is taken, with less slack.
-        open_s[b_server] = now_s + took_s
-
-
-@njit_no_refcount
-def classify(
-    order: IntArray,
-    request_family: IntArray,
-    floor: FloatArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    class_of: IntArray,
-) -> None:
-    """Write the class of each slot of `order`: the least accurate variant that is good enough."""
-    for slot in order:
-        found = -1
-        for v in range(len(family)):
-            if family[v] != request_family[slot] or accuracy[v] < floor[slot]:
-                continue
-            if found < 0 or accuracy[v] < accuracy[found]:
-                found = v
-        class_of[slot] = found
-
-
-@njit_no_refcount
-def hopeless(
-    now_s: float,
-    order: IntArray,
-    class_of: IntArray,
-    due_s: FloatArray,
-    least_s: FloatArray,
-    up: BoolArray,
-    found: IntArray,
-    left: IntArray,
-) -> int:
-    """Put slots into `found` that no server answers in time even if it begins now; how many.
-
-    The others are put into `left`.
-    """
-    count, stay = 0, 0
-    for slot in order:
-        c, least = class_of[slot], np.inf
-        if c >= 0:
-            for i in range(len(up)):
-                if up[i]:
-                    least = min(least, least_s[i, c])
-        if now_s + least > due_s[slot]:
-            found[count] = slot
-            count += 1
-        else:
-            left[stay] = slot
-            stay += 1
-    return count
-
-
-@final
-class Tables:
-    """What the kernels need of a service, with the parameters in its units.
+class Costs(NamedTuple):
+    """Tables of a service with the policy's parameters in its units.
 
     Attributes
     ----------
-    planned_s
-        Shape (servers, variants, batch + 1): seconds planned for, the link included.
     least_s
         Shape (servers, variants): least of any batch, of variants at least as accurate.
     linear, square
         Shape (servers,): accuracies per second, and per second squared.
     worth, patience_s
         Shape (variants,): of the class whose least accurate variant it is.
+    bonus, crowding
+        As in `Opportunity`.
     """
 
-    def __init__(self, service: Service, options: Opportunity) -> None:
-        s = service
-        self.planned_s = s.planned_s(options.quantile)
-        flat = self.planned_s.reshape(s.servers, -1)
-        _, kind = np.unique(flat, axis=0, return_inverse=True)
-        self.kind: IntArray = kind.reshape(-1).astype(np.int64)
-        self.limited = bool((s.memory_bytes.sum() > s.server_memory_bytes).any())
-        self.family, self.accuracy, self.load_s = (
-            s.family.copy(),
-            s.accuracy.copy(),
-            s.load_s.copy(),
+    tables: Tables
+    least_s: FloatArray
+    linear: FloatArray
+    square: FloatArray
+    worth: FloatArray
+    patience_s: FloatArray
+    bonus: float
+    crowding: float
+
+
+class Choice(NamedTuple):
+    """What is decided, and arrays to decide in.
+
+    Attributes
+    ----------
+    class_of
+        By slot: the least accurate variant that is good enough, -1: none is.
+    found, left
+        Slots that are hopeless, and the others by deadline.
+    idle, open_s
+        By server: whether it may still take a batch; when it is free, ``inf`` where it is down.
+    gain, value
+        Of a batch by its size; of waiting by position in `left`.
+    server_of, variant_of
+        By position in `left`; -1 stays waiting.
+    """
+
+    class_of: IntArray
+    found: IntArray
+    left: IntArray
+    idle: BoolArray
+    open_s: FloatArray
+    gain: FloatArray
+    value: FloatArray
+    server_of: IntArray
+    variant_of: IntArray
+
+
+def new_choice(service: Service, slots: int) -> Choice:
+    """Room for so many slots."""
+    class_of, found, left = np.zeros((3, slots), dtype=np.int64)
+    server_of, variant_of = np.zeros((2, LOOKED_AT), dtype=np.int64)
+    idle, open_s = np.zeros(service.servers, dtype=np.bool_), np.zeros(service.servers)
+    gain, value = np.zeros(max(service.max_batch, 1)), np.zeros(LOOKED_AT)
+    return Choice(class_of, found, left, idle, open_s, gain, value, server_of, variant_of)
+
+
+class Chosen(NamedTuple):
+    """How many slots are refused and how many were looked at; when to decide again."""
+
+    refused: int
+    looked_at: int
+    wake_s: float
+
+
+class Batch(NamedTuple):
+    """The best batch so far; `head` is a position, -1: none."""
+
+    gain: float
+    head: int
+    server: int
+    variant: int
+    size: int
+
+
+@njit_no_refcount
+def classify(order: IntArray, requests: Requests, t: Tables, class_of: IntArray) -> None:
+    """Write the class of each slot of `order`: the least accurate variant that is good enough."""
+    for slot in order:
+        found = -1
+        for v in range(len(t.family)):
+            good = t.accuracy[v] >= requests.min_accuracy[slot]
+            if t.family[v] != requests.family[slot] or not good:
+                continue
+            if found < 0 or t.accuracy[v] < t.accuracy[found]:
+                found = v
+        class_of[slot] = found
+
+
+@njit_no_refcount
+def choose(
+    now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
+) -> Chosen:
+    """Refuse what is hopeless, and plan batches that start now.
+
+    `x`: its `class_of` is set; what is decided is written there.
+    """
+    for i in range(len(x.idle)):
+        x.idle[i] = servers.up[i] and not servers.busy[i]
+        x.open_s[i] = max(servers.free_s[i], now_s) if servers.busy[i] else now_s
+        if not servers.up[i]:
+            x.open_s[i] = np.inf
+    refused = _part_hopeless(now_s, order, requests, servers, costs, x)
+    waiting = len(order) - refused
+    count = min(waiting, LOOKED_AT)
+    for q in range(count):
+        x.server_of[q] = -1
+    factor = 1.0 + costs.crowding * waiting / len(x.idle)
+    while True:
+        # One batch per turn: it changes what waits and who is free, so all others are valued again.
+        any_idle = False
+        for i in range(len(x.idle)):
+            any_idle = any_idle or x.idle[i]
+        if not any_idle:
+            return Chosen(refused, count, np.inf)
+        wake_s = _value_waiting(now_s, count, requests, costs, x)
+        batch = _best_batch(now_s, count, factor, requests, servers, costs, x)
+        if batch.head < 0:
+            return Chosen(refused, count, wake_s)
+        _take(count, batch, costs.tables, x)
+        t, i, v = costs.tables, batch.server, batch.variant
+        x.idle[i] = False
+        took_s = t.planned_s[i, v, batch.size]
+        if not servers.resident[i, v]:
+            took_s += t.load_s[i, v]
+        # The others now wait for a server that is taken, with less slack.
+        x.open_s[i] = now_s + took_s
+
+
+@njit_internal
+def _part_hopeless(
+    now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
+) -> int:
+    """Find the slots that no server answers in time even if it begins now; how many."""
+    count, stay = 0, 0
+    for slot in order:
+        c, least = x.class_of[slot], np.inf
+        if c >= 0:
+            for i in range(len(servers.up)):
+                if servers.up[i]:
+                    least = min(least, costs.least_s[i, c])
+        if now_s + least > requests.deadline_s[slot]:
+            x.found[count] = slot
+            count += 1
+        else:
+            x.left[stay] = slot
+            stay += 1
+    return count
+
+
+@njit_internal
+def _value_waiting(now_s: float, count: int, requests: Requests, costs: Costs, x: Choice) -> float:
+    """Write what each request is expected to earn by waiting; when that will have changed."""
+    wake_s = np.inf
+    for q in range(count):
+        c = x.class_of[x.left[q]]
+        if x.server_of[q] >= 0 or c < 0:
+            continue
+        slack_s, due_s = -np.inf, requests.deadline_s[x.left[q]]
+        for i in range(len(x.open_s)):
+            slack_s = max(slack_s, due_s - x.open_s[i] - costs.least_s[i, c])
+        x.value[q] = 0.0
+        if slack_s > 0:
+            x.value[q] = costs.worth[c] * (1.0 - math.exp(-slack_s / costs.patience_s[c]))
+            # The value of waiting falls with the slack: look again before that has changed
+            # much, but not so often that decisions cost more than they gain.
+            pause_s = max(SOON * slack_s, SOONEST * costs.patience_s[c])
+            if pause_s <= slack_s:
+                wake_s = min(wake_s, now_s + pause_s)
+    return wake_s
+
+
+@njit_internal
+def _best_batch(
+    now_s: float,
+    count: int,
+    factor: float,
+    requests: Requests,
+    servers: Servers,
+    costs: Costs,
+    x: Choice,
+) -> Batch:
+    """The batch that is worth most above its costs, which `factor` multiplies."""
+    t, best, heads = costs.tables, Batch(0.0, -1, -1, -1, 0), 0
+    for q in range(count):
+        head = x.class_of[x.left[q]]
+        if x.server_of[q] >= 0 or head < 0:
+            continue
+        heads += 1
+        if heads > HEADS:
+            break
+        left_s = requests.deadline_s[x.left[q]] - now_s
+        for v in range(len(t.family)):
+            if t.family[v] != t.family[head] or t.accuracy[v] < t.accuracy[head]:
+                continue
+            most = _sum_gains(q, v, count, costs, x)
+            for i in range(len(x.idle)):
+                if _stands_for_others(i, t, x):
+                    extra_s = 0.0 if servers.resident[i, v] else t.load_s[i, v]
+                    gain, b = _best_size(i, v, most, left_s, extra_s, factor, costs, x)
+                    if gain > best.gain:
+                        best = Batch(gain, q, i, v, b)
+    return best
+
+
+@njit_internal
+def _joins(j: int, v: int, t: Tables, x: Choice) -> bool:
+    """Whether position j waits and variant v is good enough for it."""
+    c = x.class_of[x.left[j]]
+    if x.server_of[j] >= 0 or c < 0 or t.family[c] != t.family[v]:
+        return False
+    good: bool = t.accuracy[c] <= t.accuracy[v]
+    return good
+
+
+@njit_internal
+def _sum_gains(q: int, v: int, count: int, costs: Costs, x: Choice) -> int:
+    """Write what batches of variant v from position q on gain, by size; the largest size."""
+    t, most, total = costs.tables, 0, 0.0
+    for j in range(q, count):
+        if not _joins(j, v, t, x):
+            continue
+        # Running sum by deadline: the gain of a batch of b is one look-up.
+        total += t.accuracy[v] + costs.bonus - x.value[j]
+        x.gain[most] = total
+        most += 1
+        if most == t.planned_s.shape[2] - 1:
+            break
+    return most
+
+
+@njit_internal
+def _stands_for_others(i: int, t: Tables, x: Choice) -> bool:
+    """Whether server i is idle, and the first such one of its kind where these are alike."""
+    if not x.idle[i]:
+        return False
+    if not t.limited:
+        for k in range(i):
+            if x.idle[k] and t.kind[k] == t.kind[i]:
+                return False
+    return True
+
+
+@njit_internal
+def _best_size(
+    i: int,
+    v: int,
+    most: int,
+    left_s: float,
+    extra_s: float,
+    factor: float,
+    costs: Costs,
+    x: Choice,
+) -> tuple[float, int]:
+    """What the best batch of at most `most` that ends within `left_s` is worth, and its size."""
+    best, size = -np.inf, 0
+    for b in range(1, most + 1):
+        took_s = costs.tables.planned_s[i, v, b] + extra_s
+        if took_s > left_s:
+            continue
+        cost = took_s * (costs.linear[i] + costs.square[i] * took_s) * factor
+        if x.gain[b - 1] - cost > best:
+            best, size = x.gain[b - 1] - cost, b
+    return best, size
+
+
+@njit_internal
+def _take(count: int, batch: Batch, t: Tables, x: Choice) -> None:
+    """Give the batch its members: counted again rather than kept for every candidate."""
+    taken = 0
+    for j in range(batch.head, count):
+        if _joins(j, batch.variant, t, x):
+            x.server_of[j], x.variant_of[j] = batch.server, batch.variant
+            taken += 1
+            if taken == batch.size:
+                break
+
+
+def costs_of(service: Service, options: Opportunity) -> Costs:
+    """The tables of a policy.
+
+    Raises `InputError`: parameters that were fitted to other variants.
+    """
+    s, t = service, planning_tables(service, options.quantile)
+    least_s = np.full(t.shortest_s.shape, np.inf)
+    for c in range(s.variants):
+        good = (s.family == s.family[c]) & (s.accuracy >= s.accuracy[c])
+        least_s[:, c] = t.shortest_s[:, good].min(axis=1)
+    variants, total_s = alone(t)
+    mean_s = np.divide(total_s, variants, out=np.ones(s.servers), where=total_s > 0)
+    fastest_s = float(mean_s[total_s > 0].min())
+    worth = np.array(options.worth or 0.87 * (s.accuracy + options.bonus))
+    usual_s = np.full(s.variants, PATIENCE * fastest_s)
+    patience_s = np.array(options.patience_s) if options.patience_s else usual_s
+    if len(worth) != s.variants or len(patience_s) != s.variants:
+        raise InputError(
+            "worth and patience_s have one number for each variant",
+            where="opportunity",
+            by=f"{len(worth)} and {len(patience_s)} for {s.variants} variants",
+            hint="fit the policy to the variants that are served",
         )
-        alone_s = self.planned_s[:, :, 1]
-        shortest_s = self.planned_s[:, :, 1:].min(axis=2)  # a larger batch may take less
-        self.least_s = np.full(alone_s.shape, np.inf)
-        for c in range(s.variants):
-            good = (s.family == s.family[c]) & (s.accuracy >= s.accuracy[c])
-            self.least_s[:, c] = shortest_s[:, good].min(axis=1)
-        runs = np.isfinite(alone_s)
-        total_s = alone_s.sum(axis=1, where=runs)
-        mean_s = np.divide(total_s, runs.sum(axis=1), out=np.ones(s.servers), where=total_s > 0)
-        price = options.scale * _extended(options.price, s.servers)
-        self.linear = price / mean_s
-        self.square = options.scale * _extended(options.convexity, s.servers) / mean_s**2
-        fastest_s = float(mean_s[total_s > 0].min())
-        self.worth = np.array(options.worth or 0.87 * (s.accuracy + options.bonus))
-        usual_s = np.full(s.variants, PATIENCE * fastest_s)
-        self.patience_s = np.array(options.patience_s) if options.patience_s else usual_s
-        if len(self.worth) != s.variants or len(self.patience_s) != s.variants:
-            raise InputError(
-                "worth and patience_s have one number for each variant",
-                where="opportunity",
-                by=f"{len(self.worth)} and {len(self.patience_s)} for {s.variants} variants",
-                hint="fit the policy to the variants that are served",
-            )
+    price = options.scale * _extended(options.price, s.servers)
+    return Costs(
+        t,
+        least_s,
+        price / mean_s,
+        options.scale * _extended(options.convexity, s.servers) / mean_s**2,
+        worth,
+        patience_s,
+        float(options.bonus),
+        float(options.crowding),
+    )
 
 
 def _extended(known: tuple[float, ...], servers: int) -> FloatArray:
@@ -355,73 +431,30 @@ class Opportunity(Specification):
 
 @final
 class OpportunityCosts:
-    """The state of `Opportunity`: its tables, and scratch arrays."""
+    """The state of `Opportunity`: its tables, and arrays to decide in."""
 
     eager: ClassVar[bool] = False
 
     def __init__(self, service: Service, options: Opportunity) -> None:
         self.options = options
-        self.server_of, self.variant_of = np.zeros((2, LOOKED_AT), dtype=np.int64)
-        self.value = np.zeros(LOOKED_AT)
-        self.class_of = self.found = self.left = np.zeros(0, dtype=np.int64)
         self.revise(service)
 
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
-        self.tables = Tables(service, self.options)
-        self.gain = np.zeros(max(service.max_batch, 1))
+        self.service, self.costs = service, costs_of(service, self.options)
+        self.choice = new_choice(service, 0)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Start what is worth it; refuse what is hopeless."""
-        t, o, order = self.tables, self.options, queue.by_deadline
-        if len(queue.family) > len(self.class_of):
-            self.class_of, self.found, self.left = np.zeros((3, len(queue.family)), dtype=np.int64)
-        classify(order, queue.family, queue.min_accuracy, t.family, t.accuracy, self.class_of)
-        gone = hopeless(
-            now_s,
-            order,
-            self.class_of,
-            queue.deadline_s,
-            t.least_s,
-            servers.up,
-            self.found,
-            self.left,
-        )
-        order = self.left[: len(order) - gone]
-        open_s = np.where(servers.busy, np.maximum(servers.free_s, now_s), now_s)
-        open_s[~servers.up] = np.inf
-        count = min(len(order), LOOKED_AT)
-        wake_s = choose(
-            now_s,
-            order,
-            count,
-            len(order),
-            self.class_of,
-            queue.deadline_s,
-            servers.up & ~servers.busy,
-            open_s,
-            t.kind,
-            servers.resident,
-            t.limited,
-            t.planned_s,
-            t.load_s,
-            t.least_s,
-            t.family,
-            t.accuracy,
-            t.linear,
-            t.square,
-            t.worth,
-            t.patience_s,
-            o.bonus,
-            o.crowding,
-            self.gain,
-            self.value,
-            self.server_of,
-            self.variant_of,
-        )
-        chosen = np.flatnonzero(self.server_of[:count] >= 0)
+        order, requests = queue.by_deadline, queue.requests
+        if len(requests.id) > len(self.choice.class_of):
+            self.choice = new_choice(self.service, len(requests.id))
+        x = self.choice
+        classify(order, requests, self.costs.tables, x.class_of)
+        found = choose(now_s, order, requests, servers, self.costs, x)
+        chosen = np.flatnonzero(x.server_of[: found.looked_at] >= 0)
         return Decision(
-            grouped(order, chosen, self.server_of, self.variant_of),
-            self.found[:gone].copy(),
-            wake_s,
+            grouped(x.left, chosen, x.server_of, x.variant_of),
+            x.found[: found.refused].copy(),
+            found.wake_s,
         )

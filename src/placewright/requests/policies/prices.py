@@ -16,42 +16,59 @@ prices at which nobody pays for those, free time would cost requests.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_no_refcount
+from placewright.numerics.njit import njit_internal, njit_no_refcount
 
 LEAST_FREE = 0.02
 """Share of time kept free at any price, unless less is asked for."""
 
 
-@njit_no_refcount
-def adjust_prices(
-    prices: FloatArray,
-    servers: FloatArray,
-    rate_per_s: float,
-    kept_free: float,
-    dear: FloatArray,
-    cost_s: FloatArray,
-    request_family: IntArray,
-    request_floor: FloatArray,
-    request_bucket: IntArray,
-    family: IntArray,
-    accuracy: FloatArray,
-    utilisation: FloatArray,
-    bought_s: FloatArray,
-    rounds: int,
-    rate: float,
-) -> None:
-    """Change `prices` in place.
+class Market(NamedTuple):
+    """Servers, variants, recent requests and prices.
 
-    `prices`, `servers`: Shape (kinds,): accuracies per second; how many, above 0.
-    `kept_free`: share of the servers' time.
-    `cost_s`: Shape (deadline buckets, kinds, variants): seconds per request; ``inf``: too late.
-    `dear`: Shape (kinds,): from half of this price on less is kept free, above it the least.
-    `utilisation`, `bought_s`: Shape (kinds,): written; scratch.
+    Attributes
+    ----------
+    prices, servers
+        Shape (kinds,): accuracies per second; how many servers, above 0.
+    dear
+        Shape (kinds,): from half of this price on less time is kept free, above it the least.
+    utilisation, bought_s
+        Shape (kinds,): written: share of time that is sold; scratch.
+    family, accuracy
+        Shape (variants,).
+    cost_s
+        Shape (deadline buckets, kinds, variants): seconds per request; ``inf``: too late.
+    request_family, request_floor, request_bucket
+        Shape (samples,): family, minimum accuracy and deadline bucket of each.
+    rate_per_s
+        Of requests.
+    kept_free
+        Share of the servers' time.
     """
-    samples, (_, kinds, variants) = len(request_family), cost_s.shape
+
+    prices: FloatArray
+    servers: FloatArray
+    dear: FloatArray
+    utilisation: FloatArray
+    bought_s: FloatArray
+    family: IntArray
+    accuracy: FloatArray
+    cost_s: FloatArray
+    request_family: IntArray
+    request_floor: FloatArray
+    request_bucket: IntArray
+    rate_per_s: float
+    kept_free: float
+
+
+@njit_no_refcount
+def adjust_prices(m: Market, rounds: int, rate: float) -> None:
+    """Change ``m.prices`` in place, `rounds` times through the samples."""
+    samples, kinds = len(m.request_family), len(m.prices)
     if samples == 0:
         return
     # Requests that are alike buy the same kind, in turn each of those that are as dear: with all
@@ -59,26 +76,33 @@ def adjust_prices(
     step = max(1, samples // kinds**2)
     for _ in range(rounds):
         for k in range(kinds):
-            free = kept_free * min(1.0, 2.0 - 2.0 * prices[k] / dear[k])
-            utilisation[k] = 1.0 - max(min(free, 0.95), min(kept_free, LEAST_FREE))
+            free = m.kept_free * min(1.0, 2.0 - 2.0 * m.prices[k] / m.dear[k])
+            m.utilisation[k] = 1.0 - max(min(free, 0.95), min(m.kept_free, LEAST_FREE))
         for first in range(0, samples, step):
             last = min(samples, first + step)
-            bought_s[:] = 0.0
+            m.bought_s[:] = 0.0
             for q in range(first, last):
-                best, chosen, seconds = 0.0, -1, 0.0
-                for v in range(variants):
-                    if family[v] != request_family[q] or accuracy[v] < request_floor[q]:
-                        continue
-                    for k in range(kinds):
-                        cost = cost_s[request_bucket[q], k, v]
-                        gain = accuracy[v] - prices[k] * cost
-                        if gain > best:
-                            best, chosen, seconds = gain, k, cost
-                if chosen >= 0:
-                    bought_s[chosen] += seconds
+                _buy(m, q)
             share = (last - first) / samples
             for k in range(kinds):
-                load = bought_s[k] * rate_per_s / (last - first) / (servers[k] * utilisation[k])
+                sold_s = m.servers[k] * m.utilisation[k]
+                load = m.bought_s[k] * m.rate_per_s / (last - first) / sold_s
                 # Multiplicative weights: up while more is bought than there is.
                 change = rate * share * max(-1.0, min(2.0 * kinds - 1.0, load - 1.0))
-                prices[k] = max(1e-3, min(1e4, prices[k] * np.exp(change)))
+                m.prices[k] = max(1e-3, min(1e4, m.prices[k] * np.exp(change)))
+
+
+@njit_internal
+def _buy(m: Market, q: int) -> None:
+    """Let sample q buy the most accuracy above its price, if any."""
+    best, chosen, seconds = 0.0, -1, 0.0
+    for v in range(len(m.family)):
+        if m.family[v] != m.request_family[q] or m.accuracy[v] < m.request_floor[q]:
+            continue
+        for k in range(len(m.prices)):
+            cost = m.cost_s[m.request_bucket[q], k, v]
+            gain = m.accuracy[v] - m.prices[k] * cost
+            if gain > best:
+                best, chosen, seconds = gain, k, cost
+    if chosen >= 0:
+        m.bought_s[chosen] += seconds

@@ -23,13 +23,11 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.horizon import (
     hopeless,
+    new_horizon,
     plan_queue,
-    price_now,
-    starting_now,
     wait_until,
 )
 from placewright.requests.policies.load import Load
@@ -37,10 +35,6 @@ from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
-
-SURCHARGES = (0.0, 0.1, 0.5, 3.0)
-"""Accuracy that a mean batch of one costs on top, one after another, while somebody is left out:
-the last one buys the fastest variants."""
 
 PLANNED = 64
 """Waiting requests that are planned at least; four for each server if that is more."""
@@ -99,115 +93,50 @@ class RollingHorizon:
     def __init__(self, service: Service, options: Rolling) -> None:
         self.options = options
         self.load = Load(options.reserve, options.memory_s)
-        self._scratch(PLANNED)
         self.revise(service)
 
     def revise(self, service: Service) -> None:
         """Use these tables from now on."""
-        s = self.service = service
-        self.planned_s = s.planned_s(self.options.quantile)
-        # Of any size: a larger batch may take less, and what it answers must not be refused too.
-        self.least_s = self.planned_s[:, :, 1:].min(axis=2)
-        flat = self.planned_s.reshape(s.servers, -1)
-        _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-        self.kind = kind.reshape(-1).astype(np.int64)
-        self.limited = bool((s.memory_bytes.sum() > s.server_memory_bytes).any())
-        self.family, self.accuracy = s.family.copy(), s.accuracy.copy()
-        self.load_s, self.sizes = s.load_s.copy(), _sizes(s.max_batch)
-        servers = np.bincount(self.kind, minlength=len(first)).astype(np.float64)
+        self.service, self.horizon = service, new_horizon(service, self.options, PLANNED)
+        self.tables, self.most = self.horizon.tables, max(PLANNED, 4 * service.servers)
+        _, first, count = np.unique(self.tables.kind, return_index=True, return_counts=True)
         # Means: what is planned for is needed seldom, and would make time seem scarcer than it is.
-        self.load.revise(s.planned_s(0.0)[first], servers, self.family, self.accuracy)
-        self.end_s, self.fastest_s = np.zeros(s.servers), np.zeros(s.variants)
-        self.last = np.zeros(s.families, dtype=np.int64)
-        self.candidate = np.zeros(s.servers, dtype=np.int64)
-        self.members, self.picked = np.zeros((2, s.max_batch + 1), dtype=np.int64)
-        runs = np.isfinite(self.planned_s[:, :, 1])
-        total_s = self.planned_s[:, :, 1].sum(axis=1, where=runs)
-        # A server that runs nothing costs nothing more: no plan uses it.
-        self.surcharge = np.divide(
-            runs.sum(axis=1), total_s, out=np.zeros(s.servers), where=total_s > 0
-        )
-        self.free_s, self.price = np.zeros(s.servers), np.zeros(s.servers)
-        self.most = max(PLANNED, 4 * s.servers)
-
-    def _scratch(self, size: int) -> None:
-        self.size = size
-        self.follower, self.found = np.zeros((2, size), dtype=np.int64)
-        self.plans = [
-            (np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(size))
-            for _ in range(2)
-        ]
+        mean_s = service.planned_s(0.0)[first]
+        servers = count.astype(np.float64)
+        self.load.revise(mean_s, servers, self.tables.family, self.tables.accuracy)
 
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Plan what waits; start what is planned for now."""
         self.load.observe(now_s, queue)
         order = queue.by_deadline
-        if len(order) > self.size:
-            self._scratch(2 * len(order))
-        count = min(len(order), self.most)
-        factor, pressure = self.options.price * self.load.trim, self.load.pressure(queue.count)
-        free_s, price = self.free_s, self.price
-        price_now(
+        if len(order) > len(self.horizon.found):
+            self.horizon = new_horizon(self.service, self.options, 2 * len(order))
+        h = self.horizon
+        starting, lost = plan_queue(
             now_s,
-            servers.busy,
-            servers.up,
-            servers.free_s,
-            free_s,
-            self.kind,
+            order[: self.most],
+            queue.requests,
+            servers,
+            h,
             self.load.prices,
-            factor,
-            pressure,
-            price,
+            self.options.price * self.load.trim,
+            self.load.pressure(queue.count),
         )
-        # Two sets of arrays in turn: the best plan so far is kept while the next is written.
-        value, kept, other = -np.inf, self.plans[0], self.plans[1]
-        lost = True
-        for scale in SURCHARGES:
-            made, left_out = plan_queue(
-                now_s,
-                order,
-                count,
-                queue.family,
-                queue.deadline_s,
-                queue.min_accuracy,
-                free_s,
-                self.kind,
-                servers.resident,
-                self.limited,
-                self.planned_s,
-                self.load_s,
-                self.family,
-                self.accuracy,
-                price,
-                self.options.price,
-                self.options.wait / len(self.kind),
-                self.surcharge,
-                scale,
-                self.sizes,
-                self.end_s,
-                self.follower,
-                self.last,
-                self.candidate,
-                self.members,
-                self.picked,
-                *other,
-            )
-            if made > value:
-                value, kept, other, lost = made, other, kept, left_out > 0
-            if not left_out:
-                break
-        starting = starting_now(now_s, count, *kept, servers.busy, self.found)
-        dispatches = grouped(order, self.found[:starting], kept[0], kept[1])
+        dispatches = grouped(order, h.found[:starting], h.best.server_of, h.best.variant_of)
         wake_s = np.inf
         if self.options.hold:
-            dispatches, wake_s = self._held(now_s, dispatches, queue, price)
+            dispatches, wake_s = self._held(now_s, dispatches, queue)
         for batch in dispatches:
-            self.load.used_s += self.planned_s[batch.server, batch.variant, len(batch.slots)]
-        refused = self._refused(now_s, queue, servers) if lost else order[:0]
+            took_s = self.tables.planned_s[batch.server, batch.variant, len(batch.slots)]
+            self.load.used_s += took_s
+        refused = order[:0]
+        if lost:
+            gone = hopeless(now_s, order, queue.requests, servers, h)
+            refused = h.found[:gone].copy()
         return Decision(dispatches, refused, wake_s)
 
     def _held(
-        self, now_s: float, dispatches: tuple[Dispatch, ...], queue: Queue, price: FloatArray
+        self, now_s: float, dispatches: tuple[Dispatch, ...], queue: Queue
     ) -> tuple[tuple[Dispatch, ...], float]:
         """Batches that start now, and when to decide about the others again.
 
@@ -216,46 +145,21 @@ class RollingHorizon:
         """
         kept, wake_s = [], np.inf
         for batch in dispatches:
-            until_s = self._worth_waiting(now_s, batch, queue, float(price[batch.server]))
+            until_s = self._worth_waiting(now_s, batch, queue)
             if until_s > now_s:
                 wake_s = min(wake_s, until_s)
             else:
                 kept.append(batch)
         return tuple(kept), wake_s
 
-    def _worth_waiting(self, now_s: float, batch: Dispatch, queue: Queue, price: float) -> float:
-        rate = self.load.rate_of(int(self.family[batch.variant]))
+    def _worth_waiting(self, now_s: float, batch: Dispatch, queue: Queue) -> float:
         return wait_until(
             now_s,
             len(batch.slots),
             float(queue.deadline_s[batch.slots[0]]),
-            self.planned_s,
+            self.tables.planned_s,
             batch.server,
             batch.variant,
-            price,
-            rate,
+            float(self.horizon.price[batch.server]),
+            self.load.rate_of(int(self.tables.family[batch.variant])),
         )
-
-    def _refused(self, now_s: float, queue: Queue, servers: Servers) -> IntArray:
-        found = hopeless(
-            now_s,
-            queue.by_deadline,
-            queue.family,
-            queue.deadline_s,
-            queue.min_accuracy,
-            servers.up,
-            self.least_s,
-            self.family,
-            self.accuracy,
-            self.fastest_s,
-            self.found,
-        )
-        return self.found[:found].copy()
-
-
-def _sizes(largest: int) -> IntArray:
-    """Batch sizes that are tried: every one up to 8, then about a fifth apart, and the largest."""
-    sizes = [1]
-    while sizes[-1] < largest:
-        sizes.append(min(largest, max(sizes[-1] + 1, int(sizes[-1] * 1.2))))
-    return np.array(sizes)

@@ -192,7 +192,7 @@ def run(
     """
     from numpy.random import default_rng
 
-    from placewright.requests.serving.load import arrival_times, run_loads, table
+    from placewright.requests.serving.load import Traffic, arrival_times, run_loads, table
     from placewright.requests.serving.server import ServingOptions, check_start
 
     options = ServingOptions(
@@ -200,18 +200,10 @@ def run(
     )
     servers = _servers(server, cluster)
     check_start(servers, options)
-    arrival_times(arrivals, default_rng(seed), 1.0, duration)
-    found = run_loads(
-        _families(family, console),
-        servers,
-        options,
-        loads=load or [0.5, 1.0, 1.5],
-        arrivals=arrivals,
-        duration_s=duration,
-        deadlines=scale,
-        seed=seed,
-        note=console.note,
-    )
+    traffic = Traffic(arrivals, duration, scale, seed)
+    arrival_times(traffic, default_rng(seed), 1.0)
+    loads, families = load or [0.5, 1.0, 1.5], _families(family, console)
+    found = run_loads(families, servers, options, loads, traffic, console.note)
     console.show(lambda: [each.as_json() for each in found], lambda: table(found))
     console.keep(lambda: [each.as_json() for each in found])
 

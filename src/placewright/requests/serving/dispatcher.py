@@ -104,7 +104,7 @@ class Dispatcher:
             on_change=self._rebuild,
             on_state=self._decide_soon,
         )
-        self.queue = Queue(len(families))
+        self.queue = Queue()
         self._make_policy = make_policy
         self._policy: Policy | None = None
         self._servers: Servers | None = None
@@ -229,8 +229,7 @@ class Dispatcher:
             row.arrival_s,
             row.deadline_s - reserve_s,
             needs.min_accuracy,
-            needs.time_sensitivity,
-            needs.accuracy_sensitivity,
+            (needs.time_sensitivity, needs.accuracy_sensitivity),
             float(sum(array.nbytes for array in row.inputs)),
             again=again,
         )

@@ -7,20 +7,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, RunError
-from placewright.io.boundary import csv_rows
+from placewright.errors import RunError
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
-from placewright.requests.generators import mmpp, poisson
+from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.problem import RequestProblem
+from placewright.requests.readers.arrivals import read_arrivals
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.dispatcher import Dispatcher
@@ -35,6 +33,11 @@ PAYLOADS = 16
 
 CALIBRATION_LOAD, CALIBRATED, CALIBRATION_S = 0.3, 100, 5.0
 """Load, requests and seconds at most of the measurement of what HTTP and the client take."""
+
+PROCESSES: dict[str, Callable[[np.random.Generator, float, float], FloatArray]] = {
+    "poisson": poisson,
+    "mmpp": mmpp,
+}
 
 WARM_S = 10.0
 """Of requests that are not counted: they show what batches take while other servers compute. At
@@ -77,16 +80,32 @@ class LoadResult:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What arrives at each load.
+
+    Attributes
+    ----------
+    arrivals
+        ``poisson``, ``mmpp``, or a file of times: see `read_arrivals`.
+    duration_s
+        Of each load.
+    deadlines
+        Times the usual 40 to 600 ms.
+    """
+
+    arrivals: str = "poisson"
+    duration_s: float = 20.0
+    deadlines: float = 1.0
+    seed: int = 0
+
+
 def run_loads(
     families: Sequence[Family],
     servers: Mapping[str, float] | Cluster,
     options: ServingOptions,
-    *,
     loads: Sequence[float],
-    arrivals: str,
-    duration_s: float,
-    deadlines: float = 1.0,
-    seed: int = 0,
+    traffic: Traffic,
     note: Callable[[str], None] = lambda text: None,
 ) -> list[LoadResult]:
     """Start a server, warm it up, send each load to it, and simulate the same requests.
@@ -98,21 +117,19 @@ def run_loads(
     """
     found = []
     with serve(families, servers, options) as running:
-        _warm_up(running, families, options, min(WARM_S, duration_s / 4), deadlines)
-        overhead_s = _overhead_s(running, families, options, deadlines)
+        _warm_up(running, families, options, traffic)
+        overhead_s = _overhead_s(running, families, options, traffic)
         note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
         for load in loads:
             service = running.dispatcher.service
             rate = load * full_rate(service)
-            note(f"load {load:g}: {rate:.1f} requests/s for {duration_s:g} s")
-            stream = made_stream(service, arrivals, rate, duration_s, deadlines, seed)
+            note(f"load {load:g}: {rate:.1f} requests/s for {traffic.duration_s:g} s")
+            stream = made_stream(service, traffic, rate)
             if not len(stream):
                 raise RunError(
                     "there are no requests at this load", hint="give a longer --duration"
                 )
-            simulated = partial(
-                predict, running.dispatcher, stream, duration_s, options, seed, overhead_s
-            )
+            simulated = partial(predict, running.dispatcher, stream, traffic, options, overhead_s)
             predicted = simulated()
             replies = play(running.url, families, stream, options.token)
             found.append(_result(load, rate, stream, replies, predicted, simulated()[0]))
@@ -120,13 +137,13 @@ def run_loads(
 
 
 def _overhead_s(
-    running: Running, families: Sequence[Family], options: ServingOptions, deadlines: float
+    running: Running, families: Sequence[Family], options: ServingOptions, traffic: Traffic
 ) -> float:
     """Median over some requests, one server busy at a time: latency that no server spent."""
     service = running.dispatcher.service
     rate = CALIBRATION_LOAD * full_rate(service)
     duration_s = min(CALIBRATION_S, CALIBRATED / rate)
-    stream = made_stream(service, "poisson", rate, duration_s, deadlines, seed=0)
+    stream = made_stream(service, Traffic("poisson", duration_s, traffic.deadlines, 0), rate)
     if not len(stream):
         return 0.0
     replies = play(running.url, families, stream, options.token)
@@ -136,15 +153,12 @@ def _overhead_s(
 
 
 def _warm_up(
-    running: Running,
-    families: Sequence[Family],
-    options: ServingOptions,
-    duration_s: float,
-    deadlines: float,
+    running: Running, families: Sequence[Family], options: ServingOptions, traffic: Traffic
 ) -> None:
     """Keep all servers busy, so that their latencies are those beside each other."""
-    service = running.dispatcher.service
-    stream = made_stream(service, "poisson", full_rate(service), duration_s, deadlines, 1)
+    service, duration_s = running.dispatcher.service, min(WARM_S, traffic.duration_s / 4)
+    busy = Traffic("poisson", duration_s, traffic.deadlines, 1)
+    stream = made_stream(service, busy, full_rate(service))
     if len(stream):
         play(running.url, families, stream, options.token)
 
@@ -155,24 +169,17 @@ def full_rate(service: Service) -> float:
     return float((1.0 / np.median(alone, axis=1)).sum())
 
 
-def made_stream(
-    service: Service,
-    arrivals: str,
-    rate_per_s: float,
-    duration_s: float,
-    deadlines: float,
-    seed: int,
-) -> Stream:
+def made_stream(service: Service, traffic: Traffic, rate_per_s: float) -> Stream:
     """Requests at this rate: deadlines of three kinds, accuracy floors for half of them.
 
     Raises `InputError`: no such arrivals.
     """
-    rng = np.random.default_rng(seed)
-    times = arrival_times(arrivals, rng, rate_per_s, duration_s)
+    rng = np.random.default_rng(traffic.seed)
+    times = arrival_times(traffic, rng, rate_per_s)
     n = len(times)
     kind = rng.choice(3, n, p=[0.35, 0.40, 0.25])
     low, high = np.array([0.04, 0.09, 0.22]), np.array([0.09, 0.22, 0.6])
-    due = deadlines * rng.uniform(low[kind], high[kind])
+    due = traffic.deadlines * rng.uniform(low[kind], high[kind])
     family = rng.integers(service.families, size=n)
     floors = np.zeros((service.families, 3))
     for f in range(service.families):
@@ -182,55 +189,22 @@ def made_stream(
     return stream_of(times, due, family, min_accuracy=floor)
 
 
-def arrival_times(
-    arrivals: str, rng: np.random.Generator, rate_per_s: float, duration_s: float
-) -> FloatArray:
+def arrival_times(traffic: Traffic, rng: np.random.Generator, rate_per_s: float) -> FloatArray:
     """When requests arrive.
 
     Raises `InputError`: `arrivals` is neither ``poisson`` nor ``mmpp`` nor a file of times.
     """
-    if arrivals in ("poisson", "mmpp"):
-        process = poisson if arrivals == "poisson" else mmpp
-        return process(rng, rate_per_s, duration_s)
-    return _of_file(arrivals, rate_per_s, duration_s)
-
-
-def _of_file(path: str, rate_per_s: float, duration_s: float) -> FloatArray:
-    """Arrivals of a CSV file whose first column is a time, sped up or slowed down to the rate."""
-    times: list[float] = []
-    for row in csv_rows(path):
-        time_s = _time(row[0]) if row else None
-        if time_s is not None:
-            times.append(time_s)
-    if len(set(times)) < 2:
-        raise InputError(
-            "no arrivals: give poisson, mmpp, or a file with a time in its first column",
-            where=str(Path(path)),
-        )
-    gaps = np.diff(np.sort(np.array(times)))
-    scaled = np.cumsum(gaps / gaps.mean() / rate_per_s)
-    return scaled[scaled < duration_s]
-
-
-def _time(written: str) -> float | None:
-    try:
-        number = float(written)
-    except ValueError:
-        pass
-    else:
-        return number if math.isfinite(number) else None
-    try:
-        return datetime.fromisoformat(written[:26]).timestamp()
-    except ValueError:
-        return None
+    if traffic.arrivals in PROCESSES:
+        return PROCESSES[traffic.arrivals](rng, rate_per_s, traffic.duration_s)
+    times, _ = scaled(read_arrivals(traffic.arrivals), rate_per_s)
+    return times[times < traffic.duration_s]
 
 
 def predict(
     dispatcher: Dispatcher,
     stream: Stream,
-    duration_s: float,
+    traffic: Traffic,
     options: ServingOptions,
-    seed: int,
     overhead_s: float,
 ) -> tuple[float, float]:
     """Success and effective accuracy of the same requests in the simulation.
@@ -243,8 +217,8 @@ def predict(
     needs = zip(stream.family, stream.min_accuracy, stream.deadline_s, strict=True)
     reserved_s = np.array([dispatcher.reserved_s(f, a, d) for f, a, d in needs])
     seen = replace(stream, deadline_s=stream.deadline_s - reserved_s)
-    problem = RequestProblem(service, seen, duration_s, noise_seed=seed)
-    noise = np.random.default_rng(seed).choice(ratios, len(stream)) if len(ratios) else None
+    problem = RequestProblem(service, seen, traffic.duration_s, noise_seed=traffic.seed)
+    noise = np.random.default_rng(traffic.seed).choice(ratios, len(stream)) if len(ratios) else None
     answers = simulate(problem, options.policy.start(service), noise=noise)
     accuracy = service.accuracy[answers.variant]
     kept = (answers.server >= 0) & (answers.end_s <= stream.due_s - overhead_s)

@@ -242,16 +242,23 @@ def serve(
         if found:
             yield found[0]
     finally:
-        # Ctrl-C may come while the thread starts: it cannot be ended before its loop runs.
-        while not ends and not started.wait(0.01):
-            pass
-        if ends and thread.is_alive():
-            with suppress(RuntimeError):  # its loop has just ended
-                ends[0]()
-        if thread.ident is not None:
-            thread.join()
+        _end_thread(thread, started, ends)
         if failed:
             raise failed[0]
+
+
+def _end_thread(
+    thread: threading.Thread, started: threading.Event, ends: Sequence[Callable[[], object]]
+) -> None:
+    """End the loop of a server's thread with the first of `ends`, which may be still to come."""
+    # Ctrl-C may come while the thread starts: it cannot be ended before its loop runs.
+    while not ends and not started.wait(0.01):
+        pass
+    if ends and thread.is_alive():
+        with suppress(RuntimeError):  # its loop has just ended
+            ends[0]()
+    if thread.ident is not None:
+        thread.join()
 
 
 @asynccontextmanager
