@@ -15,7 +15,7 @@ import re
 import stat
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from io import BufferedReader, StringIO
 from pathlib import Path
@@ -297,6 +297,15 @@ def placed(error: Error, where: str) -> Error:
     place = f"{where}: {error.where}" if error.where else where
     PlacewrightError.__init__(made, error.what, where=place, by=error.by, hint=error.hint)
     return made
+
+
+@contextmanager
+def errors_in(path: str | Path) -> Iterator[None]:
+    """Name this file in the errors of the block: see `placed`."""
+    try:
+        yield
+    except PlacewrightError as error:
+        raise placed(error, str(path)) from None
 
 
 def _nearest(path: Path) -> str:

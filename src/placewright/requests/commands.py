@@ -106,10 +106,16 @@ def load(
     load: RateOption = None,
 ) -> Loaded:
     """The problem of a source, its arrivals sped up where that was asked for."""
+    return Loaded(_problem(source, scenario, arrival_seed, load))
+
+
+def _problem(
+    source: str, scenario: str | None, seed: int | None, load: float | None
+) -> RequestProblem:
     from placewright.requests.capacity import at_load
 
-    problem = read(source, scenario, arrival_seed)
-    return Loaded(problem if load is None else at_load(problem, load))
+    problem = read(source, scenario, seed)
+    return problem if load is None else at_load(problem, load)
 
 
 def simulate(
@@ -131,11 +137,10 @@ def simulate(
     The seed is the policy's, and of a published scenario the arrivals' too.
     """
     from placewright.planning.fixed_plan import judged_plan
-    from placewright.requests.capacity import at_load, played
+    from placewright.requests.capacity import played
 
-    problem = read(source, scenario, seed if source.startswith(PREFIX) else arrival_seed)
-    if load is not None:
-        problem = at_load(problem, load)
+    own_seed = seed if source.startswith(PREFIX) else arrival_seed
+    problem = _problem(source, scenario, own_seed, load)
     if plan is not None:
         result = judged_plan(problem, plan)
     else:
@@ -175,11 +180,9 @@ def plan(
     With --target-success: the load that these servers carry, and which server or variant to add.
     """
     from placewright.planning.solving import solve
-    from placewright.requests.capacity import at_load, capacity
+    from placewright.requests.capacity import capacity
 
-    problem = read(source, scenario, arrival_seed)
-    if load is not None:
-        problem = at_load(problem, load)
+    problem = _problem(source, scenario, arrival_seed, load)
     if target_success is not None:
         known = catalogue(source, scenario)
         found = capacity(problem, target_success, planner, seed=seed, catalogue=known)

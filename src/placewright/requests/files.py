@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
-from placewright.io.boundary import placed, validate
+from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
@@ -58,10 +58,8 @@ def problem_from(
 ) -> RequestProblem:
     """The problem of a file's data; `folder`: where the traces are that it names."""
     entry = validate(RequestFile, data, where=where, text=text)
-    try:
+    with errors_in(where):
         return _problem(entry, name, folder)
-    except PlacewrightError as error:
-        raise placed(error, where) from None
 
 
 def read_catalogue(path: str | Path) -> Service | None:
@@ -75,10 +73,8 @@ def read_catalogue(path: str | Path) -> Service | None:
     listed += [each.candidate for each in entry.variants]
     if not any(listed):
         return None
-    try:
+    with errors_in(path):
         return _service(entry)
-    except PlacewrightError as error:
-        raise placed(error, str(path)) from None
 
 
 def write_problem(problem: RequestProblem, path: str | Path) -> Path:
@@ -92,10 +88,8 @@ def read_proposal(path: str | Path, problem: RequestProblem) -> Proposal[Request
     Raises `InputError`: a policy or a parameter that does not exist.
     """
     plan = read_plan(path)
-    try:
+    with errors_in(path):
         check_plan(problem, plan)
-    except PlacewrightError as error:
-        raise placed(error, str(path)) from None
     return Proposal(plan)
 
 

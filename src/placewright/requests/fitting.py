@@ -53,25 +53,19 @@ def play(run: Run, costs: Costs, x: Choice, members: IntArray, start: Clock) -> 
 
     `x`: its `class_of` is set. `members`: scratch of the largest batch.
     """
-    clock = advance(run, start, False)
+    state = run.state
+    clock = advance(state, start, np.inf, False)
     while clock.now_s < np.inf:
-        order = run.orders.by_deadline[: clock.waiting]
-        found = choose(clock.now_s, order, run.requests, run.servers, costs, x)
-        clock = Clock(
-            clock.now_s,
-            found.wake_s,
-            clock.arrived,
-            clock.waiting,
-            clock.batches,
-            clock.failures,
-        )
+        order = state.orders.by_deadline[: clock.waiting]
+        found = choose(clock.now_s, order, state.requests, state.servers, costs, x)
         for q in range(found.looked_at):
             i = x.server_of[q]
             # Stays, or belongs to a batch that was started at its first member.
-            if i >= 0 and not run.servers.busy[i]:
+            if i >= 0 and not state.servers.busy[i]:
                 size = _members_of(i, q, found.looked_at, x, members)
                 clock = start_batch(run, clock, i, x.variant_of[q], members[:size])
-        clock = advance(run, refuse(run, clock, x.found[: found.refused]), False)
+        clock = refuse(run, clock, x.found[: found.refused])
+        clock = advance(state, clock, found.wake_s, False)
 
 
 @njit_internal

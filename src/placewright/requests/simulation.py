@@ -10,7 +10,7 @@ The events are compiled. `simulate` asks a policy object between them; a compile
 (`placewright.requests.fitting`) plays whole streams with the same three functions:
 
     clock = START
-    while (clock := advance(run, clock, eager)).now_s < inf:
+    while (clock := advance(run.state, clock, wake_s, eager)).now_s < inf:
         ... decide ...
         clock = start_batch(run, clock, server, variant, slots)
         clock = refuse(run, clock, slots)
@@ -85,6 +85,22 @@ class Answers(NamedTuple):
         return kept
 
 
+class State(NamedTuple):
+    """What happens in a run.
+
+    Attributes
+    ----------
+    end_s
+        Shape (servers,): when its batch ends, ``inf`` where it has none; ``servers.free_s`` is what
+        the policy expects.
+    """
+
+    requests: Requests
+    orders: Orders
+    servers: Servers
+    end_s: FloatArray
+
+
 class Run(NamedTuple):
     """A stream on its way through the servers.
 
@@ -92,18 +108,12 @@ class Run(NamedTuple):
     ----------
     noise
         Shape (requests,): multiplies the time of the batch whose first request it is.
-    end_s
-        Shape (servers,): when its batch ends, ``inf`` where it has none; ``servers.free_s`` is what
-        the policy expects.
     """
 
+    state: State
     times: TrueTimes
-    requests: Requests
-    orders: Orders
-    servers: Servers
     answers: Answers
     noise: FloatArray
-    end_s: FloatArray
 
 
 class Clock(NamedTuple):
@@ -111,53 +121,53 @@ class Clock(NamedTuple):
 
     Attributes
     ----------
-    wake_s
-        When the policy wants to decide though nothing happens.
     arrived, waiting, batches, failures
         Requests so far, those in the queue, batches that were started, requests late or refused.
     """
 
     now_s: float
-    wake_s: float
     arrived: int
     waiting: int
     batches: int
     failures: int
 
 
-START = Clock(0.0, math.inf, 0, 0, 0, 0)
+START = Clock(0.0, 0, 0, 0, 0)
 
 
 @njit_no_refcount
-def advance(run: Run, clock: Clock, eager: bool) -> Clock:
-    """Go on until the policy has to decide; at ``inf`` nothing happens any more."""
-    total, n = len(run.noise), len(run.end_s)
-    wake_s, arrived, waiting = clock.wake_s, clock.arrived, clock.waiting
+def advance(s: State, clock: Clock, wake_s: float, eager: bool) -> Clock:
+    """Go on until the policy has to decide; at ``inf`` nothing happens any more.
+
+    `wake_s`: when the policy wants to decide though nothing happens.
+    """
+    arrival_s, n = s.requests.arrival_s, len(s.end_s)
+    arrived, waiting = clock.arrived, clock.waiting
     while True:
         # Three clocks: the next arrival, the time that the policy named, the first batch to end.
-        now_s = min(run.requests.arrival_s[arrived] if arrived < total else np.inf, wake_s)
+        now_s = min(arrival_s[arrived] if arrived < len(arrival_s) else np.inf, wake_s)
         for i in range(n):
-            now_s = min(now_s, run.end_s[i])
+            now_s = min(now_s, s.end_s[i])
         if now_s == np.inf:
-            return Clock(now_s, wake_s, arrived, waiting, clock.batches, clock.failures)
+            return Clock(now_s, arrived, waiting, clock.batches, clock.failures)
         if wake_s <= now_s:
             wake_s = np.inf
-        running = _free_servers(run, now_s)
-        while arrived < total and run.requests.arrival_s[arrived] <= now_s:
-            join(run.orders, run.requests, waiting, arrived)
+        running = _free_servers(s, now_s)
+        while arrived < len(arrival_s) and arrival_s[arrived] <= now_s:
+            join(s.orders, s.requests, waiting, arrived)
             arrived, waiting = arrived + 1, waiting + 1
         if waiting and (eager or running < n):
-            return Clock(now_s, wake_s, arrived, waiting, clock.batches, clock.failures)
+            return Clock(now_s, arrived, waiting, clock.batches, clock.failures)
 
 
 @njit_internal
-def _free_servers(run: Run, now_s: float) -> int:
+def _free_servers(s: State, now_s: float) -> int:
     """End the batches that are over; how many still run."""
     running = 0
-    for i in range(len(run.end_s)):
-        if run.end_s[i] <= now_s:
-            run.end_s[i], run.servers.busy[i], run.servers.free_s[i] = np.inf, False, now_s
-        elif run.end_s[i] < np.inf:
+    for i in range(len(s.end_s)):
+        if s.end_s[i] <= now_s:
+            s.end_s[i], s.servers.busy[i], s.servers.free_s[i] = np.inf, False, now_s
+        elif s.end_s[i] < np.inf:
             running += 1
     return running
 
@@ -165,7 +175,8 @@ def _free_servers(run: Run, now_s: float) -> int:
 @njit_no_refcount
 def start_batch(run: Run, clock: Clock, server: int, variant: int, slots: IntArray) -> Clock:
     """Start a batch of waiting requests; the same clock where it cannot start."""
-    times, requests, a, size = run.times, run.requests, run.answers, len(slots)
+    s, times, a, size = run.state, run.times, run.answers, len(slots)
+    requests, servers = s.requests, s.servers
     if not _can_start(run, clock, server, variant, slots):
         return clock
     link_s, sent_bytes = times.round_trip_s[server], 0.0
@@ -173,29 +184,23 @@ def start_batch(run: Run, clock: Clock, server: int, variant: int, slots: IntArr
         sent_bytes += requests.input_bytes[slot]
     link_s += times.seconds_per_byte[server] * sent_bytes
     load_s = 0.0
-    run.servers.busy[server], run.servers.variant[server] = True, variant
-    run.servers.used_s[server, variant] = clock.now_s
-    if not run.servers.resident[server, variant]:
-        load_s = load_variant(run.servers, times, server, variant)
+    servers.busy[server], servers.variant[server] = True, variant
+    servers.used_s[server, variant] = clock.now_s
+    if not servers.resident[server, variant]:
+        load_s = load_variant(servers, times, server, variant)
     fixed_s = clock.now_s + link_s + load_s
     latency_s = times.latency_s[server, variant, size]
     # The policy sees what the table expects, not the noise.
-    run.servers.free_s[server] = fixed_s + latency_s
-    end_s = run.end_s[server] = fixed_s + latency_s * run.noise[slots[0]]
+    servers.free_s[server] = fixed_s + latency_s
+    end_s = s.end_s[server] = fixed_s + latency_s * run.noise[slots[0]]
     late = 0
     for slot in slots:
         a.server[slot], a.variant[slot], a.batch[slot] = server, variant, size
         a.number[slot], a.start_s[slot], a.end_s[slot] = clock.batches, clock.now_s, end_s
         late += end_s > requests.deadline_s[slot]
-    waiting = leave(run.orders, clock.waiting, slots)
-    return Clock(
-        clock.now_s,
-        clock.wake_s,
-        clock.arrived,
-        waiting,
-        clock.batches + 1,
-        clock.failures + late,
-    )
+    waiting = leave(s.orders, clock.waiting, slots)
+    failures = clock.failures + late
+    return Clock(clock.now_s, clock.arrived, waiting, clock.batches + 1, failures)
 
 
 @njit_internal
@@ -204,12 +209,12 @@ def _can_start(run: Run, clock: Clock, server: int, variant: int, slots: IntArra
     servers, variants, sizes = run.times.latency_s.shape
     if not (0 <= server < servers and 0 <= variant < variants and 0 < len(slots) < sizes):
         return False
-    if run.servers.busy[server] or run.times.latency_s[server, variant, len(slots)] == np.inf:
+    if run.state.servers.busy[server] or run.times.latency_s[server, variant, len(slots)] == np.inf:
         return False
     for slot in slots:
         if not _waits(run, clock, slot):
             return False
-        if run.requests.family[slot] != run.times.family[variant]:
+        if run.state.requests.family[slot] != run.times.family[variant]:
             return False
     return True
 
@@ -231,28 +236,17 @@ def refuse(run: Run, clock: Clock, slots: IntArray) -> Clock:
             return clock
     for slot in slots:
         run.answers.refused_s[slot] = clock.now_s
-    return Clock(
-        clock.now_s,
-        clock.wake_s,
-        clock.arrived,
-        leave(run.orders, clock.waiting, slots),
-        clock.batches,
-        clock.failures + len(slots),
-    )
+    waiting = leave(run.state.orders, clock.waiting, slots)
+    failures = clock.failures + len(slots)
+    return Clock(clock.now_s, clock.arrived, waiting, clock.batches, failures)
 
 
 def new_run(problem: RequestProblem, queue: StreamQueue, noise: FloatArray) -> Run:
     """Nothing has arrived yet."""
     service = problem.service
-    return Run(
-        true_times(service),
-        queue.requests,
-        queue.orders,
-        Servers.of(service),
-        Answers.none(len(noise)),
-        noise,
-        np.full(service.servers, np.inf),
-    )
+    ends_s = np.full(service.servers, np.inf)
+    state = State(queue.requests, queue.orders, Servers.of(service), ends_s)
+    return Run(state, true_times(service), Answers.none(len(noise)), noise)
 
 
 def simulate(
@@ -271,16 +265,16 @@ def simulate(
     """
     queue = StreamQueue(problem.stream)
     run = new_run(problem, queue, noise_factors(problem) if noise is None else noise)
-    clock = START
+    clock, wake_s, servers = START, math.inf, run.state.servers
     while True:
-        clock = advance(run, clock, policy.eager)
+        clock = advance(run.state, clock, wake_s, policy.eager)
         if clock.now_s == math.inf or clock.failures > most_failures:
             return run.answers
         queue.count, queue.total = clock.waiting, clock.arrived
-        decision = policy.decide(clock.now_s, queue, run.servers)
-        if decision.wake_s <= clock.now_s:
-            raise RunError("the policy wants to wake in the past", by=f"{decision.wake_s:g} s")
-        clock = clock._replace(wake_s=float(decision.wake_s))
+        decision = policy.decide(clock.now_s, queue, servers)
+        wake_s = float(decision.wake_s)
+        if wake_s <= clock.now_s:
+            raise RunError("the policy wants to wake in the past", by=f"{wake_s:g} s")
         for batch in decision.dispatches:
             slots = np.ascontiguousarray(batch.slots, dtype=np.int64)
             after = start_batch(run, clock, batch.server, batch.variant, slots)

@@ -14,6 +14,15 @@ from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
 
+def unbound(queue: Queue, servers: Servers) -> list[int]:
+    """Slots that are bound to no server, or to one that is down, first come first."""
+    waiting = queue.by_arrival
+    bound = queue.server[waiting]
+    queue.server[waiting[(bound >= 0) & ~servers.up[bound]]] = -1
+    found: list[int] = waiting[queue.server[waiting] < 0].tolist()
+    return found
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class EarlyBinding(Specification):
@@ -68,9 +77,7 @@ class BoundQueues:
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Bind what is new; each idle server takes its next request."""
         waiting = queue.by_arrival
-        gone = (queue.server[waiting] >= 0) & ~servers.up[queue.server[waiting]]
-        queue.server[waiting[gone]] = -1
-        for slot in waiting[queue.server[waiting] < 0].tolist():
+        for slot in unbound(queue, servers):
             queue.server[slot] = self._bind(slot, now_s, queue, servers)
         dispatches, refused = [], []
         for server in servers.idle().tolist():

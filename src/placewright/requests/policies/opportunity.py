@@ -188,6 +188,15 @@ def choose(
         x.open_s[i] = now_s + took_s
 
 
+@njit_no_refcount
+def classify_and_choose(
+    now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
+) -> Chosen:
+    """As `choose`, where classes are not known."""
+    classify(order, requests, costs.tables, x.class_of)
+    return choose(now_s, order, requests, servers, costs, x)
+
+
 @njit_internal
 def _part_hopeless(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
@@ -450,8 +459,7 @@ class OpportunityCosts:
         if len(requests.id) > len(self.choice.class_of):
             self.choice = new_choice(self.service, len(requests.id))
         x = self.choice
-        classify(order, requests, self.costs.tables, x.class_of)
-        found = choose(now_s, order, requests, servers, self.costs, x)
+        found = classify_and_choose(now_s, order, requests, servers, self.costs, x)
         chosen = np.flatnonzero(x.server_of[: found.looked_at] >= 0)
         return Decision(
             grouped(x.left, chosen, x.server_of, x.variant_of),

@@ -12,6 +12,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
+from placewright.requests.policies.early import unbound
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import NONE, Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
@@ -54,9 +55,7 @@ class OffloadAndSchedule:
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """Offload what is new; schedule every idle server."""
         waiting = queue.by_arrival
-        gone = (queue.server[waiting] >= 0) & ~servers.up[queue.server[waiting]]
-        queue.server[waiting[gone]] = -1
-        for slot in waiting[queue.server[waiting] < 0].tolist():
+        for slot in unbound(queue, servers):
             queue.server[slot] = self._offload(slot, now_s, queue, servers)
         dispatches, refused = [], []
         for server in servers.idle().tolist():

@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
-from placewright.io.boundary import FileModel, placed, validate
+from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.generators import counted, stepped_poisson
@@ -85,13 +85,9 @@ def serving_problem(path: str | Path, scenario: str, seed: int = 0) -> RequestPr
 
     Raises `InputError`: the file is wrong, or has no such scenario.
     """
-    file, where = read_serving(path), str(path)
-    if scenario not in file.scenarios:
-        raise UnknownNameError("scenario", scenario, file.scenarios, where=where)
-    try:
-        return _problem(file, scenario, seed, file.name or stem(path))
-    except PlacewrightError as error:
-        raise placed(error, where) from None
+    file, entry = _scenario(path, scenario)
+    with errors_in(path):
+        return _problem(file, entry, seed, f"{file.name or stem(path)}/{scenario}")
 
 
 def serving_catalogue(path: str | Path, scenario: str) -> Service:
@@ -99,21 +95,22 @@ def serving_catalogue(path: str | Path, scenario: str) -> Service:
 
     Raises `InputError`: the file is wrong, or has no such scenario.
     """
-    file, where = read_serving(path), str(path)
-    if scenario not in file.scenarios:
-        raise UnknownNameError("scenario", scenario, file.scenarios, where=where)
-    entry = file.scenarios[scenario]
+    file, entry = _scenario(path, scenario)
     others = {kind: 1 for kind in file.latency_s if not entry.servers.get(kind)}
     every = sorted({name for family in file.families.values() for name in family})
     file = file.model_copy(update={"variant_sets": {entry.variants: every}})
-    try:
+    with errors_in(path):
         return _service(file, entry.model_copy(update={"servers": entry.servers | others}))
-    except PlacewrightError as error:
-        raise placed(error, where) from None
 
 
-def _problem(file: ServingFile, name: str, seed: int, title: str) -> RequestProblem:
-    entry = file.scenarios[name]
+def _scenario(path: str | Path, name: str) -> tuple[ServingFile, ScenarioEntry]:
+    file = read_serving(path)
+    if name not in file.scenarios:
+        raise UnknownNameError("scenario", name, file.scenarios, where=str(path))
+    return file, file.scenarios[name]
+
+
+def _problem(file: ServingFile, entry: ScenarioEntry, seed: int, name: str) -> RequestProblem:
     service = _service(file, entry)
     tables = entry.policies
     variant = {v: k for k, v in enumerate(service.variant_names)}
@@ -131,7 +128,7 @@ def _problem(file: ServingFile, name: str, seed: int, title: str) -> RequestProb
         noise_seed=seed,
         rates_per_s=np.array(tables.rates_per_s),
         rate_variants=np.array([variant[v] for v in used] if complete else [], dtype=np.int64),
-        name=f"{title}/{name}",
+        name=name,
     )
 
 

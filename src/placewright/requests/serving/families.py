@@ -12,7 +12,7 @@ from pydantic import Field
 
 from placewright.capturing.files.external_data import refuse_external_data
 from placewright.errors import InputError, MissingDependencyError
-from placewright.io.boundary import FileModel, placed, read_bytes, validate
+from placewright.io.boundary import FileModel, errors_in, read_bytes, validate
 from placewright.io.stored import read_data
 from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
@@ -207,19 +207,11 @@ def read_family(path: str | Path) -> Family:
     """
     data, text = read_data(path)
     model = validate(FamilyModel, data, where=str(path), text=text)
-    folder = Path(path).parent
-    variants = [
-        Variant(name, each.accuracy, _bytes(folder / each.file, str(path)))
-        for name, each in model.variants.items()
-    ]
+    with errors_in(path):
+        folder = Path(path).parent
+        files = {name: read_bytes(folder / each.file) for name, each in model.variants.items()}
+    variants = [Variant(name, each.accuracy, files[name]) for name, each in model.variants.items()]
     return make_family(model.name, variants)
-
-
-def _bytes(path: Path, where: str) -> bytes:
-    try:
-        return read_bytes(path)
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 def _spec(tensor: Any, where: str) -> TensorSpec:

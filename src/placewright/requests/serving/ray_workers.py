@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Any
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
 from placewright.requests.serving.program import VARIANT_SERVER
-from placewright.requests.serving.workers import STOPPED_S, OneByOne, ServerProcess
+from placewright.requests.serving.workers import OneByOne, ServerProcess
 from placewright.runtime import limits
 from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
 from placewright.runtime.host import Host
@@ -68,7 +69,6 @@ class RayProcess(ServerProcess):
         self._actor: Any = None
         self._pid: int | None = None
         self._here = False
-        self._looked_s = self._stopped_s = 0.0
         self._ping: Future[Any] | None = None
         self._pinged_s = 0.0
 
@@ -120,13 +120,8 @@ class RayProcess(ServerProcess):
 
     def failure(self) -> str:
         """See `ServerProcess.failure`."""
-        now_s = asyncio.get_running_loop().time()
-        passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
-        stopped = self._here and self._pid is not None and is_stopped(self._pid)
-        self._stopped_s = self._stopped_s + passed_s if stopped else 0.0
-        if self._stopped_s > STOPPED_S:
-            return f"its process was stopped for {self._stopped_s:.1f} s"
-        return self._unheard(now_s)
+        now = self._here and self._pid is not None and is_stopped(self._pid)
+        return self.stopped(now) or self._unheard(time.monotonic())
 
     def end(self) -> None:
         """See `ServerProcess.end`."""

@@ -95,7 +95,7 @@ class ServerProcess(ABC):
         self.name, self.speed = name, speed
         self._on_loss = on_loss
         self._answer: asyncio.Future[Any] | None = None
-        self._since_s = self._limit_s = 0.0
+        self._since_s = self._limit_s = self._looked_s = self._stopped_s = 0.0
 
     @property
     @abstractmethod
@@ -148,6 +148,15 @@ class ServerProcess(ABC):
             self.lose(failure)
         elif self._answer is not None and time.monotonic() - self._since_s > self._limit_s:
             self.lose(f"its process did not answer within {self._limit_s:.1f} s")
+
+    def stopped(self, now: bool) -> str:
+        """Why a process that is stopped, or not, can no longer be used; or empty."""
+        now_s = time.monotonic()
+        # At most a second counts: if this loop was stopped itself, the process need not have been.
+        passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
+        self._stopped_s = self._stopped_s + passed_s if now else 0.0
+        long = self._stopped_s > STOPPED_S
+        return f"its process was stopped for {self._stopped_s:.1f} s" if long else ""
 
     def close(self) -> None:
         """End the process without a call of `on_loss`."""
@@ -207,7 +216,6 @@ class LocalProcess(ServerProcess):
         self._over_links = caller is not None
         self._cluster = Cluster((device,), (), f"server {name}")
         self._group: LocalGroup | None = None
-        self._looked_s = self._stopped_s = 0.0
         self._poll: select.epoll
         self._frames: FrameReader
 
@@ -258,12 +266,8 @@ class LocalProcess(ServerProcess):
     def failure(self) -> str:
         """See `ServerProcess.failure`."""
         assert self._group is not None
-        now_s = time.monotonic()
-        # At most a second counts: if this loop was stopped itself, the process need not have been.
-        passed_s, self._looked_s = min(now_s - self._looked_s, 1.0), now_s
-        self._stopped_s = self._stopped_s + passed_s if self._group.stopped(0) else 0.0
-        if self._stopped_s > STOPPED_S:
-            return f"its process was stopped for {self._stopped_s:.1f} s"
+        if stopped := self.stopped(self._group.stopped(0)):
+            return stopped
         if self._over_links:
             unheard = unheard_s(self._group.connections[0].connection)
             if unheard:
