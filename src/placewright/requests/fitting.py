@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.policies.opportunity import (
     Choice,
     Costs,
@@ -68,7 +68,7 @@ def play(run: Run, costs: Costs, x: Choice, members: IntArray, start: Clock) -> 
         clock = advance(state, clock, found.wake_s, False)
 
 
-@njit_internal
+@njit_inline
 def _members_of(server: int, first: int, count: int, x: Choice, members: IntArray) -> int:
     """Write the slots of a server's batch, from its first position on; how many."""
     size = 0

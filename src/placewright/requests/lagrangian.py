@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.problem import LARGEST_FACTOR, RequestProblem
 
 CELLS = 4
@@ -115,7 +115,7 @@ class Instance(NamedTuple):
     served: FloatArray
 
 
-@njit_internal
+@njit_inline
 def _fill_batch(p: Instance, price: FloatArray, t: int, k: int, v: int, size: int) -> int:
     """Write the `size` requests of most value above 0 in a batch that starts in t; how many."""
     now_s, latency_s, accuracy = t * p.cell_s, p.latency_s[k, v, size], p.accuracy[v]
@@ -140,7 +140,7 @@ def _fill_batch(p: Instance, price: FloatArray, t: int, k: int, v: int, size: in
     return count
 
 
-@njit_internal
+@njit_inline
 def _chance(p: Instance, ratio: float) -> float:
     """That a batch is at most so much slower than its table, relative to that."""
     if p.sigma == 0.0 or ratio >= LARGEST_FACTOR * p.sigma:
@@ -151,7 +151,7 @@ def _chance(p: Instance, ratio: float) -> float:
     return chance
 
 
-@njit_internal
+@njit_inline
 def _best_batch(p: Instance, price: FloatArray, t: int, k: int) -> None:
     """Write V of cell t on a server of kind k, and the batch that starts there, -1: none."""
     _, variants, sizes = p.latency_s.shape
@@ -176,7 +176,7 @@ def _best_batch(p: Instance, price: FloatArray, t: int, k: int) -> None:
     p.best[t], p.chosen[t] = most, batch
 
 
-@njit_internal
+@njit_inline
 def _serve(p: Instance, price: FloatArray, k: int) -> None:
     """Add what the best schedule of a server of kind k serves.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
 from placewright.requests.tables import TrueTimes, true_times
@@ -48,7 +48,7 @@ def empty_orders(capacity: int) -> Orders:
     return Orders(by_deadline, by_arrival, np.zeros(capacity, dtype=np.bool_))
 
 
-@njit_internal
+@njit_no_refcount
 def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: int) -> None:
     """Put `slot` into ``order[:count]``, which is sorted by `key`, then by id."""
     # From the end: arrivals come in order, and most deadlines nearly so.
@@ -62,7 +62,7 @@ def _insert(order: IntArray, count: int, key: FloatArray, ids: IntArray, slot: i
     order[k] = slot
 
 
-@njit_internal
+@njit_inline
 def _filter(order: IntArray, count: int, gone: BoolArray) -> int:
     """Leave out the slots that are gone; how many stay."""
     kept = 0
@@ -74,7 +74,7 @@ def _filter(order: IntArray, count: int, gone: BoolArray) -> int:
     return kept
 
 
-@njit_no_refcount
+@njit_inline
 def join(orders: Orders, requests: Requests, count: int, slot: int) -> None:
     """Put `slot` among the `count` that wait."""
     _insert(orders.by_deadline, count, requests.deadline_s, requests.id, slot)
@@ -166,7 +166,10 @@ class Queue:
         self.arrival_s[slot], self.deadline_s[slot] = arrival_s, deadline_s
         self.min_accuracy[slot], self.input_bytes[slot] = min_accuracy, input_bytes
         self.time_sensitivity[slot], self.accuracy_sensitivity[slot] = sensitivities
-        join(self._orders, self.requests, self.count, slot)
+        # Arrays one by one: types of tuples take longer to recognise than these take to insert.
+        orders, ids = self._orders, self.id
+        _insert(orders.by_deadline, self.count, self.deadline_s, ids, slot)
+        _insert(orders.by_arrival, self.count, self.arrival_s, ids, slot)
         self.count += 1
         if not again:
             # A ring; places that were never written hold -inf and count for nobody.

@@ -19,13 +19,13 @@ The events are compiled. `simulate` asks a policy object between them; a compile
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from placewright.errors import RunError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.policy import Dispatch, Policy
 from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.queue import (
@@ -135,7 +135,7 @@ class Clock(NamedTuple):
 START = Clock(0.0, 0, 0, 0, 0)
 
 
-@njit_no_refcount
+@njit_inline
 def advance(s: State, clock: Clock, wake_s: float, eager: bool) -> Clock:
     """Go on until the policy has to decide; at ``inf`` nothing happens any more.
 
@@ -160,7 +160,7 @@ def advance(s: State, clock: Clock, wake_s: float, eager: bool) -> Clock:
             return Clock(now_s, arrived, waiting, clock.batches, clock.failures)
 
 
-@njit_internal
+@njit_inline
 def _free_servers(s: State, now_s: float) -> int:
     """End the batches that are over; how many still run."""
     running = 0
@@ -172,7 +172,7 @@ def _free_servers(s: State, now_s: float) -> int:
     return running
 
 
-@njit_no_refcount
+@njit_inline
 def start_batch(run: Run, clock: Clock, server: int, variant: int, slots: IntArray) -> Clock:
     """Start a batch of waiting requests; the same clock where it cannot start."""
     s, times, a, size = run.state, run.times, run.answers, len(slots)
@@ -203,7 +203,7 @@ def start_batch(run: Run, clock: Clock, server: int, variant: int, slots: IntArr
     return Clock(clock.now_s, clock.arrived, waiting, clock.batches + 1, failures)
 
 
-@njit_internal
+@njit_inline
 def _can_start(run: Run, clock: Clock, server: int, variant: int, slots: IntArray) -> bool:
     """Whether the server is idle and runs such a batch, and all of it wait for this family."""
     servers, variants, sizes = run.times.latency_s.shape
@@ -219,7 +219,7 @@ def _can_start(run: Run, clock: Clock, server: int, variant: int, slots: IntArra
     return True
 
 
-@njit_internal
+@njit_inline
 def _waits(run: Run, clock: Clock, slot: int) -> bool:
     """Whether this request has arrived and has neither been dispatched nor refused."""
     if not 0 <= slot < clock.arrived:
@@ -228,7 +228,7 @@ def _waits(run: Run, clock: Clock, slot: int) -> bool:
     return left
 
 
-@njit_no_refcount
+@njit_inline
 def refuse(run: Run, clock: Clock, slots: IntArray) -> Clock:
     """Give requests up; the same clock where one of them does not wait."""
     for slot in slots:
@@ -239,6 +239,14 @@ def refuse(run: Run, clock: Clock, slots: IntArray) -> Clock:
     waiting = leave(run.state.orders, clock.waiting, slots)
     failures = clock.failures + len(slots)
     return Clock(clock.now_s, clock.arrived, waiting, clock.batches, failures)
+
+
+def _for_python(kernel: Any) -> Any:
+    """A kernel that compiled callers inline, compiled by itself and cached on disk."""
+    return njit_no_refcount(kernel.py_func)
+
+
+_advance, _start_batch, _refuse = (_for_python(each) for each in (advance, start_batch, refuse))
 
 
 def new_run(problem: RequestProblem, queue: StreamQueue, noise: FloatArray) -> Run:
@@ -267,7 +275,7 @@ def simulate(
     run = new_run(problem, queue, noise_factors(problem) if noise is None else noise)
     clock, wake_s, servers = START, math.inf, run.state.servers
     while True:
-        clock = advance(run.state, clock, wake_s, policy.eager)
+        clock = _advance(run.state, clock, wake_s, policy.eager)
         if clock.now_s == math.inf or clock.failures > most_failures:
             return run.answers
         queue.count, queue.total = clock.waiting, clock.arrived
@@ -277,12 +285,12 @@ def simulate(
             raise RunError("the policy wants to wake in the past", by=f"{wake_s:g} s")
         for batch in decision.dispatches:
             slots = np.ascontiguousarray(batch.slots, dtype=np.int64)
-            after = start_batch(run, clock, batch.server, batch.variant, slots)
+            after = _start_batch(run, clock, batch.server, batch.variant, slots)
             if after.batches == clock.batches:
                 raise _impossible(problem, batch)
             clock = after
         if len(decision.refused):
-            after = refuse(run, clock, np.ascontiguousarray(decision.refused, dtype=np.int64))
+            after = _refuse(run, clock, np.ascontiguousarray(decision.refused, dtype=np.int64))
             if after.failures == clock.failures:
                 raise RunError("the policy refused a request that does not wait")
             clock = after

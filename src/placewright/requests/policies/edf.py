@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Requests, Servers
@@ -28,7 +28,7 @@ class Bindings(NamedTuple):
     idle: BoolArray
 
 
-@njit_internal
+@njit_inline
 def _soonest(
     now_s: float,
     slot: int,
@@ -62,7 +62,7 @@ def _soonest(
     return server, variant
 
 
-@njit_internal
+@njit_inline
 def _fill(
     now_s: float, k: int, order: IntArray, requests: Requests, t: Tables, b: Bindings
 ) -> None:

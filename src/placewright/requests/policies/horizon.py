@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.queue import Requests, Servers
 from placewright.requests.service import Service
 from placewright.requests.tables import Tables, alone, planning_tables
@@ -170,7 +170,7 @@ def plan_queue(
     return _find_starting(now_s, len(order), servers, h), lost
 
 
-@njit_internal
+@njit_inline
 def _find_starting(now_s: float, count: int, servers: Servers, h: Horizon) -> int:
     """Write the positions of the best plan that start now; how many."""
     starting = 0
@@ -182,7 +182,7 @@ def _find_starting(now_s: float, count: int, servers: Servers, h: Horizon) -> in
     return starting
 
 
-@njit_internal
+@njit_inline
 def _plan_at(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, h: Horizon, scale: float
 ) -> tuple[float, int]:
@@ -216,7 +216,7 @@ def _plan_at(
     return value, left_out
 
 
-@njit_internal
+@njit_inline
 def _link(order: IntArray, requests: Requests, h: Horizon) -> None:
     """Link each position to the next one of its family; nothing is planned."""
     last = h.last  # the newest position by family
@@ -230,7 +230,7 @@ def _link(order: IntArray, requests: Requests, h: Horizon) -> None:
         last[f] = q
 
 
-@njit_internal
+@njit_inline
 def _best_batch(
     now_s: float, q: int, order: IntArray, requests: Requests, servers: Servers, h: Horizon
 ) -> tuple[int, int, int, int]:
@@ -258,7 +258,7 @@ def _best_batch(
     return server, variant, size, members
 
 
-@njit_internal
+@njit_inline
 def _best_size(
     now_s: float, due_s: float, i: int, v: int, most: int, servers: Servers, h: Horizon
 ) -> tuple[float, int]:
@@ -280,7 +280,7 @@ def _best_size(
     return best, size
 
 
-@njit_internal
+@njit_inline
 def _find_candidates(h: Horizon) -> int:
     """Write the servers that are looked at; how many.
 
@@ -304,7 +304,7 @@ def _find_candidates(h: Horizon) -> int:
     return candidates
 
 
-@njit_internal
+@njit_inline
 def _find_members(q: int, order: IntArray, requests: Requests, v: int, h: Horizon) -> int:
     """Write position q and those that variant v is good enough for, by deadline; how many.
 

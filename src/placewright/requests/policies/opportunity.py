@@ -30,7 +30,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.policies.edf import grouped
 from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision
@@ -148,7 +148,7 @@ def classify(order: IntArray, requests: Requests, t: Tables, class_of: IntArray)
         class_of[slot] = found
 
 
-@njit_no_refcount
+@njit_inline
 def choose(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
 ) -> Chosen:
@@ -197,7 +197,7 @@ def classify_and_choose(
     return choose(now_s, order, requests, servers, costs, x)
 
 
-@njit_internal
+@njit_inline
 def _part_hopeless(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
 ) -> int:
@@ -218,7 +218,7 @@ def _part_hopeless(
     return count
 
 
-@njit_internal
+@njit_inline
 def _value_waiting(now_s: float, count: int, requests: Requests, costs: Costs, x: Choice) -> float:
     """Write what each request is expected to earn by waiting; when that will have changed."""
     wake_s = np.inf
@@ -240,7 +240,7 @@ def _value_waiting(now_s: float, count: int, requests: Requests, costs: Costs, x
     return wake_s
 
 
-@njit_internal
+@njit_inline
 def _best_batch(
     now_s: float,
     count: int,
@@ -273,7 +273,7 @@ def _best_batch(
     return best
 
 
-@njit_internal
+@njit_inline
 def _joins(j: int, v: int, t: Tables, x: Choice) -> bool:
     """Whether position j waits and variant v is good enough for it."""
     c = x.class_of[x.left[j]]
@@ -283,7 +283,7 @@ def _joins(j: int, v: int, t: Tables, x: Choice) -> bool:
     return good
 
 
-@njit_internal
+@njit_inline
 def _sum_gains(q: int, v: int, count: int, costs: Costs, x: Choice) -> int:
     """Write what batches of variant v from position q on gain, by size; the largest size."""
     t, most, total = costs.tables, 0, 0.0
@@ -299,7 +299,7 @@ def _sum_gains(q: int, v: int, count: int, costs: Costs, x: Choice) -> int:
     return most
 
 
-@njit_internal
+@njit_inline
 def _stands_for_others(i: int, t: Tables, x: Choice) -> bool:
     """Whether server i is idle, and the first such one of its kind where these are alike."""
     if not x.idle[i]:
@@ -311,7 +311,7 @@ def _stands_for_others(i: int, t: Tables, x: Choice) -> bool:
     return True
 
 
-@njit_internal
+@njit_inline
 def _best_size(
     i: int,
     v: int,
@@ -334,7 +334,7 @@ def _best_size(
     return best, size
 
 
-@njit_internal
+@njit_inline
 def _take(count: int, batch: Batch, t: Tables, x: Choice) -> None:
     """Give the batch its members: counted again rather than kept for every candidate."""
     taken = 0

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_no_refcount
 
 LEAST_FREE = 0.02
 """Share of time kept free at any price, unless less is asked for."""
@@ -92,7 +92,7 @@ def adjust_prices(m: Market, rounds: int, rate: float) -> None:
                 m.prices[k] = max(1e-3, min(1e4, m.prices[k] * np.exp(change)))
 
 
-@njit_internal
+@njit_inline
 def _buy(m: Market, q: int) -> None:
     """Let sample q buy the most accuracy above its price, if any."""
     best, chosen, seconds = 0.0, -1, 0.0
