@@ -16,7 +16,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
-from placewright.requests.tables import TrueTimes, true_times
+from placewright.requests.tables import TrueTimes, direct, true_times
 
 FIRST_CAPACITY = 256
 RECENT = 1 << 14
@@ -92,6 +92,9 @@ def leave(orders: Orders, count: int, slots: IntArray) -> int:
     for slot in slots:
         orders.gone[slot] = False
     return kept
+
+
+_leave = direct(leave)
 
 
 class Queue:
@@ -180,7 +183,7 @@ class Queue:
     def take(self, slots: IntArray) -> list[int]:
         """Remove requests: dispatched, refused or cancelled; their ids, in order."""
         ids: list[int] = self.id[slots].tolist()
-        self.count = leave(self._orders, self.count, slots)
+        self.count = _leave(self._orders, self.count, np.ascontiguousarray(slots, dtype=np.int64))
         # A slot that is given twice would be free twice.
         self._free.extend(slots.tolist())
         return ids

@@ -37,7 +37,7 @@ from placewright.requests.queue import (
     leave,
     load_variant,
 )
-from placewright.requests.tables import TrueTimes, true_times
+from placewright.requests.tables import TrueTimes, direct, true_times
 
 
 class Answers(NamedTuple):
@@ -243,7 +243,7 @@ def refuse(run: Run, clock: Clock, slots: IntArray) -> Clock:
 
 def _for_python(kernel: Any) -> Any:
     """A kernel that compiled callers inline, compiled by itself and cached on disk."""
-    return njit_no_refcount(kernel.py_func)
+    return direct(njit_no_refcount(kernel.py_func))
 
 
 _advance, _start_batch, _refuse = (_for_python(each) for each in (advance, start_batch, refuse))
@@ -272,7 +272,8 @@ def simulate(
     that the server cannot run.
     """
     queue = StreamQueue(problem.stream)
-    run = new_run(problem, queue, noise_factors(problem) if noise is None else noise)
+    factors = noise_factors(problem) if noise is None else noise
+    run = new_run(problem, queue, np.ascontiguousarray(factors, dtype=np.float64))
     clock, wake_s, servers = START, math.inf, run.state.servers
     while True:
         clock = _advance(run.state, clock, wake_s, policy.eager)

@@ -13,7 +13,7 @@ from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Requests, Servers
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, planning_tables
+from placewright.requests.tables import Tables, direct, planning_tables
 
 FIRST_WAITING = 64
 """Waiting requests for which there is room at first."""
@@ -81,6 +81,7 @@ def _fill(
             size += 1
 
 
+@direct
 @njit_no_refcount
 def _edf(
     now_s: float,

@@ -13,7 +13,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.queue import Requests, Servers
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, alone, planning_tables
+from placewright.requests.tables import Tables, alone, direct, planning_tables
 
 if TYPE_CHECKING:
     from placewright.requests.policies.rolling import Rolling
@@ -134,6 +134,7 @@ def _sizes(largest: int) -> IntArray:
     return np.array(sizes)
 
 
+@direct
 @njit_no_refcount
 def plan_queue(
     now_s: float,
@@ -353,6 +354,7 @@ def wait_until(
     return until_s
 
 
+@direct
 @njit_no_refcount
 def hopeless(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, h: Horizon

@@ -36,7 +36,7 @@ from placewright.requests.policies.specification import Specification
 from placewright.requests.policy import Decision
 from placewright.requests.queue import Queue, Requests, Servers
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, alone, planning_tables
+from placewright.requests.tables import Tables, alone, direct, planning_tables
 
 HEADS = 12
 """Waiting requests, by deadline, that are tried as the first of a batch."""
@@ -188,6 +188,7 @@ def choose(
         x.open_s[i] = now_s + took_s
 
 
+@direct
 @njit_no_refcount
 def classify_and_choose(
     now_s: float, order: IntArray, requests: Requests, servers: Servers, costs: Costs, x: Choice
@@ -359,9 +360,9 @@ def costs_of(service: Service, options: Opportunity) -> Costs:
     variants, total_s = alone(t)
     mean_s = np.divide(total_s, variants, out=np.ones(s.servers), where=total_s > 0)
     fastest_s = float(mean_s[total_s > 0].min())
-    worth = np.array(options.worth or 0.87 * (s.accuracy + options.bonus))
+    worth = np.array(options.worth or 0.87 * (s.accuracy + options.bonus), dtype=np.float64)
     usual_s = np.full(s.variants, PATIENCE * fastest_s)
-    patience_s = np.array(options.patience_s) if options.patience_s else usual_s
+    patience_s = np.array(options.patience_s or usual_s, dtype=np.float64)
     if len(worth) != s.variants or len(patience_s) != s.variants:
         raise InputError(
             "worth and patience_s have one number for each variant",
