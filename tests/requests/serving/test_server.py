@@ -443,7 +443,7 @@ def test_drain_token_and_overload(tmp_path: Path) -> None:
 def test_an_error_in_the_fleet_check_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it nobody would enforce deadlines: it is raised, and clients are refused."""
 
-    def serve() -> None:
+    def failing() -> None:
         with serve([family()], {"a": 1.0}, ServingOptions(port=0)) as own:
             assert infer(own, body())[0] == 200
             monkeypatch.setattr(own.dispatcher.fleet, "check", lambda: 1 / 0)
@@ -451,7 +451,7 @@ def test_an_error_in_the_fleet_check_ends_the_server(monkeypatch: pytest.MonkeyP
                 until(lambda: infer(own, body())[0] == 0)
 
     with pytest.raises(ZeroDivisionError):
-        serve()
+        failing()
 
 
 def test_serving_other_hosts_needs_a_token() -> None:
