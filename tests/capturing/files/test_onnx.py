@@ -167,10 +167,12 @@ def test_nodes_and_values_that_lack_something_are_refused(tmp_path: Path) -> Non
     sparse = helper.make_sparse_tensor(weight("v", 1), index, [4])
     constant = helper.make_node("Constant", [], ["c"], name="c", sparse_value=sparse)
     own = helper.make_node("Own", ["none"], ["y"], name="o", domain="acme")
+    typed = helper.make_node("Constant", [], ["c"], value=TensorProto(dims=[1], data_type=99))
     cases: dict[str, tuple[list[NodeProto], list[TensorProto]]] = {
         r"node 1 '': a node without an operator": ([relu, NodeProto()], []),
         r"node 0 'x': a node without .* outputs": ([NodeProto(name="x", op_type="Relu")], []),
         r"node 'c': a sparse constant": ([constant, relu], []),
+        r"its shapes or types contradict each other .*99": ([typed, relu], []),
         r"node 'o': reads 'none', which nothing makes": ([own], []),
         r"value 'w': is no tensor of a known type": ([relu], [TensorProto(name="w", data_type=99)]),
     }

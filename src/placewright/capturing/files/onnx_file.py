@@ -54,9 +54,9 @@ def read_onnx(path: Path, batch: int | None = None) -> Any:
         inferred = onnx.shape_inference.infer_shapes(
             model, check_type=True, strict_mode=True, data_prop=True
         )
-    except onnx.shape_inference.InferenceError as error:
+    except Exception as error:  # InferenceError, and a ValueError for a type that is unknown
         raise InputError(
-            "its shapes contradict each other",
+            "its shapes or types contradict each other",
             where=str(path),
             by=_last_line(error),
             hint="export the model again; `onnx.checker.check_model` says more",
