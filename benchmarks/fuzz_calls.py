@@ -246,6 +246,7 @@ def _named(case: Case, name: str, value: Any, text: str) -> bool:
         name.split("_")[0],
         name.removesuffix("s"),
         *others,
+        case.title.removeprefix("read_"),  # a mapping of a format is named by it
         str(case.right.get("where", name)),
     ]
     if isinstance(value, str | os.PathLike):
@@ -487,9 +488,9 @@ def readers(folder: Path) -> Iterator[Case]:
     """Of no path that is replaced is there a file."""
     for reader in (read_graph, read_iopddl, read_piper):
         yield Case(reader.__name__, reader, {"path": folder / "none"})
-    yield Case("read", placewright.read, {"source": folder / "none", "problem": None},
-               {"problem": ANYTHING})  # fmt: skip
     cluster = load_cluster("edge-duo")
+    kept = placewright.write(cluster, folder / "cluster.yaml")
+    yield Case("read", placewright.read, {"source": kept, "problem": None}, {"problem": NONE})
     yield Case("write", placewright.write, {"value": cluster, "path": folder / "new.yaml"})
     right: dict[str, Any] = {"path": _written(folder / "dag.json", DAG)}
     yield Case("read_dag", read_dag, {**right, "links": "free"})

@@ -23,7 +23,7 @@ from placewright.io.stored import is_yaml, stored_text
 from placewright.io.units import BYTES, SECONDS, parse
 from placewright.planning.result import Result
 from placewright.planning.wing import Document, Files, Format
-from placewright.planning.wings import wings
+from placewright.planning.wings import wing_of, wings
 from placewright.solvers.iopddl import read_iopddl
 
 LARGE = 1_000_000
@@ -55,6 +55,8 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
     InputError
         There is no such file or format, or what is in it is wrong; names file and field.
     """
+    if problem is not None:
+        wing_of(problem)  # before anything is read
     if isinstance(source, Mapping):
         return _of_data(dict(source))
     name, colon, rest = str(source).partition(":")
