@@ -134,6 +134,15 @@ def test_what_cannot_be_read_or_written_is_named(call: Callable[[], Any], words:
         call()
 
 
+def test_a_plan_is_not_read_for_the_problem_of_another_wing(tmp_path: Path) -> None:
+    """By what the problem is."""
+    tiny = [wings()[name].conformance for name in ("operators", "samples")]
+    problem, other = (next(iter(kit().tiny_instances().values())) for kit in tiny if kit)
+    saved = solve(problem, time_limit_s=1.0).save(tmp_path / "plan.json")
+    with pytest.raises(InputError, match="for another kind of problem"):
+        read(saved, problem=other)
+
+
 def test_other_keys_are_no_document(tmp_path: Path) -> None:
     """They are listed."""
     path = tmp_path / "x.json"

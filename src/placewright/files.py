@@ -72,6 +72,13 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
     if problem is None:
         hint = f"read({where!r}, problem=...)"
         raise InputError("is a plan, and needs the problem it is for", where=where, hint=hint)
+    if _kinds(wing_of(problem).files()) != _kinds(files):
+        raise InputError(
+            "is a plan for another kind of problem",
+            where=where,
+            by=f"{kind!r}, and problem is {described_value(problem)}",
+            hint="give the problem that it was made for",
+        )
     return files.read_proposal(path, problem).plan
 
 

@@ -148,3 +148,51 @@ def test_a_loss_counts_labels_and_is_evaluated_without_gradients() -> None:
         scores = model(*inputs)
         assert torch.equal(made["output.1"], scores)
         assert torch.equal(made["output.0"], loss_fn(scores, targets))
+
+
+def test_capturing_for_evaluation_leaves_every_module_in_its_mode() -> None:
+    """A frozen batch norm in a model that trains stays frozen, in the step too."""
+    model, inputs, loss_fn, targets = convolutions(9)
+    model[1].eval()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+
+    def source(count: int) -> ModelSource:
+        return ModelSource(model, cut(inputs, count), loss_fn, cut(targets, count), "net")
+
+    for programs in (
+        BatchPrograms(lambda n: evaluated(source(n)), training=False),
+        BatchPrograms(lambda n: counting(source(n), 0), training=False),
+        BatchPrograms(source, training=True),
+    ):
+        program = programs.of(6)
+        assert [module.training for module in model] == [True, False, True, True, True]
+    values = named_values(source(6))
+    state = {i.name: values[i.role, i.key].clone() for i in program.inputs}  # type: ignore[attr-defined]
+    made = ProgramRun(program, state)({})
+    assert torch.equal(made["loss"], loss_fn(model(inputs[0][:6]), targets[:6]).detach())
+    assert all(torch.equal(state[f"buffer:{name}"], value) for name, value in before.items())
+
+
+def test_settings_of_the_process_go_with_a_program() -> None:
+    """Integers that are divided become the default dtype, which a worker does not have."""
+
+    class Divided(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            """Of whole numbers."""
+            return x / 3
+
+    x = torch.arange(8).reshape(4, 2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = Divided()
+        programs = BatchPrograms(
+            lambda n: ModelSource(model, (x[:n],), None, None, "net"), training=False
+        )
+        program = programs.of(4)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    try:
+        made = ProgramRun(program, {})({"input:0": x})
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made["output"].dtype is torch.float64

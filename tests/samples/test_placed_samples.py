@@ -133,3 +133,55 @@ def test_models_and_samples_that_cannot_be_shared_are_refused() -> None:
     pair = (torch.zeros(3, 4), torch.zeros(2, 2))
     with pytest.raises(InputError, match="differ in their number of rows"):
         train_samples(model, pair, nodes, loss_fn=nn.MSELoss())
+
+
+def test_what_is_changed_between_two_trainings_counts() -> None:
+    """A layer that was frozen after the first one stays; a lower rate is the optimizer's."""
+    model, samples = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recipe = Recipe(epochs=1, batch=30)
+    with train_samples(
+        model,
+        samples,
+        tiny([20, 10]),
+        loss_fn=nn.MSELoss(),
+        optimizer=optimizer,
+        recipe=recipe,
+        speed=1e4,
+    ) as placed:
+        placed.train()
+        model[0].requires_grad_(False)
+        optimizer.param_groups[0]["lr"] = 0.01
+        before = [p.detach().clone() for p in model.parameters()]
+        placed.train()
+    own = copy.deepcopy(model)
+    for parameter, value in zip(own.parameters(), before, strict=True):
+        parameter.data.copy_(value)
+    x, y = (torch.stack(each) for each in zip(*samples, strict=True))
+    nn.MSELoss()(own(x), y).backward()
+    for found, plain in zip(model.parameters(), own.parameters(), strict=True):
+        step = 0.0 if plain.grad is None else 0.01 * plain.grad
+        torch.testing.assert_close(found.detach(), plain.detach() - step, rtol=1e-12, atol=1e-14)
+
+
+def test_a_loss_with_parameters_is_refused_unless_they_are_the_models() -> None:
+    """Nobody asked for them to be trained."""
+    model, samples = regression()
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            """A mean."""
+            return (self.scale * (outputs - targets) ** 2).mean()
+
+    with pytest.raises(UnsupportedError, match="the loss has parameters of its own"):
+        train_samples(model, samples, tiny([20, 10]), loss_fn=Scaled())
+
+    def decayed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return ((outputs - targets) ** 2).mean() + 0.1 * model[0].weight.square().sum()
+
+    with train_samples(model, samples, tiny([20, 10]), loss_fn=decayed, speed=1e4):
+        pass

@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.checks import check_memory
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowered import Lowered
 from placewright.capturing.lowering import lower
-from placewright.capturing.program_calls import materialise, resolve_target
+from placewright.capturing.program_calls import dead_after, filled, materialise, resolve_target
+from placewright.capturing.settings import apply_settings, current_settings
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import CountedMeans
 from placewright.capturing.tracing import trace
@@ -41,6 +43,8 @@ class BatchProgram:
         ``loss``, then gradients by the names of their parameters; or what the model returns.
     constants
         Name of an input -> base64 of its bytes.
+    settings
+        As of `placewright.graph.program.Program`.
     """
 
     samples: int
@@ -48,6 +52,7 @@ class BatchProgram:
     instructions: tuple[Instruction, ...]
     outputs: tuple[ProgramOutput, ...]
     constants: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | bool | int] = field(default_factory=dict)
 
 
 MESSAGES = (BatchProgram, ProgramInput, ProgramOutput, Instruction, Ref, Const, TensorSpec)
@@ -100,6 +105,7 @@ class BatchPrograms:
         source = self._batch(samples)
         with isolated_trace(type(source.model).__name__):
             step = lower(trace(source, training=self._training))
+            check_memory(step.mutated(), source)
         return _program(step, samples)
 
 
@@ -143,6 +149,7 @@ def _program(step: Lowered, samples: int) -> BatchProgram:
         tuple(call.instruction for call in step.calls),
         (*step.outputs, *gradients),
         step.constants,
+        current_settings(),
     )
 
 
@@ -152,7 +159,8 @@ class _Whole(nn.Module):
     def __init__(self, source: ModelSource, then: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__()
         self.model, self.loss_fn, self.then = source.model, source.loss_fn, then
-        self.train(source.model.training)
+        # Not by `train`, which would give the modules inside this mode, too.
+        self.training = source.model.training
 
     def forward(self, inputs: Any, targets: Any) -> Any:
         named = isinstance(inputs, dict)
@@ -209,14 +217,17 @@ class ProgramRun:
             )
             for call in program.instructions
         ]
-        self.frees = _frees(program)
+        kept = {o.value for o in program.outputs} | {i.name for i in program.inputs}
+        self.dead = dead_after(program.instructions, kept)
 
     @torch.no_grad()
     def __call__(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by name; `batch`: inputs and targets by input name."""
+        apply_settings(self.program.settings)
         values: dict[str, Any] = {**self.held, **batch}
-        for (target, args, kwargs, results), dead in zip(self.calls, self.frees, strict=True):
-            made = target(*_filled(args, values), **_filled(kwargs, values))
+        for (target, args, kwargs, results), dead in zip(self.calls, self.dead, strict=True):
+            named = {key: filled(value, values) for key, value in kwargs.items()}
+            made = target(*filled(args, values), **named)
             if len(results) == 1 and not isinstance(made, tuple | list):
                 values[results[0]] = made
             else:
@@ -232,37 +243,3 @@ def _constant(data: str, spec: TensorSpec) -> Tensor:
     if not raw:
         return torch.empty(spec.shape, dtype=dtype)
     return torch.frombuffer(raw, dtype=dtype).reshape(spec.shape)
-
-
-def _filled(argument: Any, values: Mapping[str, Any]) -> Any:
-    """An argument with values in place of references."""
-    if isinstance(argument, Ref):
-        return values[argument.name]
-    if isinstance(argument, dict):
-        return {key: _filled(part, values) for key, part in argument.items()}
-    if isinstance(argument, tuple | list):
-        return [_filled(part, values) for part in argument]
-    return argument
-
-
-def _frees(program: BatchProgram) -> list[list[str]]:
-    """After every call, the results that nothing reads any more."""
-    last: dict[str, int] = {}
-    for k, call in enumerate(program.instructions):
-        made = [name for name in call.results if name]
-        for name in (*_reads((call.args, tuple(call.kwargs.values()))), *made):
-            last[name] = k
-    kept = {o.value for o in program.outputs} | {i.name for i in program.inputs}
-    freed: list[list[str]] = [[] for _ in program.instructions]
-    for name, k in last.items():
-        if name not in kept:
-            freed[k].append(name)
-    return freed
-
-
-def _reads(argument: Any) -> list[str]:
-    if isinstance(argument, Ref):
-        return [argument.name]
-    if isinstance(argument, tuple | list):
-        return [name for part in argument for name in _reads(part)]
-    return []

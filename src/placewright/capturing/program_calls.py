@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import placewright.capturing.rewrites.random_state  # noqa: F401  registers placewright.bernoulli
 from placewright.capturing.update_rule import UPDATE, is_own_optimizer, rule_of
 from placewright.errors import InputError
-from placewright.graph.program import Const, Program
+from placewright.graph.program import Const, Instruction, Program, Ref
 from placewright.io.boundary import placed
 
 RECURRENT = "aten.mkldnn_rnn_layer.default"
@@ -156,6 +156,36 @@ def materialise(argument: Any, device: str | torch.device | None = None) -> Any:
     if isinstance(argument, tuple | list):
         return [materialise(part, device) for part in argument]
     return argument
+
+
+def filled(argument: Any, values: Mapping[str, Any]) -> Any:
+    """A materialised argument with values in place of references."""
+    if isinstance(argument, Ref):
+        return values[argument.name]
+    if isinstance(argument, tuple | list):
+        return [filled(part, values) for part in argument]
+    return argument
+
+
+def dead_after(instructions: Sequence[Instruction], kept: Collection[str]) -> list[list[str]]:
+    """After every call, the values that nothing reads any more, but for those that are `kept`."""
+    last: dict[str, int] = {}
+    for k, call in enumerate(instructions):
+        read = _reads((call.args, tuple(call.kwargs.values())))
+        last |= dict.fromkeys((*read, *filter(None, call.results)), k)
+    dead: list[list[str]] = [[] for _ in instructions]
+    for name, k in last.items():
+        if name not in kept:
+            dead[k].append(name)
+    return dead
+
+
+def _reads(argument: Any) -> Iterator[str]:
+    if isinstance(argument, Ref):
+        yield argument.name
+    elif isinstance(argument, tuple | list):
+        for part in argument:
+            yield from _reads(part)
 
 
 def _constant(const: Const, device: str | torch.device | None) -> Any:

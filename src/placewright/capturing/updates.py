@@ -1,4 +1,4 @@
-"""Update: what the optimizer of a plan of layers does, from a name, a class or an object.
+"""Update: what workers that share a batch do with gradients, from any way to give an optimizer.
 
 Workers hold whole parameters, or parts of them where a plan divides weights. So only optimizers are
 taken that treat each element by itself, with the same settings for all of them.
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.recipe import BUILT_IN
 from placewright.capturing.update_rule import UpdateRule, numbered
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
@@ -85,8 +86,8 @@ def update_of(given: GivenOptimizer | Update, lr: float = 1e-3) -> Update:
     kind = given if isinstance(given, type) else type(given)
     if KINDS.get(kind.__name__) is not kind:
         raise UnsupportedError(
-            f"the optimizer {kind.__name__} cannot train a plan of layers",
-            where="train(optimizer=...)",
+            f"workers that share a batch cannot do what the optimizer {kind.__name__} does",
+            where="optimizer=...",
             by=f"workers know {', '.join(KINDS)} of torch.optim",
             hint="take one of these, or placewright.place(..., training=True), which takes any "
             "optimizer that works tensor by tensor",
@@ -170,6 +171,24 @@ def check_parameters(optimizer: Optimizer, model: nn.Module, name: str) -> None:
             hint="make it from model.parameters() of this model; freeze by requires_grad_(False) "
             "what is not trained",
         )
+
+
+def refuse_trained_loss(model: nn.Module, loss_fn: Loss | None) -> None:
+    """Refuse a loss that is to be trained: these workers update parameters of the model alone.
+
+    Raises `UnsupportedError`: it names the parameter.
+    """
+    known = set(map(id, model.parameters()))
+    for loss in modules_in(loss_fn):
+        own = [(name, value) for name, value in loss.named_parameters() if id(value) not in known]
+        trained = [name for name, value in own if value.requires_grad]
+        if trained:
+            raise UnsupportedError(
+                "the loss has parameters of its own, which this training would leave as they are",
+                where=f"loss {type(loss).__name__}: {trained[0]!r}",
+                hint="make them parameters of the model, freeze them by requires_grad_(False), or "
+                "take placewright.place(..., training=True), which trains them",
+            )
 
 
 def optimizer_states(optimizer: Optimizer, model: nn.Module, placed: Update) -> dict[str, Tensor]:

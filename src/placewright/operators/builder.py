@@ -312,7 +312,7 @@ class ProblemBuilder:
     def _root(self, operator: int) -> int:
         """The operator that stands for a group."""
         while self._group[operator] != operator:
-            operator = self._group[operator]
+            self._group[operator] = operator = self._group[self._group[operator]]
         return operator
 
     def _alias(self, tensor: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from placewright.capturing.program_calls import materialise, resolve_target
+from placewright.capturing.program_calls import dead_after, filled, materialise, resolve_target
 from placewright.graph.program import Ref
 from placewright.layers.execution.orders import LayerProgram
-from placewright.layers.profile.chain import in_place, reads
+from placewright.layers.profile.chain import in_place
 from placewright.layers.profile.splitting import draws
 
 Use = Callable[[Tensor], Tensor]
@@ -66,7 +66,8 @@ class LayerModule(nn.Module):
             for i in program.instructions
             if in_place(i) and isinstance(i.args[0], Ref)
         } & {*program.inputs, *program.feeds}
-        self.frees = _frees(program)
+        # Autograd keeps what it needs.
+        self.dead = dead_after(program.instructions, program.outputs)
 
     def forward(self, *inputs: Tensor, feeds: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Outputs of the layer, in the order of `LayerProgram.outputs`."""
@@ -84,7 +85,7 @@ class LayerModule(nn.Module):
                     self.call(k, values)
             else:
                 self.call(k, values)
-            for name in self.frees[k]:
+            for name in self.dead[k]:
                 del values[name]
         return tuple(values[name] for name in self.program.outputs)
 
@@ -117,25 +118,3 @@ def own_numbers(column: int, values: Mapping[str, Any]) -> Iterator[None]:
     with torch.random.fork_rng(devices=sorted(gpus, key=str)):
         torch.manual_seed(seed + column)
         yield
-
-
-def filled(argument: Any, values: Mapping[str, Any]) -> Any:
-    """An argument with values in place of references."""
-    if isinstance(argument, Ref):
-        return values[argument.name]
-    if isinstance(argument, tuple | list):
-        return [filled(part, values) for part in argument]
-    return argument
-
-
-def _frees(program: LayerProgram) -> list[Sequence[str]]:
-    """After every call, the values that nothing reads any more: autograd keeps what it needs."""
-    last: dict[str, int] = {}
-    for k, call in enumerate(program.instructions):
-        for name in (*reads(call), *call.results):
-            last[name] = k
-    kept = set(program.outputs)
-    return [
-        [name for name, at in last.items() if at == k and name not in kept]
-        for k in range(len(program.instructions))
-    ]

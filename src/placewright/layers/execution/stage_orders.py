@@ -10,7 +10,7 @@ from torch import Tensor
 
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import LossSplit, split_loss
-from placewright.capturing.updates import Update
+from placewright.capturing.updates import Update, refuse_trained_loss
 from placewright.errors import InputError, UnsupportedError
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
@@ -20,20 +20,6 @@ from placewright.layers.profile.chain import Layer, chain
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
 
 IN_ROWS = (Strategy.DATA, Strategy.SHARDED)
-
-
-def _refuse_trained_loss(source: ModelSource) -> None:
-    """Refuse a loss that is to be trained: layers have the parameters of the model alone."""
-    loss = source.loss_fn
-    named = loss.named_parameters() if isinstance(loss, torch.nn.Module) else ()
-    trained = [name for name, value in named if value.requires_grad]
-    if trained:
-        raise UnsupportedError(
-            "the loss has parameters of its own, which training by layers would leave as they are",
-            where=f"loss {type(loss).__name__}: {trained[0]!r}",
-            hint="make them parameters of the model, freeze them by requires_grad_(False), or take "
-            "placewright.place(..., training=True), which trains them",
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +39,7 @@ class TracedModel:
     _programs: dict[int, tuple[LayerProgram, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _refuse_trained_loss(self.source)
+        refuse_trained_loss(self.source.model, self.source.loss_fn)
         self.batch = self.batch or batch_of(self.source)
         self.split = split_loss(self.source)
         self.step = self.traced(self.batch)

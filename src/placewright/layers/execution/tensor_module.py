@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.program_calls import filled
 from placewright.graph.program import Ref
-from placewright.layers.execution.layer_module import LayerModule, filled, own_numbers
+from placewright.layers.execution.layer_module import LayerModule, own_numbers
 from placewright.layers.execution.layouts import Peers, gathered, gradient_summed, summed
 from placewright.layers.execution.orders import LayerProgram
 from placewright.layers.profile.splitting import (

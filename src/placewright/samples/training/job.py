@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
@@ -17,18 +17,24 @@ from torch.utils.data import default_collate
 
 from placewright.capturing.containers import leaves_of
 from placewright.capturing.gradients import BatchProgram, BatchPrograms, counting, evaluated
+from placewright.capturing.guards import Guards
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.lowered import input_name
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import split_loss
 from placewright.capturing.state import named_values
-from placewright.capturing.updates import GivenOptimizer, Update, check_parameters, update_of
+from placewright.capturing.updates import (
+    GivenOptimizer,
+    Update,
+    check_parameters,
+    optimizer_states,
+    refuse_trained_loss,
+    update_of,
+    write_states,
+)
 from placewright.capturing.zoo.digits import classifier, pictures
 from placewright.errors import InputError, UnsupportedError, described
 from placewright.samples.problem import SampleProblem
-
-OPTIMIZER = "optimizer:"
-"""Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
 
 TESTED = 256
 """Samples of the test set that are looked at at once."""
@@ -176,15 +182,15 @@ class SampleJob:
     optimizer: GivenOptimizer = "sgd"
     lr: float = 0.1
     test: SampleSet | None = None
-    update: Update = field(init=False)
     reduction: str = field(init=False)
+    _guards: Guards = field(init=False)
     _gradients: BatchPrograms = field(init=False)
     _tests: BatchPrograms = field(init=False)
     _counts: BatchPrograms = field(init=False)
     _mean: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.update = update_of(self.optimizer, self.lr)
+        refuse_trained_loss(self.model, self.loss_fn)
         if isinstance(self.optimizer, Optimizer):
             check_parameters(self.optimizer, self.model, type(self.model).__name__)
         for samples in (self.samples, self.test):
@@ -192,6 +198,21 @@ class SampleJob:
                 raise InputError("there is no sample", where=samples.where)
             if samples is not None:
                 samples.batch(1)
+        _ = self.update
+        self._capture()
+
+    @property
+    def update(self) -> Update:
+        """What the optimizer does, with its numbers as they are now."""
+        return update_of(self.optimizer, self.lr)
+
+    def renew(self) -> None:
+        """Capture again what has changed since: modes, frozen parameters, attributes, settings."""
+        if self._guards.follow().of_code:
+            self._capture()
+
+    def _capture(self) -> None:
+        self._guards = Guards(self.model, self.loss_fn, training=True)
         self.reduction = self._demand_samples_apart()
         self._gradients = BatchPrograms(self._source, training=True)
         self._tests = BatchPrograms(lambda n: evaluated(self._source(n)), training=False)
@@ -203,9 +224,6 @@ class SampleJob:
         inputs, targets = self.samples.batch(count)
         name = type(self.model).__name__
         return ModelSource(self.model, as_arguments(inputs, name), self.loss_fn, targets, name)
-
-    def _counting(self, count: int) -> ModelSource:
-        return counting(self._source(count), self._mean)
 
     def _demand_samples_apart(self) -> str:
         """How the loss of a batch is made of those of its samples: ``mean`` or ``sum``."""
@@ -249,39 +267,24 @@ class SampleJob:
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, buffers and the optimizer's state by the names of a training state."""
-        source = self._source(1)
         found = {
-            input_name(role, key): value.detach().contiguous()
-            for (role, key), value in named_values(source).items()
+            input_name(role, key): value.detach().clone().contiguous()
+            for (role, key), value in named_values(self._source(1)).items()
             if role in ("parameter", "buffer") and isinstance(value, Tensor)
         }
         if isinstance(self.optimizer, Optimizer):
-            for (role, key), value in named_values(source).items():
-                kept = self.optimizer.state.get(value, {}) if role == "parameter" else {}  # type: ignore[call-overload]
-                for name, held in kept.items():
-                    if isinstance(held, Tensor):
-                        found[f"{OPTIMIZER}{name}:{key}"] = held.detach().contiguous()
-        return {name: value.clone() for name, value in found.items()}
+            found |= optimizer_states(self.optimizer, self.model, self.update)
+        return found
 
     def write_back(self, state: Mapping[str, Tensor]) -> None:
         """Write what was learned into the model, and into the optimizer object."""
-        values = named_values(self._source(1))
         with torch.no_grad():
-            for (role, key), held in values.items():
+            for (role, key), held in named_values(self._source(1)).items():
                 name = input_name(role, key)
                 if name in state and isinstance(held, Tensor):
                     held.copy_(state[name])
-        if not isinstance(self.optimizer, Optimizer):
-            return
-        for (role, key), held in values.items():
-            suffix = f":{key}"
-            kept = {
-                name.removeprefix(OPTIMIZER).removesuffix(suffix): value
-                for name, value in state.items()
-                if name.startswith(OPTIMIZER) and name.endswith(suffix)
-            }
-            if role == "parameter" and kept:
-                self.optimizer.state[held] = kept  # type: ignore[index]
+        if isinstance(self.optimizer, Optimizer):
+            write_states(self.optimizer, self.model, state)
 
 
 def write_batch(samples: SampleSet, count: int, path: Path) -> str:
@@ -290,18 +293,6 @@ def write_batch(samples: SampleSet, count: int, path: Path) -> str:
     tensors = enumerate(_tensors(inputs, targets))
     save_file({str(k): leaf.contiguous() for k, leaf in tensors}, path)
     return str(path)
-
-
-def write_state(state: Mapping[str, Tensor], path: Path) -> str:
-    """A training state as a file; its path."""
-    save_file(dict(state), path)
-    return str(path)
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """What `write_state` wrote."""
-    found: dict[str, Tensor] = load_file(path)
-    return found
 
 
 def example_job(problem: SampleProblem, seed: int = 0, **sizes: int) -> SampleJob:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from placewright.capturing.gradients import BatchProgram, ProgramRun
+from placewright.capturing.updates import OPTIMIZER
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.samples.training.job import OPTIMIZER, read_state, write_state
 
 if TYPE_CHECKING:
     from placewright.samples.training.trainer import TrainingOrder
@@ -30,7 +30,7 @@ class Learner:
 
     def __init__(self, order: TrainingOrder) -> None:
         self.recipe, self.mean = order.recipe, order.reduction == "mean"
-        kept = read_state(Path(order.state))
+        kept = load_file(order.state)
         self.state = {n: v for n, v in kept.items() if not n.startswith(OPTIMIZER)}
         trained = {o.name for p in order.programs[:1] for o in p.outputs} - {"loss"}
         self.trained = {
@@ -51,20 +51,20 @@ class Learner:
         """Give the optimizer the states that it had."""
         for name, value in kept.items():
             if name.startswith(OPTIMIZER):
-                slot, _, key = name.removeprefix(OPTIMIZER).partition(":")
+                slot, _, key = name.removeprefix(OPTIMIZER).partition(":model.")
                 if key in self.trained:
                     self.optimizer.state[self.trained[key]][slot] = value
 
-    def save(self, path: Path) -> str:
-        """Write the training state; the path."""
+    def save(self, path: Path) -> None:
+        """Write the training state."""
         names = {id(p): key for key, p in self.trained.items()}
         states = {
-            f"{OPTIMIZER}{slot}:{names[id(p)]}": value.contiguous()
+            f"{OPTIMIZER}{slot}:model.{names[id(p)]}": value.contiguous()
             for p, slots in self.optimizer.state.items()
             for slot, value in slots.items()
             if isinstance(value, Tensor) and id(p) in names
         }
-        return write_state({**self.state, **states}, path)
+        save_file({**self.state, **states}, path)
 
     def load(self, samples: Mapping[int, Sequence[np.ndarray[Any, Any]]]) -> None:
         """Take the tensors of each sample, inputs first, by sample number."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
@@ -15,12 +16,7 @@ from placewright.runtime.scratch import Scratch
 from placewright.samples.data.shards import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.job import (
-    SampleJob,
-    read_state,
-    write_batch,
-    write_state,
-)
+from placewright.samples.training.job import SampleJob, write_batch
 from placewright.samples.training.recipe import Recipe, part_sizes, steps_of
 from placewright.samples.training.trainer import Epoch, NodeTraining, TrainingOrder
 
@@ -100,7 +96,7 @@ def train(
         answers: list[NodeTraining] = group.order(
             "train", [(order,) for order in orders], limit_s=limit_s
         )
-        state = read_state(Path(orders[0].saved))
+        state = load_file(orders[0].saved)
     each_s = _sample_s(problem, answers, recipe, nodes.real)
     spans_s = np.array([answer.spans_s for answer in answers])
     return Trained(answers[0].epochs, state, each_s, spans_s - spans_s.min())
@@ -135,7 +131,9 @@ def training_orders(
     total, work = sum(held), problem.seconds_per_sample / speed
     steps = steps_of(total, recipe.batch)
     sizes = [part_sizes(held[i], total, work, i, recipe) for i in range(problem.n)]
-    begun = write_state(job.state() if state is None else state, folder / "state")
+    job.renew()
+    begun = folder / "state"
+    save_file(dict(job.state() if state is None else state), begun)
     tests = job.tests()
     tested = {program.samples for program in tests}
     test = "" if job.test is None else write_batch(job.test, len(job.test), folder / "test")
@@ -153,7 +151,7 @@ def training_orders(
             counts=job.counts(sorted(sizes[i] | tested)),
             reduction=job.reduction,
             update=job.update,
-            state=begun,
+            state=str(begun),
             tests=tests,
             test=test,
             saved=str(folder / "saved"),
