@@ -114,6 +114,21 @@ def test_a_save_that_is_killed_leaves_one_version(
     assert len(left) == files, "what killed saves left is removed"
 
 
+def test_drafts_of_saves_that_were_killed_are_removed(
+    up: PlacedModel, tmp_path: Path, files: int
+) -> None:
+    """Files and the folder of a configuration; those of others stay."""
+    folder = tmp_path / "model"
+    save(up, 1, folder)
+    (folder / ".plan.json.01234567.new").touch()
+    (folder / ".config.01234567.new").mkdir()
+    (folder / ".config.01234567.new" / "config.json").touch()
+    (folder / ".notes.01234567.new").touch()
+    save(up, 2, folder)
+    assert [file.name for file in folder.glob(".*")] == [".notes.01234567.new"]
+    assert version_in(folder) == 2
+
+
 def test_files_that_an_index_names_and_that_hold_no_tensors_stay(
     up: PlacedModel, tmp_path: Path, files: int
 ) -> None:

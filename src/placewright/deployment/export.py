@@ -206,15 +206,20 @@ def _no_room(error: OSError, folder: Path, size: int = 0) -> RunError:
 
 
 _OURS = re.compile(
-    r"model-[0-9a-f]{8}-\d{5}-of-\d{5}\.safetensors|\.model.*\.safetensors.*\.[0-9a-f]{8}\.new"
+    r"model-[0-9a-f]{8}-\d{5}-of-\d{5}\.safetensors|"
+    r"\.(model.*\.safetensors.*|plan\.json|config)\.[0-9a-f]{8}\.new"
 )
 """Names of shards and of drafts, which no reader looks for without an index."""
 
 
 def _remove_others(folder: Path, kept: set[str], more: set[str]) -> None:
-    """Remove shards of other saves, those that were killed too, and `more` files."""
+    """Remove shards and drafts of other saves, those that were killed too, and `more` files."""
     for file in folder.iterdir():
-        if file.name not in kept and (file.name in more or _OURS.fullmatch(file.name)):
+        if file.name in kept or not (file.name in more or _OURS.fullmatch(file.name)):
+            continue
+        if file.is_dir():  # a draft of a configuration
+            shutil.rmtree(file)
+        else:
             file.unlink()
 
 

@@ -39,6 +39,9 @@ LAST_S = 0.3
 """From the end of the server until a connection is closed on which no answer is under way: a
 request may be on its way."""
 
+LOOK_S = 0.02
+"""Later it is closed at last, if nothing was read until then."""
+
 HEAD_BYTES = 1 << 16
 HEAD_S = 10.0
 
@@ -130,15 +133,17 @@ class ClientConnection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """End the connection once it is idle; a request that is on its way is answered."""
         if self.cycle is None or self.cycle.response_complete:
-            self.loop.call_later(LAST_S, self._end_if_idle)
+            self.loop.call_later(LAST_S, self._end_if_idle, True)
         else:
             self.cycle.keep_alive = False
 
-    def _end_if_idle(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
-        else:
+    def _end_if_idle(self, look_again: bool) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
+        elif look_again:  # a loop that was kept waiting calls timers before it reads what has come
+            self.loop.call_later(LOOK_S, self._end_if_idle, False)
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head that has not ended."""

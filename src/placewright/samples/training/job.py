@@ -190,15 +190,15 @@ class SampleJob:
     _mean: int = field(init=False)
 
     def __post_init__(self) -> None:
-        refuse_trained_loss(self.model, self.loss_fn)
-        if isinstance(self.optimizer, Optimizer):
-            check_parameters(self.optimizer, self.model, type(self.model).__name__)
         for samples in (self.samples, self.test):
             if samples is not None and not len(samples):
                 raise InputError("there is no sample", where=samples.where)
             if samples is not None:
                 samples.batch(1)
-        _ = self.update
+        _ = self._source(1), self.update  # refuse what is no model, and other optimizers
+        refuse_trained_loss(self.model, self.loss_fn)
+        if isinstance(self.optimizer, Optimizer):
+            check_parameters(self.optimizer, self.model, type(self.model).__name__)
         self._capture()
 
     @property
