@@ -356,7 +356,7 @@ LAYER_DEFAULTS = (
 )
 PROBLEMS: dict[str, dict[str, set[str]]] = {
     "operators": {
-        "contiguous": FLAG,
+        **dict.fromkeys(("contiguous", "dimensionless", "program_order"), FLAG),
         "calls": COUNT,
         **dict.fromkeys(("device_kinds", "operator_modules", "operator_kinds"), EMPTY),
         "output_shapes": EMPTY,
