@@ -8,39 +8,52 @@ ends with 1 if something that was tried is not right.
 1. The CPU and one GPU, random placements: three training steps beside eager on the CPU.
 2. Two GPUs driven by one process, which copies between them.
 3. Two GPUs driven by a process each, joined by NCCL.
-4. Predicted and measured step times of the best single GPU and of the plan.
+4. `place` for calls and for a training step, beside eager.
+5. Predicted and measured step times of plans, beside eager PyTorch on the GPU.
 
-Kernels of a GPU add up in another order than a CPU's, and cuDNN's convolutions may round to TF32:
-results are compared within a tolerance, after steps of plain SGD (Adam divides by the size of a
-gradient, and so would turn rounding into whole steps).
+Kernels of a GPU add up in another order than a CPU's. So 1 to 3 compute in float64, which no kernel
+rounds to TF32, and take steps of plain SGD: Adam divides by the size of a gradient, and so would
+turn rounding into whole steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from link_speeds import measure_links
-from placewright import Cluster, Device, OperatorPlan, load_model, profile, solve
+from placewright import Cluster, OperatorPlan, load_model, place, profile, solve
+from placewright.capturing.containers import tensors_of
 from placewright.capturing.model import capture_source
+from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from placewright.cluster.detect import gpu_texts
-from placewright.operators.run import best_single, running
+from placewright.cluster.detect import cpu_cores, gpu_texts
+from placewright.operators.run import running
+from placewright.runtime.eager import Stepper
 from placewright.runtime.engines.local import Local
 from placewright.testing.small_zoo import small
 
 MODELS = ("alexnet", "resnet50", "rnnlm", "bert")
 
-TOLERANCE = 5e-3
-"""Largest absolute difference of the loss, a parameter or a buffer after three steps."""
+TOLERANCE = 1e-9
+"""Largest difference in float64 of the loss, a parameter or a buffer after three steps."""
+
+CALL_TOLERANCE = 1e-3
+"""Largest difference in float32 of what a call returns."""
 
 PLACEMENTS = 2
+
+WARM_UP, STEPS = 5, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +81,18 @@ class Check:
         return ""
 
 
-def cluster_of(gpus: int, *, cpu: bool = True) -> Cluster:
-    """The CPU and so many GPUs."""
-    here = Cluster.detect().devices
-    chosen = [d for d in here if d.kind == "gpu"][:gpus]
-    first = [Device("cpu", cores=1, memory_bytes=here[0].memory_bytes)] if cpu else []
-    return Cluster((*first, *chosen), name="here")
+def cluster_of(gpus: int, *, cores: int = 1) -> Cluster:
+    """The CPU with so many cores and so many GPUs."""
+    cpu, *others = Cluster.detect().devices
+    chosen = [d for d in others if d.kind == "gpu"][:gpus]
+    return Cluster((replace(cpu, cores=cores), *chosen), name="here")
 
 
 def equals_eager(cluster: Cluster, engine: Local) -> bool:
     """Three steps of each model under random placements; prints the largest difference."""
     right = True
     for name in MODELS:
-        source = small(name)
+        source = in_double(small(name))
         graph = capture_source(source, training=True, optimizer="sgd", lr=1e-2)
         problem = profile(graph, cluster, method="analytic")
         state = initial_state(source, graph.program)
@@ -98,34 +110,109 @@ def equals_eager(cluster: Cluster, engine: Local) -> bool:
     return right
 
 
-def times(model: str, batch: int, gpus: int) -> bool:
-    """Predicted and measured seconds of a step, of the best single device and of the plan."""
-    cluster = measure_links(cluster_of(gpus))
+def in_double(source: ModelSource) -> ModelSource:
+    """The model and its batch in float64."""
+
+    def doubled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    batch = (source.inputs, source.targets)
+    inputs, targets = tree_map_only(torch.Tensor, doubled, batch)
+    return replace(source, model=source.model.double(), inputs=inputs, targets=targets)
+
+
+def placed_equals_eager(cluster: Cluster) -> bool:
+    """`place` for calls and for a training step: what a user calls, on plans of its own."""
+    right = True
+    for name in ("resnet50", "bert"):
+        source = small(name)
+        args, named = (
+            ((), source.inputs) if isinstance(source.inputs, dict) else (source.inputs, {})
+        )
+        with place(source, cluster=cluster) as placed, torch.no_grad():
+            given = placed(*args, **named)
+            wanted = source.model.eval()(*args, **named)
+        pairs = zip(tensors_of(given), tensors_of(wanted), strict=True)
+        worst = max(float((a.cpu() - b).abs().max()) for a, b in pairs)
+        print(f"  {name:10} a call: largest difference {worst:.2g}", flush=True)
+        with place(small(name), cluster=cluster, training=True) as placed:
+            measured = placed.run(steps=3, check=True)
+        print(f"  {name:10} three checked training steps: {measured.check}", flush=True)
+        right &= worst <= CALL_TOLERANCE
+    return right
+
+
+def times(models: Sequence[str]) -> bool:
+    """Predicted and measured seconds of training steps, beside eager PyTorch on the GPU."""
+    cluster = measure_links(cluster_of(1, cores=max(1, cpu_cores() // 2)))
     for link in cluster.links:
-        print(f"  link {link.source} -> {link.target}: {link.latency_s * 1e6:.0f} us, "
-              f"{link.bandwidth / 1e9:.1f} GB/s")  # fmt: skip
+        latency, bandwidth = link.latency_s * 1e6, link.bandwidth / 1e9
+        print(f"  link {link.source} -> {link.target}: {latency:.0f} us, {bandwidth:.1f} GB/s")
+    print("\n| model | plan | operators on the GPU | predicted ms | measured ms | error |")
+    print("|---|---|---|---|---|---|")
+    for model in models:
+        name, _, batch = model.partition(":")
+        _rows(name, int(batch or 8), cluster)
+    return True
+
+
+def _rows(model: str, batch: int, cluster: Cluster) -> None:
+    """One model's rows: eager on the GPU, each device alone, HEFT, and what `solve` chooses."""
+    name = f"{model}, batch {batch}"
     source = load_model(f"zoo:{model}", batch=batch, training=True)
     graph = capture_source(source, training=True)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state)
-    single, plan = best_single(problem), solve(problem, time_limit_s=20.0)
+    print(f"| {name} | eager on the GPU | | | {eager_seconds(source) * 1e3:.2f} | |", flush=True)
+    plans = [solve(problem, planner=f"only:{name}") for name in problem.device_names]
+    plans += [solve(problem, planner="heft"), solve(problem, time_limit_s=5.0)]
     with running(graph, cluster, state, Local(emulate=False)) as runner:
-        for result in filter(None, (single, plan)):
-            measured = runner.measure(result, steps=20)
+        for result in plans:
+            on_gpu = float(np.mean(result.plan.placement == problem.m - 1))
+            measured = runner.measure(result, steps=STEPS if on_gpu else 3)
             error = result.value / measured.measured_s - 1
             print(
-                f"  {result.planner:16} predicted {result.value * 1e3:8.2f} ms, measured "
-                f"{measured.measured_s * 1e3:8.2f} ms ({error:+.0%}); {measured.engine}",
+                f"| {name} | {result.planner} | {on_gpu:.0%} | {result.value * 1e3:.2f} | "
+                f"{measured.measured_s * 1e3:.2f} | {error:+.0%} |",
                 flush=True,
             )
-    return True
+
+
+def eager_seconds(source: ModelSource) -> float:
+    """Median seconds of an eager training step with Adam on the first GPU."""
+    model = copy.deepcopy(source.model).cuda()
+    inputs, targets = tree_map_only(
+        torch.Tensor, torch.Tensor.cuda, (source.inputs, source.targets)
+    )
+    step = Stepper(replace(source, model=model, inputs=inputs, targets=targets), training=True)
+    seconds = []
+    for _ in range(WARM_UP + STEPS):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds[WARM_UP:]))
+
+
+def done(check: Check) -> bool:
+    """Whether a check is right; one that raises is not, and the ones after it are still done."""
+    try:
+        return check.do()
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+        return False
 
 
 def main() -> int:
     """Do what can be done here."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="resnet50", help="of the zoo, for the step times")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=["resnet50:8", "bert:8"],
+        help="of the zoo, for the step times, with the batch size",
+    )
     args = parser.parse_args()
     found = gpu_texts()
     print("\n".join(f"{k}: {text}" for k, text in found.items()) or "no GPU that PyTorch can use")
@@ -142,17 +229,16 @@ def main() -> int:
             lambda: equals_eager(cluster_of(2), Local(together=False)),
             nccl=True,
         ),
-        Check(
-            f"step times of {args.model}, batch {args.batch}",
-            1,
-            lambda: times(args.model, args.batch, len(found)),
-        ),
+        Check("placed models equal eager", 1, lambda: placed_equals_eager(cluster_of(1))),
+        Check(f"step times of {' and '.join(args.models)}", 1, lambda: times(args.models)),
     )
     right = True
     for number, check in enumerate(checks, 1):
         missing = check.missing()
         print(f"{number}. {check.title}{f': skipped, {missing}' if missing else ''}", flush=True)
-        right &= bool(missing) or check.do()
+        begun = time.perf_counter()
+        right &= bool(missing) or done(check)
+        print(f"  {time.perf_counter() - begun:.0f} s", flush=True)
     return 0 if right else 1
 
 

@@ -6,9 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from placewright.numerics.arrays import FloatArray
 from placewright.profiling import in_place
-from placewright.profiling.in_place import LEAST_STEPS, MOST_STEPS, in_place_seconds, scaled_to_step
+from placewright.profiling.in_place import (
+    LEAST_KEPT,
+    LEAST_STEPS,
+    MOST_STEPS,
+    in_place_seconds,
+    scaled_to_step,
+    without_marks,
+)
 from placewright.runtime.step_record import StepLog, StepRecord
 from tests.runtime.chain import diamond
 
@@ -65,3 +75,20 @@ def test_steps_of_both_kinds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_step_without_time_stays_so() -> None:
     """Nothing to scale."""
     assert scaled_to_step(np.zeros(3), 1.0).tolist() == [0.0] * 3
+
+
+@given(
+    st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30).map(np.array),
+    st.floats(0.01, 1.5),
+)
+def test_marks_take_the_same_off_each_operator(seconds: FloatArray, part: float) -> None:
+    """They add up to the step; none has less than a tenth left unless all are scaled further."""
+    step_s = float(part * seconds.sum())
+    found = without_marks(seconds, step_s)
+    assert found.sum() == pytest.approx(step_s)
+    assert (np.diff(found[np.argsort(seconds)]) >= -1e-12).all()
+    if LEAST_KEPT < part < 1.0:
+        off = seconds - found
+        whole = found > LEAST_KEPT * seconds * (1 + 1e-9)
+        assert off[whole] == pytest.approx(off.max(), abs=1e-9)
+        assert (found >= LEAST_KEPT * seconds * (1 - 1e-9)).all()

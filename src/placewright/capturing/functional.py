@@ -29,6 +29,7 @@ from placewright.capturing.checks import (
     check_operations,
     trace_error,
 )
+from placewright.capturing.executed_code import recorded_code
 from placewright.capturing.inputs import StepInputs
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import (
@@ -97,6 +98,7 @@ def _record(
     try:
         with (
             traceback.preserve_node_meta(),
+            recorded_code(model),
             _modules_named(model, path),
             shape_rules(),
             recorded_rng_state() as restores,

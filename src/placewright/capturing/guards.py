@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.executed_code import executed_code
 from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.python_state import Container, Globals, PythonState, base_of
@@ -111,7 +112,9 @@ class Guards:
         return changes
 
     def _renew(self) -> None:
-        self._containers = PythonState.of(self.model, *modules_in(self.loss_fn), self.loss_fn)
+        self._executed = executed_code(self.model)
+        roots = (self.model, *modules_in(self.loss_fn), self.loss_fn)
+        self._containers = PythonState.of(*roots, executed=self._executed)
         self._modes = effective_modes(self.model, training=self.training)
         self._settings = tracing_settings()
         self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}

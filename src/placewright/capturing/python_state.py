@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
@@ -28,6 +28,12 @@ LARGE_BYTES = 1 << 26
 
 _LIBRARIES = {"torch", "numpy", "numba", "placewright", "builtins", *sys.stdlib_module_names}
 """Packages whose own functions, classes and objects are not looked into."""
+
+_NEVER_COMPUTED_WITH = {"tqdm", "threading", "logging"}
+"""Packages whose objects and classes, derived ones too, no forward pass computes with.
+
+They change meanwhile: a progress bar's thread notes each second that it woke up.
+"""
 
 _PLAIN_HOLDERS = {"types", "argparse", "collections", "weakref", "_thread"}
 """Those of them whose objects hold what a user puts into them."""
@@ -106,10 +112,10 @@ class PythonState:
     caches: list[tuple[Any, int]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, *roots: Any) -> PythonState:
-        """Of what `roots` reach: modules, losses, functions."""
+    def of(cls, *roots: Any, executed: Set[CodeType] | None = None) -> PythonState:
+        """Of what `roots` reach: modules, losses, functions; with `executed` by that code only."""
         state = cls()
-        walk = _Walk(state)
+        walk = _Walk(state, executed)
         for root in roots:
             walk.add(root, _name_of_root(root))
         walk.run()
@@ -152,7 +158,8 @@ class PythonState:
 class _Walk:
     """Looks into one object after another, each once."""
 
-    def __init__(self, state: PythonState) -> None:
+    def __init__(self, state: PythonState, executed: Set[CodeType] | None) -> None:
+        self.executed = executed
         self.state, self.seen, self.kept = state, set[int](), list[Any]()
         self.pending: list[tuple[Any, str]] = []
 
@@ -170,6 +177,9 @@ class _Walk:
             self._look(value, path)
 
     def _look(self, value: Any, path: str) -> None:
+        kind = value if isinstance(value, type) else type(value)
+        if any(_package(base) in _NEVER_COMPUTED_WITH for base in kind.__mro__):
+            return
         if isinstance(value, _FUNCTIONS):
             self._function(value, path)
         elif isinstance(value, CACHE):
@@ -225,6 +235,8 @@ class _Walk:
                 return
             function = function.__func__
         if not isinstance(function, FunctionType) or _of_library(function):
+            return
+        if self.executed is not None and function.__code__ not in self.executed:
             return
         self._hold(path, vars(function))
         for name, cell in zip(
@@ -290,8 +302,13 @@ def _name_of_root(root: Any) -> str:
 
 
 def _of_library(what: Any) -> bool:
+    return _package(what) in _LIBRARIES
+
+
+def _package(what: Any) -> str:
+    """The package that an object, a class or a function was made in."""
     module = what.__name__ if isinstance(what, ModuleType) else getattr(what, "__module__", "")
-    return str(module or "builtins").partition(".")[0] in _LIBRARIES
+    return str(module or "builtins").partition(".")[0]
 
 
 def _names(code: CodeType) -> Iterator[str]:

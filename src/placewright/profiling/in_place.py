@@ -2,9 +2,10 @@
 
 This is the reference: caches, allocator and memory are in the state that the step leaves them in.
 The executor's time between two operators belongs to the first of them. Steps with timers alternate
-with steps without, each started by itself as in a measured run. Operators are scaled so that they
-add up to the median step without timers: it excludes the cost of reading clocks, and includes the
-bursts of background load that medians of single operators leave out.
+with steps without, each started by itself as in a measured run. Operators add up to the median step
+without timers: it excludes the cost of reading clocks, and includes the bursts of background load
+that medians of single operators leave out. On a CPU they are scaled. On a GPU every mark is one more
+launch, as long for a short operator as for a long one: the same time is taken off each.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from placewright.graph.graph import Graph
 from placewright.io.tensor_files import AnyTensor
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.session import Session
-from placewright.runtime.step_record import StepRecord, occupied_seconds, operator_seconds
+from placewright.runtime.step_record import StepRecord, occupied_seconds
 
 LEAST_STEPS, MOST_STEPS = 5, 60
 """Steps with timers, and as many without: at least, and at most, however short they are."""
+
+LEAST_KEPT = 0.1
+"""Part of a GPU operator's time that is never taken for the cost of a mark."""
 
 
 def in_place_seconds(
@@ -59,15 +63,33 @@ def in_place_seconds(
         session.run(warmup)
         timed: list[StepRecord] = []
         plain_s: list[float] = []
+        # A GPU is kept waiting by a host that has just woken up: there the first step does not count.
+        first = 0 if gpu is None else 1
         while len(plain_s) < steps or (sum(plain_s) < seconds / 2 and len(plain_s) < MOST_STEPS):
-            timed += session.run(1, watched=True)
-            plain_s.append(session.run(1)[0].duration_s)
-    count = len(graph.operators)
-    found = (occupied_seconds if gpu is None else operator_seconds)(timed, count)
-    return found if gpu is not None else scaled_to_step(found, float(np.median(plain_s)))
+            timed += session.run(first + 1, watched=True)[first:]
+            plain_s.append(session.run(first + 1)[first].duration_s)
+    found = occupied_seconds(timed, len(graph.operators))
+    adjusted = scaled_to_step if gpu is None else without_marks
+    return adjusted(found, float(np.median(plain_s)))
 
 
 def scaled_to_step(seconds: FloatArray, step_s: float) -> FloatArray:
     """The operators' seconds, scaled so that they add up to a step."""
     whole_s = float(seconds.sum())
     return seconds * (step_s / whole_s) if whole_s > 0 else seconds
+
+
+def without_marks(seconds: FloatArray, step_s: float) -> FloatArray:
+    """The operators' seconds less the same time each, so that they add up to a step.
+
+    None loses more than 1 - `LEAST_KEPT` of its time. Where they add up to less than the step, or
+    would to more in spite of that, they are scaled.
+    """
+    least = LEAST_KEPT * seconds
+    low, high = 0.0, float(seconds.max(initial=0.0))
+    if not least.sum() < step_s < seconds.sum():
+        return scaled_to_step(seconds, step_s)
+    while (mark_s := (low + high) / 2) not in (low, high):
+        above = np.maximum(seconds - mark_s, least).sum() > step_s
+        low, high = (mark_s, high) if above else (low, mark_s)
+    return scaled_to_step(np.maximum(seconds - mark_s, least), step_s)
