@@ -4,7 +4,7 @@ This is the reference: caches, allocator and memory are in the state that the st
 The executor's time between two operators belongs to the first of them. Steps with timers alternate
 with steps without, each started by itself as in a measured run. Operators add up to the median step
 without timers: it excludes the cost of reading clocks, and includes the bursts of background load
-that medians of single operators leave out. On a CPU they are scaled. On a GPU every mark is one more
+that medians of single operators leave out. On a CPU they are scaled. On a GPU a mark is one more
 launch, as long for a short operator as for a long one: the same time is taken off each.
 """
 
@@ -63,7 +63,7 @@ def in_place_seconds(
         session.run(warmup)
         timed: list[StepRecord] = []
         plain_s: list[float] = []
-        # A GPU is kept waiting by a host that has just woken up: there the first step does not count.
+        # A host that has just woken up keeps a GPU waiting: there the first step does not count.
         first = 0 if gpu is None else 1
         while len(plain_s) < steps or (sum(plain_s) < seconds / 2 and len(plain_s) < MOST_STEPS):
             timed += session.run(first + 1, watched=True)[first:]
