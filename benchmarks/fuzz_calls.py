@@ -61,9 +61,6 @@ from placewright.operators.run import best_single, running
 from placewright.planning.wings import register_wing, wings
 from placewright.profiling.table import ProfileTable
 from placewright.requests.serving.server import serve_forever
-from placewright.solvers.iopddl import read_iopddl
-from placewright.solvers.memory_pbqp import MemoryPbqp
-from placewright.solvers.memory_search import solve_pbqp_memory
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
 HANGS_S = 300.0
@@ -340,13 +337,6 @@ def problems(folder: Path) -> Iterator[Case]:
     yield Case("Pbqp.of", Pbqp.of, {"node_costs": [[1.0]], "edges": []}, {
         "node_costs": NOTHING, "edges": NOTHING})  # fmt: skip
     yield Case("Pbqp.value", pbqp.value, {"choice": [0, 1]})
-    ones = np.ones(2, dtype=np.int64)
-    memory = MemoryPbqp(pbqp, np.arange(4), 0 * ones, ones, 4)
-    yield _constructor(memory, name=TEXT, limit=WHOLE)
-    yield Case("MemoryPbqp.value", memory.value, {"choice": [0, 1]})
-    yield Case("MemoryPbqp.peak", memory.peak, {"choice": [0, 1]})
-    right = {"problem": memory, "seed": 0, "rounds": 1, **options}
-    yield Case("solve_pbqp_memory", solve_pbqp_memory, right, PBQP)
 
 
 LAYER_DEFAULTS = (
@@ -486,7 +476,7 @@ def _written(path: Path, text: str) -> Path:
 
 def readers(folder: Path) -> Iterator[Case]:
     """Of no path that is replaced is there a file."""
-    for reader in (read_graph, read_iopddl, read_piper):
+    for reader in (read_graph, read_piper):
         yield Case(reader.__name__, reader, {"path": folder / "none"})
     cluster = load_cluster("edge-duo")
     kept = placewright.write(cluster, folder / "cluster.yaml")

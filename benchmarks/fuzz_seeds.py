@@ -134,18 +134,6 @@ PIPEDREAM = (
     f"{_NUMBERS.format(1, '[8; 2]')}\nnode3 -- ReLU -- {_NUMBERS.format(3, 6.0)}\n"
     "\tnode1 -- node2\n\tnode2 -- node3\n"
 )
-IOPDDL = {
-    "problem": {
-        "name": "two",
-        "nodes": {
-            "intervals": [[0, 5], [2, 4]],
-            "costs": [[1, 2], [3, 10**18, 5]],
-            "usages": [[4, 1], [2, 2, 9]],
-        },
-        "edges": {"nodes": [[0, 1]], "costs": [[0, 1, 2, 3, 4, 5]]},
-        "usage_limit": 8,
-    }
-}
 
 
 def _piper_node(i: int) -> dict[str, Any]:
@@ -327,7 +315,6 @@ def _published() -> list[Reader]:
     from placewright.requests.files import read_catalogue
     from placewright.requests.readers.arrivals import read_arrivals
     from placewright.requests.readers.serving import serving_catalogue, serving_problem
-    from placewright.solvers.iopddl import read_iopddl
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "msr.json"
@@ -349,7 +336,6 @@ def _published() -> list[Reader]:
             [{"file.txt": PIPEDREAM.encode()}],
         ),
         Reader("piper", read_piper, [_json(PIPER), _yaml(PIPER)]),
-        Reader("iopddl", read_iopddl, [_json(IOPDDL), _packed(_json(IOPDDL))]),
         Reader("serving", partial(_second, serving_problem, "s"), [_json(SERVING)]),
         Reader("serving catalogue", partial(_second, serving_catalogue, "s"), [_json(SERVING)]),
         Reader("requests catalogue", read_catalogue, [_yaml(REQUESTS)]),
@@ -531,7 +517,6 @@ def _commands(folder: Path) -> list[Reader]:
         command("layers plan piper:FILE --planner dp --time-limit 1", seeds["piper"]),
         command("samples plan FILE --planner greedy --report OUT.html", seeds["samples: problem"]),
         command("requests plan FILE --planner edf-fastest", seeds["requests: problem"]),
-        command("pbqp solve iopddl:FILE --time-limit 1", seeds["iopddl"]),
         command("capture FILE -o OUT.json", [_onnx(), _onnx(beside=True)]),
     ]
 

@@ -16,7 +16,6 @@ import placewright
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.solvers.memory_search import solve_pbqp_memory
 from placewright.solvers.pbqp import solve_pbqp
 
 HEAVY = ("torch", "numba", "numpy", "pydantic", "rich", "typer", "ortools", "yaml")
@@ -97,10 +96,6 @@ def test_import_is_light() -> None:
         (lambda problem: placewright.Cluster("nope"), "devices of Cluster: must be a tuple"),
         (lambda problem: placewright.Cluster((5,)), r"devices\[0\] of Cluster: must be a Device"),
         (lambda problem: solve_pbqp(None), "problem of solve_pbqp.*must be a Pbqp"),
-        (
-            lambda problem: solve_pbqp_memory(None),
-            "problem of solve_pbqp_memory.*must be a MemoryPbqp",
-        ),
     ],
 )
 def test_arguments_of_another_type_are_refused_by_name(call: Any, words: str) -> None:

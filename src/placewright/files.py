@@ -24,7 +24,6 @@ from placewright.io.units import BYTES, SECONDS, parse
 from placewright.planning.result import Result
 from placewright.planning.wing import Document, Files, Format
 from placewright.planning.wings import wing_of, wings
-from placewright.solvers.iopddl import read_iopddl
 
 LARGE = 1_000_000
 """Characters from which a file is searched for keys before it is parsed, which takes ten times as
@@ -48,7 +47,7 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
 
     Returns
     -------
-    A `Cluster`, a `Graph`, a problem or a plan of any wing; ``iopddl:`` makes a PBQP with memory.
+    A `Cluster`, a `Graph`, a problem or a plan of any wing.
 
     Raises
     ------
@@ -114,10 +113,8 @@ def write(value: Any, path: str | Path) -> Path:
 def formats() -> dict[str, Format]:
     """Every published format by its name."""
     found = [form for files in _files() for form in getattr(files, "formats", ())]
-    return {form.name: form for form in (*found, IOPDDL)}
+    return {form.name: form for form in found}
 
-
-IOPDDL = Format("iopddl", "a PBQP with memory over time, of the contest", read_iopddl)
 
 _OF_NO_WING: Mapping[str, Any] = {"cluster": read_cluster, "graph": read_graph}
 

@@ -47,7 +47,6 @@ def test_the_verbs_are_those_of_the_design() -> None:
         *(f"samples {v}" for v in ("plan", "compare", "simulate", "explain", "run", "generate")),
         *(f"layers {v}" for v in ("plan", "compare", "simulate", "explain", "run")),
         *(f"requests {v}" for v in ("plan", "compare", "simulate", "explain", "serve", "run")),
-        "pbqp solve",
         *(f"testbed {v}" for v in ("up", "down", "status", "set", "selftest", "exec")),
     }
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.published import published
 
 from placewright.errors import InputError
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
@@ -189,21 +186,3 @@ def test_bad_input_is_named() -> None:
         Pbqp.of([[1.0]], [(0, 3, np.zeros((1, 1)))])
     with pytest.raises(InputError, match="at least one option"):
         Pbqp.of([[1.0], []])
-
-
-def test_contest_graph_is_proved_below_the_limited_optimum() -> None:
-    """IOPDDL B without its memory limit: proved, and not above the contest's 532,843 with it."""
-    path = published("iopddl/asplos-2025-iopddl-B.json.gz")
-    with gzip.open(path) as file:
-        data = json.load(file)["problem"]
-    costs = data["nodes"]["costs"]
-    shapes = [(len(costs[i]), len(costs[j])) for i, j in data["edges"]["nodes"]]
-    edges = [
-        (i, j, np.array(c, dtype=float).reshape(shape))
-        for (i, j), c, shape in zip(
-            data["edges"]["nodes"], data["edges"]["costs"], shapes, strict=True
-        )
-    ]
-    solution = solve_pbqp(Pbqp.of(costs, edges))
-    assert solution.proved
-    assert solution.value <= 532_843

@@ -1,4 +1,4 @@
-"""Solve small PBQPs, with or without memory, by toulbar2 as a second exact engine.
+"""Solve small PBQPs by toulbar2 as a second exact engine.
 
 toulbar2 (github.com/toulbar2/toulbar2, MIT) solves cost function networks by branch and bound
 with soft arc consistency.
@@ -12,20 +12,19 @@ import os
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.solvers.memory_pbqp import MemoryPbqp
+from placewright.solvers.pbqp import Pbqp
 
 DECIMALS = 6
 """Digits after the point that are kept where costs are not whole."""
 
 
-def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray | None:
+def solve_by_toulbar2(p: Pbqp, *, time_limit_s: int = 0) -> IntArray | None:
     """An optimal choice, shape (n,); ``None`` if nothing fits or the time (0: any) is up."""
-    engine, p = import_module("pytoulbar2"), problem.pbqp
+    engine = import_module("pytoulbar2")
     finite = np.concatenate([p.cost, p.pool])
     finite = finite[finite < np.inf]
     top = float(np.abs(finite).sum()) + 1.0
@@ -38,8 +37,6 @@ def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray
         area = int((p.start[i + 1] - p.start[i]) * (p.start[j + 1] - p.start[j]))
         network.AddFunction([f"x{i}", f"x{j}"], _capped(p.pool[at : at + area], top))
     try:
-        for moment in np.unique(problem.live_from).tolist():
-            _limit(network, problem, moment)
         with _quiet():
             answer = network.Solve(timeLimit=time_limit_s)
     except engine.pytb2.Contradiction:
@@ -49,20 +46,6 @@ def solve_by_toulbar2(problem: MemoryPbqp, *, time_limit_s: int = 0) -> IntArray
 
 def _capped(costs: FloatArray, top: float) -> list[float]:
     return [c if math.isfinite(c) else top for c in costs.tolist()]
-
-
-def _limit(network: Any, problem: MemoryPbqp, moment: int) -> None:
-    """What is used at `moment` is within the limit."""
-    start = problem.pbqp.start
-    terms = [
-        (f"x{i}", a, int(problem.usage[start[i] + a]))
-        for i in np.flatnonzero(
-            (problem.live_from <= moment) & (moment < problem.live_until)
-        ).tolist()
-        for a in range(int(start[i + 1] - start[i]))
-    ]
-    if sum(use for _, _, use in terms) > problem.limit:
-        network.AddGeneralizedLinearConstraint(terms, "<=", problem.limit)
 
 
 @contextlib.contextmanager

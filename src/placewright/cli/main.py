@@ -21,7 +21,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import documents, machine, models, pbqp, testbed
+from placewright.cli import documents, machine, models, testbed
 from placewright.cli.command import console_command
 from placewright.cli.console import Console
 from placewright.cli.options import BatchOption, QuietOption
@@ -139,7 +139,7 @@ def _root(
     """The options before the verb; the help text is that of the app."""
 
 
-AFTER_WINGS = "pbqp"
+AFTER_WINGS = "testbed"
 """The first of the verbs that are listed after those of the wings."""
 
 app.command()(quickstart)
@@ -147,7 +147,6 @@ app.command("devices")(console_command(machine.devices))
 app.command("doctor")(console_command(machine.doctor))
 app.command("capture")(console_command(models.capture))
 app.command("profile")(console_command(models.profile))
-app.add_typer(pbqp.app, name="pbqp")
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
 app.command("schema")(console_command(documents.schema))

@@ -46,7 +46,6 @@ ELSEWHERE = {
     "piper": "layers plan",
     "strategy": "layers simulate",
     "serving": "requests plan",
-    "iopddl": "pbqp solve",
 }
 """Formats of other verbs."""
 
