@@ -7,11 +7,9 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.export import current_weights, own_tensor
 from placewright.deployment.workers import reachability
 from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveRun, Job
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.adaptive.trials import challengers
 from placewright.planning.monitor import STEPS
 from placewright.report.history import QUIET, event_text
@@ -19,43 +17,12 @@ from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
-    import torch
-
     from placewright.adapt.timeline import Timeline
-    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.planning.monitor import Meter, Monitor
-
-
-class PlacedTrainer(TrainingLoop):
-    """Trains a placed model; made by `placewright.PlacedModel.trainer`, and what `Trainer` is.
-
-    While it is open it owns the state: what the placed model saves are the workers' weights.
-
-    Attributes
-    ----------
-    placed
-        The placed model.
-    """
-
-    placed: PlacedModel
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What the model's ``state_dict`` would return had it been trained here until now.
-
-        Copies, fetched from the workers between two steps; `finish` writes them into the model.
-
-        Raises
-        ------
-        RunError
-            The trainer is closed.
-        """
-        state = self.run.state() if self.run.done else {}
-        weights = current_weights(self.placed.workload, state)
-        return {name: own_tensor(weight) for name, weight in weights.items()}
 
 
 def adaptive_run(

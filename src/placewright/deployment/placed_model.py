@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.timeline import Timeline
-    from placewright.deployment.adaptive import PlacedTrainer
     from placewright.deployment.calls import Calls
     from placewright.deployment.planning import TriedPlan
+    from placewright.deployment.trainer import PlacedTrainer
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.operators.adaptive.policy import Policy
+    from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
@@ -418,9 +419,34 @@ class PlacedModel:
             The model was not placed with ``training=True``; another trainer of it is open; or the
             folder holds another model's snapshots, or another run is using it.
         """
-        from placewright.deployment.adaptive import PlacedTrainer, adaptive_run
+        from placewright.deployment.trainer import PlacedTrainer
+
+        return PlacedTrainer(
+            self,
+            folder,
+            schedulers=schedulers,
+            steps=steps,
+            adapt=adapt,
+            policy=policy,
+            snapshot_every=snapshot_every,
+            rejoin_every=rejoin_every,
+            patience_s=patience_s,
+            seed=seed,
+        )
+
+    def adaptive_run(
+        self,
+        folder: Path,
+        *,
+        steps: int | None = None,
+        adapt: bool = True,
+        policy: Policy | None = None,
+        seed: int | None = None,
+        **settings: Any,
+    ) -> AdaptiveRun:
+        """The run of a trainer, on the workers of this model; see `trainer`."""
+        from placewright.deployment.adaptive import adaptive_run
         from placewright.operators.adaptive.policy import Policy
-        from placewright.runtime.scratch import Scratch
 
         if not self.workload.graph.program.training:
             raise InputError(
@@ -430,42 +456,26 @@ class PlacedModel:
             )
         self._model.follow_weights()
         self._model.demand_as_placed()
-        passing = None
-        if folder is None:
-            passing = Scratch()
-            folder = passing.name
         run = adaptive_run(
             self.workload,
             self.interference,
             self._plans,
             self.workers,
-            Path(folder),
+            folder,
             steps=float("inf") if steps is None else steps,
             try_plans=adapt and steps is not None,
             adapt=adapt,
             policy=policy or Policy(),
-            snapshot_every=snapshot_every,
-            rejoin_every=rejoin_every,
-            patience_s=patience_s,
             seed=self._seed if seed is None else seed,
+            **settings,
         )
         self.timeline = run.timeline
-        several = tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,)
-        trainer = PlacedTrainer(
-            self.workload.source.model,
-            run,
-            self.workload.source,
-            schedulers=several,
-            structure=self.workload.structure,
-            guards=None if self.workload.weights else self.workload.guards,
-        )
-        trainer.placed = self
         self.workers.training = weakref.ref(run)
-        if self.workload.weights:
-            trainer.keep = self._model.keep_trained
-        if passing is not None:
-            weakref.finalize(trainer, passing.cleanup)
-        return trainer
+        return run
+
+    def keep_trained(self, run: AdaptiveRun) -> None:
+        """Take what a run has learned, where the model itself has no memory for it."""
+        self._model.keep_trained(run)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's ``state_dict`` returns, with the weights that calls compute with.
