@@ -84,8 +84,7 @@ def _registered(packet: Any, args: Any, kwargs: Any, made: Any) -> float:
 
 def _rows_by_columns(args: Any, made: Any) -> float:
     """2 x elements of the result x length of the rows of the first matrix."""
-    first = next(tensor for tensor in args if tensor.dim() > 1)
-    return 2.0 * _size(made) * int(first.shape[-1])
+    return 2.0 * _size(made) * int(args[0].shape[-1])
 
 
 def _last_two(args: Any, made: Any) -> float:
@@ -151,9 +150,25 @@ def _recurrent_layers_backward(args: Any, made: Any) -> float:
     return 2.0 * _recurrent_layers(args, made)
 
 
+def _sequence(args: Any, made: Any) -> float:
+    """As `_recurrent_layers`, the weights behind the first states, or behind a packed batch."""
+    packed = isinstance(args[1], Tensor) and args[1].dim() == 1
+    return _recurrent_layers((args[0], args[3 if packed else 2]), made)
+
+
+def _cell(args: Any, made: Any) -> float:
+    """One step of a recurrent layer: input, states, weights of both."""
+    return 2.0 * int(args[0].numel() // args[0].shape[-1]) * sum(int(w.numel()) for w in args[2:4])
+
+
 def _convolution(args: Any, made: Any) -> float:
     """One product with a filter for every element of the result."""
     return 2.0 * _size(made) * math.prod(int(size) for size in args[1].shape[1:])
+
+
+def _transposed(args: Any, made: Any) -> float:
+    """One product with a filter for every element of the input."""
+    return 2.0 * int(args[0].numel()) * math.prod(int(size) for size in args[1].shape[1:])
 
 
 def _heads(args: Any, made: Any) -> float:
@@ -205,11 +220,14 @@ _FORMULAS: dict[str, _Formula] = {
         (_recurrent_backward, "mkldnn_rnn_layer_backward"),
         (_recurrent_layers, "_cudnn_rnn miopen_rnn"),
         (_recurrent_layers_backward, "_cudnn_rnn_backward miopen_rnn_backward"),
+        (_sequence, "lstm gru rnn_tanh rnn_relu"),
+        (_cell, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
+        (_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
         (
             _convolution,
-            "mkldnn_convolution _mkldnn_convolution miopen_convolution conv_depthwise3d "
-            "_conv_depthwise2d slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d "
-            "_nnpack_spatial_convolution",
+            "conv1d conv2d conv3d mkldnn_convolution _mkldnn_convolution miopen_convolution "
+            "conv_depthwise3d _conv_depthwise2d slow_conv3d_forward slow_conv_dilated2d "
+            "slow_conv_dilated3d _nnpack_spatial_convolution",
         ),
         (_heads, "_native_multi_head_attention"),
         (_encoder_layer, "_transformer_encoder_layer_fwd"),

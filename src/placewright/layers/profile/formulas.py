@@ -1,20 +1,22 @@
 """Forward FLOPs of layers, from the shapes of their traced calls.
 
-Matrix products, convolutions, attention and recurrent layers are counted, as PyTorch's counter
-does. The backward pass of a layer takes about twice its forward pass.
+Matrix products, convolutions, attention and recurrent layers are counted, by the formulas of
+`placewright.capturing.flops`. The backward pass of a layer takes about twice its forward pass.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any, cast
 
+import torch
+
+from placewright.capturing.flops.counting import rule_of, work_of
+from placewright.capturing.program_calls import resolve_target
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Ref
 from placewright.layers.profile.chain import HEAVY, Layer
 from placewright.layers.profile.tracing import TracedStep
-
-Shape = tuple[int, ...]
 
 
 def layer_flops(step: TracedStep, layer: Layer) -> float:
@@ -25,70 +27,30 @@ def layer_flops(step: TracedStep, layer: Layer) -> float:
 
 def unknown_calls(step: TracedStep, layer: Layer) -> tuple[str, ...]:
     """Heavy calls of a layer without a formula: only measurements know what they cost."""
-    calls = step.instructions[layer.first : layer.end]
-    return tuple(
-        dict.fromkeys(c.target for c in calls if c.target in HEAVY and c.target not in CALLS)
-    )
+    heavy = [c.target for c in step.instructions[layer.first : layer.end] if c.target in HEAVY]
+    return tuple(t for t in dict.fromkeys(heavy) if rule_of(_operation(t)) is None)
 
 
 def call_flops(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    """Forward FLOPs of one call; 0 for what the counter of PyTorch leaves out."""
-    formula = CALLS.get(call.target)
-    return 0.0 if formula is None else formula(call, specs)
+    """Forward FLOPs of one call; 0 for what only computes per element."""
+    args, kwargs, made = (
+        _with_shapes(part, specs)
+        for part in (call.args, dict(call.kwargs), tuple(Ref(name) for name in call.results))
+    )
+    return work_of(_operation(call.target), args, kwargs, made).flops
 
 
-def _shape(argument: object, specs: Mapping[str, TensorSpec]) -> Shape:
-    assert isinstance(argument, Ref)
-    return specs[argument.name].shape
+def _operation(target: str) -> torch._ops.OpOverload:
+    return cast(torch._ops.OpOverload, resolve_target(target))
 
 
-def _linear(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    x, weight = _shape(call.args[0], specs), _shape(call.args[1], specs)
-    return 2.0 * math.prod(x[:-1]) * math.prod(weight)
-
-
-def _product(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    a, b = (_shape(x, specs) for x in call.args[-2:])
-    out = specs[call.results[0]].shape
-    return 2.0 * math.prod(out) * a[-1] if b else 0.0
-
-
-def _convolution(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    weight, out = _shape(call.args[1], specs), specs[call.results[0]].shape
-    return 2.0 * math.prod(out) * math.prod(weight[1:])
-
-
-def _attention(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    query, key, value = (_shape(x, specs) for x in call.args[:3])
-    scores = 2.0 * math.prod(query) * key[-2]
-    return scores + 2.0 * math.prod(query[:-1]) * key[-2] * value[-1]
-
-
-def _recurrent(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    """Every step multiplies with all matrices: gates are rows of theirs."""
-    x = _shape(call.args[0], specs)
-    weights = [_shape(w, specs) for w in call.args[2]]
-    return 2.0 * math.prod(x[:-1]) * sum(math.prod(w) for w in weights if len(w) == 2)
-
-
-def _cell(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
-    x = _shape(call.args[0], specs)
-    weights = [_shape(w, specs) for w in call.args[2:4]]
-    return 2.0 * x[0] * sum(math.prod(w) for w in weights)
-
-
-CALLS: Mapping[str, Callable[[Instruction, Mapping[str, TensorSpec]], float]] = {
-    "aten.linear.default": _linear,
-    "aten.embedding.default": lambda *_: 0.0,  # rows of a table are copied
-    "aten.addmm.default": _product,
-    "aten.mm.default": _product,
-    "aten.bmm.default": _product,
-    "aten.matmul.default": _product,
-    "aten.conv2d.default": _convolution,
-    "aten.conv2d.padding": _convolution,
-    "aten.scaled_dot_product_attention.default": _attention,
-    "aten.lstm.input": _recurrent,
-    "aten.gru.input": _recurrent,
-    "aten.lstm_cell.default": _cell,
-    "aten.gru_cell.default": _cell,
-}
+def _with_shapes(value: Any, specs: Mapping[str, TensorSpec]) -> Any:
+    """Arguments with tensors of no memory in the places of names."""
+    if isinstance(value, Ref):
+        spec = specs[value.name]
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+    if isinstance(value, tuple | list):
+        return tuple(_with_shapes(part, specs) for part in value)
+    if isinstance(value, dict):
+        return {key: _with_shapes(part, specs) for key, part in value.items()}
+    return value
