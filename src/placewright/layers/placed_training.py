@@ -98,7 +98,7 @@ def train(
     from placewright.layers.adaptive.job import LayerJob
     from placewright.layers.choice import executables, fastest
     from placewright.layers.execution.measured_problem import measured_problem
-    from placewright.layers.execution.refusals import demand_executable, measured_only
+    from placewright.layers.execution.refusals import demand_executable
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
     from placewright.layers.profile.tracing import training_source
@@ -153,7 +153,7 @@ def train(
         job = LayerJob(traced, cluster, problem, started, update, given, exact)
         session.load(result.plan, job.states_of_given() or None)
         guards.follow()  # batch norm's statistics were put back
-        notes = (*measured_only(traced), *filter(None, [result.note, tried]))
+        notes = tuple(filter(None, [result.note, tried]))
         ends = workers.pop_all(), stack.pop_all()
         return PlacedTraining(job, session, result, *ends, notes, guards=guards)
 

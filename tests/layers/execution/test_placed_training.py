@@ -25,7 +25,6 @@ from placewright.layers.execution.reference import one_process
 from placewright.layers.execution.refusals import (
     demand_executable,
     inexact_layers,
-    measured_only,
 )
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.links import Link
@@ -169,22 +168,6 @@ def test_a_plan_that_cannot_be_executed_is_left_out_with_a_note() -> None:
 
     assert result.plan != found[0]
     assert "has no executor" in result.note
-
-
-def test_a_layer_without_a_formula_is_named() -> None:
-    """Only measurements know what it costs."""
-    rnn = nn.RNN(6, 6, batch_first=True)
-
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn, self.out = rnn, nn.Linear(6, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.out(self.rnn(x)[0])
-
-    (note,) = measured_only(TracedModel(ModelSource(Last(), (torch.randn(4, 5, 6),), name="rnn")))
-    assert "aten.rnn_tanh.input" in note
 
 
 def test_a_run_whose_check_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None:

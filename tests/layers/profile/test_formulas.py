@@ -12,9 +12,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import mse_loss
 from torch.utils.flop_counter import FlopCounterMode
 
+from placewright.capturing.flops.counting import rule_of
+from placewright.capturing.program_calls import resolve_target
 from placewright.capturing.source import ModelSource
 from placewright.layers.profile import formulas
-from placewright.layers.profile.chain import chain
+from placewright.layers.profile.chain import HEAVY, chain
 from placewright.layers.profile.tracing import trace_step
 from tests.layers.models import image_model, language_model
 
@@ -88,3 +90,9 @@ def test_flops_of_models_are_those_of_the_counter(make: Callable[[], ModelSource
     assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
     held = {name for layer in layers for name in layer.parameters}
     assert held == {f"model.{name}" for name, _ in source.model.named_parameters()}
+
+
+@pytest.mark.parametrize("target", sorted(HEAVY))
+def test_every_call_that_makes_a_layer_has_a_formula(target: str) -> None:
+    """Or its FLOPs would count as none."""
+    assert rule_of(resolve_target(target)) is not None  # type: ignore[arg-type]

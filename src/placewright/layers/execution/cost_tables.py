@@ -16,7 +16,7 @@ from placewright.layers.execution.stage_step import BUCKET_MB
 from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.profile.chain import Layer
-from placewright.layers.profile.formulas import layer_flops, unknown_calls
+from placewright.layers.profile.formulas import layer_flops
 from placewright.layers.workers import Workers
 from placewright.numerics.arrays import FloatArray, IntArray
 
@@ -222,9 +222,7 @@ def _value_bytes(model: TracedModel, name: str) -> float:
 
 
 def _flops(model: TracedModel, layer: Layer) -> float:
-    """Of one sample; NaN where a call has no formula."""
-    if unknown_calls(model.step, layer):
-        return math.nan
+    """Of one sample."""
     return layer_flops(model.step, layer) / model.batch
 
 

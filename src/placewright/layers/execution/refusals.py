@@ -17,7 +17,6 @@ from placewright.layers.execution.stage_orders import (
 )
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import Refusal
-from placewright.layers.profile.formulas import unknown_calls
 from placewright.layers.profile.splitting import Split, draws
 
 NORMS = ("aten.batch_norm.default", "aten.instance_norm.default")
@@ -151,16 +150,3 @@ def demand_executable(model: TracedModel, plan: LayerPlan, workers: int, *, exac
     if exact:
         demand_exact(model, plan)
     stage_orders(model, plan, workers, update_of("sgd"))
-
-
-def measured_only(model: TracedModel) -> tuple[str, ...]:
-    """A line for every layer with a call that no formula covers."""
-    found = []
-    for layer in model.layers:
-        calls = unknown_calls(model.step, layer)
-        if calls:
-            found.append(
-                f"layer {layer.name!r} ({layer.kind}) has no formula for {', '.join(calls)}: its "
-                "time and memory are measured, its FLOPs are unknown"
-            )
-    return tuple(found)

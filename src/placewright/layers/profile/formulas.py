@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import torch
 
-from placewright.capturing.flops.counting import rule_of, work_of
+from placewright.capturing.flops.counting import work_of
 from placewright.capturing.program_calls import resolve_target
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Ref
-from placewright.layers.profile.chain import HEAVY, Layer
+from placewright.layers.profile.chain import Layer
 from placewright.layers.profile.tracing import TracedStep
 
 
@@ -23,12 +23,6 @@ def layer_flops(step: TracedStep, layer: Layer) -> float:
     """Forward FLOPs of the calls of a layer, on the batch that was traced."""
     calls = step.instructions[layer.first : layer.end]
     return sum(call_flops(call, step.specs) for call in calls)
-
-
-def unknown_calls(step: TracedStep, layer: Layer) -> tuple[str, ...]:
-    """Heavy calls of a layer without a formula: only measurements know what they cost."""
-    heavy = [c.target for c in step.instructions[layer.first : layer.end] if c.target in HEAVY]
-    return tuple(t for t in dict.fromkeys(heavy) if rule_of(_operation(t)) is None)
 
 
 def call_flops(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
