@@ -16,7 +16,8 @@ from placewright.operators.explain_module import (
     module_names,
     moved,
 )
-from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.judge import judge
+from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.report.text import bare_numbers, seconds

@@ -11,7 +11,8 @@ import numpy as np
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import BoolArray
 from placewright.operators.critical_path import critical_operators
-from placewright.operators.judge import OperatorJudgement, judge
+from placewright.operators.judge import judge
+from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 

@@ -15,7 +15,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.learned.checkpoint import save_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.features import group_features, published_features
+from placewright.operators.planners.learned.features import group_features, hp3c_features
 from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.networks import SequencePlacer, chosen_log
@@ -130,4 +130,4 @@ def test_features_are_finite_and_have_their_columns() -> None:
         rows = group_features(problem, grouping, np.zeros(problem.n, dtype=np.int64))
         assert rows.shape[0] == grouping.count
         assert np.isfinite(rows).all()
-        assert published_features(problem).shape[1] == 46
+        assert hp3c_features(problem).shape[1] == 46

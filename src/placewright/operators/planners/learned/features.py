@@ -56,7 +56,7 @@ def group_features(problem: OperatorProblem, grouping: Grouping, start: IntArray
     return np.concatenate([scaled, hot], axis=1)
 
 
-def published_features(problem: OperatorProblem) -> FloatArray:
+def hp3c_features(problem: OperatorProblem) -> FloatArray:
     """Shape (colocation groups, 46): type number, shapes padded with -1, signed neighbours.
 
     Of a group's first operator. Neighbours are operators' numbers plus one, negative for producers.

@@ -226,7 +226,7 @@ def output_shapes(problem: OperatorProblem) -> tuple[tuple[int, ...], ...]:
     return problem.output_shapes or ((),) * problem.n
 
 
-def published_features(problem: OperatorProblem, graph: CoarseGraph) -> FloatArray:
+def hsdag_features(problem: OperatorProblem, graph: CoarseGraph) -> FloatArray:
     """HSDAG's features of every node, those of its first operator where it has several.
 
     Kind, in-degree and out-degree in one-hot columns, fractal dimension, sinusoids of the

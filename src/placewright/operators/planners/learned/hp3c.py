@@ -14,7 +14,7 @@ from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import (
     VERSION,
     group_features,
-    published_features,
+    hp3c_features,
 )
 from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import LearnedPlanner
@@ -159,7 +159,7 @@ class _Run:
         else:
             self.units = group_operators(problem, "colocation", problem.n)
             first = np.unique(self.units.group, return_index=True)[1]
-            rows = published_features(problem)[groups_of(problem).group[first]]
+            rows = hp3c_features(problem)[groups_of(problem).group[first]]
         self.features = torch.tensor(rows, dtype=torch.float32)
         self.columns = rows if self.repaired else _published_columns(rows)
         between = self.units.adjacency_bytes(problem)

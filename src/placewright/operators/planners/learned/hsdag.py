@@ -22,9 +22,9 @@ from placewright.operators.planners.learned.graph_features import (
     best_edge_groups,
     coarsen,
     cost_features,
+    hsdag_features,
     one_hot,
     operator_kinds,
-    published_features,
     standardised,
 )
 from placewright.operators.planners.learned.planner import LearnedPlanner
@@ -278,7 +278,7 @@ class _Training:
         if not self.repaired:
             kinds, index = operator_kinds(problem), np.arange(graph.size)[:, None]
             return np.concatenate([one_hot([kinds[i] for i in graph.first]), index], axis=1)
-        published = standardised(published_features(problem, graph))
+        published = standardised(hsdag_features(problem, graph))
         return np.concatenate([published, cost_features(problem, graph)], axis=1)
 
     def _parsed(self) -> _Groups:
