@@ -29,7 +29,7 @@ from doppler_queues import QueueValues, read_queues
 from kept_rows import KeptRows, add_options
 from placewright import Cluster, Context, OperatorProblem, judge, profile
 from placewright.capturing.model import capture_source
-from placewright.measurement.speed_up import half_interval
+from placewright.measurement.measurement import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations

@@ -39,7 +39,7 @@ from placewright.deployment.model_files import (
     capture_model_file,
     profile_model_file,
 )
-from placewright.measurement.speed_up import half_interval
+from placewright.measurement.measurement import half_interval
 from placewright.operators.planners import planners
 from placewright.planning.parameters import choose
 from placewright.profiling.table import ProfileTable

@@ -44,9 +44,8 @@ from placewright.operators.streaming.copies import (
     whole_copies,
 )
 from placewright.operators.streaming.run import StreamRounds, single_device_limit
-from placewright.planning.contract import silent
+from placewright.planning.contract import monitor_of, silent
 from placewright.planning.fixed_plan import judged_plan
-from placewright.planning.monitor import monitor_of
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime.host import Host

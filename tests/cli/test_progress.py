@@ -6,7 +6,7 @@ import pytest
 
 from placewright.cli import console
 from placewright.cli.console import Meter
-from placewright.planning.monitor import STEPS
+from placewright.planning.contract import STEPS
 
 
 def test_no_progress_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,7 @@ from placewright.deployment import demonstration
 from placewright.deployment.demonstration import Job
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.planning.contract import silent
-from placewright.planning.monitor import monitor_of
+from placewright.planning.contract import monitor_of, silent
 from placewright.profiling.build import profile
 from tests.cli.run_cli import run_cli
 

@@ -24,7 +24,7 @@ from placewright.operators.interference import InterferenceProfile
 from placewright.operators.streaming import trials
 from placewright.operators.streaming.copies import predicted
 from placewright.planning.candidates import Status
-from placewright.planning.monitor import Listener
+from placewright.planning.contract import Listener
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
 from placewright.runtime.step_record import StepRecord

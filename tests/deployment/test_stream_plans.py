@@ -16,8 +16,8 @@ from placewright.operators.judge import judge
 from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
+from placewright.planning.contract import Listener
 from placewright.planning.fixed_plan import FixedPlan
-from placewright.planning.monitor import Listener
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
 

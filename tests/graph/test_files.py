@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.files import graph_from_json, graph_json, read_graph, write_graph
+from placewright.graph.files import (
+    argument_from_json,
+    argument_json,
+    graph_from_json,
+    graph_json,
+    read_graph,
+    write_graph,
+)
 from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
 from placewright.graph.program import (
     Const,
@@ -23,7 +30,6 @@ from placewright.graph.program import (
     ProgramOutput,
     Ref,
 )
-from placewright.graph.program_files import argument_from_json, argument_json
 
 SPEC = TensorSpec((2, 3), "float32", (3, 1))
 

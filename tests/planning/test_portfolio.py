@@ -16,7 +16,7 @@ from placewright.errors import (
     PlacewrightError,
     UnsupportedError,
 )
-from placewright.numerics.compile_clock import CompileClock
+from placewright.numerics.clocks import CompileClock
 from placewright.operators import WING
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan

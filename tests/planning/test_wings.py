@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
-from placewright.numerics.compile_clock import CompileClock
+from placewright.numerics.clocks import CompileClock
 from placewright.operators import WING as OPERATORS
 from placewright.operators.instances import tiny
 from placewright.planning import wings as registry

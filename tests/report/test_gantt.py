@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.report.gantt import MOST_LINKS, gantt
-from placewright.report.svg import ticks
+from placewright.report.page import ticks
 from tests.report.examples import chain, many_spans, result_of
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.report.line_chart import HEIGHT, WIDTH, Line, line_chart
-from placewright.report.svg import ticks
+from placewright.report.page import ticks
 
 VALUES = st.floats(-1e9, 1e9).map(lambda x: round(x, 3))
 

@@ -17,8 +17,7 @@ from placewright.capturing.program_calls import RECURRENT
 from placewright.capturing.settings import current_settings
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
-from placewright.graph.graph import Graph, Operator, TensorSpec
-from placewright.graph.modules import Module, ModuleTensor, ModuleTree
+from placewright.graph.graph import Graph, Module, ModuleTensor, ModuleTree, Operator, TensorSpec
 from placewright.graph.program import ORDER_ONLY, SCRATCH, Const, Program, ProgramInput, Ref
 
 _LOOKUPS = (

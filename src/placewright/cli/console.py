@@ -1,4 +1,8 @@
-"""The console of a verb: data on stdout in the chosen format, progress and notes on stderr."""
+"""The console of a verb: data on stdout in the chosen format, progress and notes on stderr.
+
+`print_result` shows a plan on it. `console_command` makes a typer command of a verb: its own
+parameters, and the options that every verb has, which make the console.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,34 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from placewright.cli.options import Format
-from placewright.planning.monitor import SEARCH, Names
+from placewright.cli.options import (
+    Format,
+    FormatOption,
+    OutputOption,
+    PlannerOption,
+    QuietOption,
+    ReportOption,
+    SeedOption,
+    TimeLimitOption,
+    TraceOption,
+    VerboseOption,
+)
+from placewright.planning.contract import SEARCH, Names
+
+if TYPE_CHECKING:
+    from placewright.adapt.timeline import Timeline
+    from placewright.graph.graph import Graph
+    from placewright.measurement.measurement import Measurement
+    from placewright.planning.result import Result
+
 
 VISIBLE_AFTER_S = 0.3
 """Phases that end sooner print nothing."""
@@ -204,3 +228,133 @@ class Meter:
             known = bool(between) and math.isfinite(gap)
             numbers += [f"{between} {percent(gap)}"] if known else []
         return numbers + ([self._what] if self._what else [])
+
+
+def print_result(
+    console: Console,
+    result: Result,
+    *,
+    report: Path | None = None,
+    trace: Path | None = None,
+    graph: Graph | None = None,
+    table: Callable[[], Any] | None = None,
+) -> None:
+    """Print a plan and write the files that were named."""
+    from placewright.planning.candidates import Status
+    from placewright.planning.wings import unit_of
+    from placewright.report.text import amount
+
+    if result.status is Status.INTERRUPTED:
+        console.note("interrupted: this is the best plan so far")
+    note_compiling(console, result.compile_s)
+    console.show(result.as_json, table or (lambda: repr(result)))
+    if console.output is not None:
+        console.kept(result.save(console.output))
+    keep_pictures(console, result, report=report, trace=trace, graph=graph)
+    unit = unit_of(result.problem)
+    for name, value in result.bound_names.items():
+        console.detail(f"bound {name}: {amount(value, unit)}")
+
+
+def note_compiling(console: Console, compile_s: float) -> None:
+    """Note how long kernels were compiled, where that took more than a second."""
+    if compile_s > 1.0:
+        console.note(f"compiled kernels for {compile_s:.0f} s: once after an installation")
+
+
+def keep_pictures(
+    console: Console,
+    result: Result,
+    *,
+    report: Path | None,
+    trace: Path | None,
+    graph: Graph | None = None,
+    measurement: Measurement | None = None,
+    run: Timeline | None = None,
+) -> None:
+    """Write the page and the trace, where they were named."""
+    if report is not None:
+        console.kept(result.report(report, measurement, graph, run))
+    if trace is not None:
+        console.kept(result.trace(trace, measurement))
+
+
+SHARED: Mapping[str, Any] = {
+    "planner": PlannerOption,
+    "time_limit": TimeLimitOption,
+    "seed": SeedOption,
+    "report": ReportOption,
+    "trace": TraceOption,
+    "format": FormatOption,
+    "output": OutputOption,
+    "quiet": QuietOption,
+    "verbose": VerboseOption,
+}
+"""Options that a wing's own verb gets by naming a parameter so."""
+
+COMMON: Mapping[str, Any] = {"format": "table", "output": None, "quiet": False, "verbose": 0}
+"""Parameters of every command, with their defaults: the fields of `Console`."""
+
+
+def console_command(verb: Callable[..., None], help_text: str = "") -> Callable[..., None]:
+    """`verb` as a command: its first parameter, the console, is made of the common options.
+
+    A verb that names one of them itself only changes its default.
+    """
+    own = _parameters(verb)
+    passed = [p.name for p in own if p.name not in COMMON]
+
+    def command(**given: Any) -> None:
+        verb(_console(given), **{name: given[name] for name in passed})
+
+    return _with_signature(command, own, help_text or cleandoc(verb.__doc__ or ""))
+
+
+def source_command(
+    verb: Callable[..., None], load: Callable[..., Any], help_text: str
+) -> Callable[..., None]:
+    """`verb` as a command that also takes the parameters of `load`, which is its second one."""
+    source, own = _parameters(load), _parameters(verb, skip=2)
+
+    def command(**given: Any) -> None:
+        console = _console(given)
+        chosen = {p.name: given[p.name] for p in source}
+        loaded = partial(load, console, **chosen)
+        verb(console, loaded, **{p.name: given[p.name] for p in own})
+
+    return _with_signature(command, [*source, *own], help_text)
+
+
+def _console(given: Mapping[str, Any]) -> Console:
+    return Console(**{name: given[name] for name in COMMON})
+
+
+def _with_signature(
+    command: Callable[..., None], parameters: Sequence[Parameter], help_text: str
+) -> Callable[..., None]:
+    """Give `command` the signature and the docstring that typer reads."""
+    named = {p.name for p in parameters}
+    common = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=SHARED[name])
+        for name, default in COMMON.items()
+        if name not in named
+    ]
+    every = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (*parameters, *common)]
+    command.__signature__ = Signature(every)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in every}
+    command.__doc__ = help_text
+    return command
+
+
+def _parameters(function: Callable[..., Any], skip: int = 1) -> list[Parameter]:
+    """Those after the first `skip`, their annotations evaluated; `SHARED` ones by name."""
+    found = list(signature(function).parameters.values())[skip:]
+    return [p.replace(annotation=_annotation(function, p)) for p in found]
+
+
+def _annotation(function: Callable[..., Any], parameter: Parameter) -> Any:
+    written = parameter.annotation
+    if isinstance(written, str):  # as `from __future__ import annotations` leaves it
+        written = eval(written, function.__globals__)
+    declared = hasattr(written, "__metadata__")
+    return written if declared else SHARED.get(parameter.name, written)

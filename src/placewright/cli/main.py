@@ -21,9 +21,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import documents, machine, models, testbed
-from placewright.cli.command import console_command
-from placewright.cli.console import Console
+from placewright.cli import documents, machine, testbed
+from placewright.cli.console import Console, console_command
 from placewright.cli.options import BatchOption, QuietOption
 from placewright.errors import InputError, PlacewrightError, RunError, Terminated
 from placewright.version import __version__
@@ -145,8 +144,8 @@ AFTER_WINGS = "testbed"
 app.command()(quickstart)
 app.command("devices")(console_command(machine.devices))
 app.command("doctor")(console_command(machine.doctor))
-app.command("capture")(console_command(models.capture))
-app.command("profile")(console_command(models.profile))
+app.command("capture")(console_command(documents.capture))
+app.command("profile")(console_command(documents.profile))
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
 app.command("schema")(console_command(documents.schema))

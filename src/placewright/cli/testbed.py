@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placewright.cli.command import console_command
-from placewright.cli.console import Console
+from placewright.cli.console import Console, console_command
 
 if TYPE_CHECKING:
     from placewright.testbed.testbed import Testbed

@@ -11,7 +11,7 @@ from placewright.deployment.workers import reachability
 from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.operators.adaptive.trials import challengers
-from placewright.planning.monitor import STEPS
+from placewright.planning.contract import STEPS
 from placewright.report.history import QUIET, event_text
 from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
-    from placewright.planning.monitor import Meter, Monitor
+    from placewright.planning.contract import Meter, Monitor
 
 
 def adaptive_run(

@@ -19,9 +19,9 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import decode
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.graph.files import program_json
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
-from placewright.graph.program_files import program_json
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.judge import judge
 from placewright.operators.measuring import execution_order

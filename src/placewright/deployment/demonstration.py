@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placewright.layers.run import LayerRun
     from placewright.measurement.check import Check
     from placewright.measurement.measurement import Measurement
-    from placewright.planning.monitor import Monitor
+    from placewright.planning.contract import Monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def demonstrate(
 
 
 def _stream(placed: PlacedModel, name: str, stem: Path, steps: int) -> Outcome:
-    from placewright.report.perfetto import write_trace
+    from placewright.report.trace import write_trace
 
     found = placed.measure_stream(3 * steps, check=True)
     measured, graph = found.measurement, placed.workload.graph

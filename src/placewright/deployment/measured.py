@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from placewright.errors import InfeasibleError, PlacewrightError, UnsupportedError, WorkerError
-from placewright.measurement.speed_up import half_interval
+from placewright.measurement.measurement import half_interval
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.measuring import load_plan

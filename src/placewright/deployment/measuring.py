@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.operators.run import Runner
 from placewright.operators.streaming.run import measure_stream
-from placewright.planning.monitor import STEPS
+from placewright.planning.contract import STEPS
 
 if TYPE_CHECKING:
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.measurement.measurement import Measurement
     from placewright.operators.streaming.run import StreamMeasurement
-    from placewright.planning.monitor import Monitor
+    from placewright.planning.contract import Monitor
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
 

@@ -15,10 +15,8 @@ import numpy as np
 from placewright.capturing.files.openvino_graph import SCHEME
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
-from placewright.measurement.check import Check, Difference, Tolerance
-from placewright.measurement.distance import distance
-from placewright.measurement.measurement import Baseline, Measurement
-from placewright.measurement.turns import in_turns
+from placewright.measurement.check import Check, Difference, Tolerance, distance
+from placewright.measurement.measurement import Baseline, Measurement, in_turns
 from placewright.numerics.arrays import IntArray
 from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.measuring import execution_order

@@ -14,8 +14,7 @@ from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.measurement.measurement import Measurement
 from placewright.planning.candidates import Status
-from placewright.planning.contract import Progress
-from placewright.planning.monitor import Monitor, monitor_of
+from placewright.planning.contract import Monitor, Progress, monitor_of
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:

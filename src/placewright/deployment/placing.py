@@ -11,8 +11,7 @@ from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.collector import collector_paused
-from placewright.planning.contract import Planner, Progress, silent
-from placewright.planning.monitor import Monitor, monitor_of
+from placewright.planning.contract import Monitor, Planner, Progress, monitor_of, silent
 from placewright.planning.result import Result
 from placewright.planning.solving import AUTO
 
@@ -113,7 +112,7 @@ def place(
         `PlacedModel.tried`). A run that adapts does that in its first steps, so it needs none here.
     progress
         Called as the work goes on. Notes on what was found go to the logger ``placewright`` at
-        level INFO, or to the `note` of a `placewright.planning.monitor.Monitor`.
+        level INFO, or to the `note` of a `placewright.planning.contract.Monitor`.
 
     Returns
     -------

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
-    from placewright.planning.contract import Planner
-    from placewright.planning.monitor import Monitor
+    from placewright.planning.contract import Monitor, Planner
     from placewright.runtime.session import Session
 
 LEAST_S, MOST_S = 1.0, 60.0

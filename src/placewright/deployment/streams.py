@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from placewright.deployment.calls import Batch, CallForm, Calls
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
-    from placewright.planning.monitor import Monitor
+    from placewright.planning.contract import Monitor
 
 PLANNING_S = 5.0
 """Time limit of the plan for the devices that are left."""

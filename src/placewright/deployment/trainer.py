@@ -14,8 +14,7 @@ from placewright.deployment.placing import place
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.operators.adaptive.trainer import TrainingLoop
-from placewright.planning.contract import silent
-from placewright.planning.monitor import monitor_of
+from placewright.planning.contract import monitor_of, silent
 from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.graph.graph import Graph
     from placewright.io.tensor_files import StoredTensor
     from placewright.operators.problem import OperatorProblem
-    from placewright.planning.monitor import Monitor
+    from placewright.planning.contract import Monitor
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
 

@@ -11,10 +11,18 @@ import numpy as np
 from placewright.graph.files import read_graph
 from placewright.graph.graph import Graph
 from placewright.graph.program import ORDER_ONLY
-from placewright.report.graph_drawing import draw, reading_direction
-from placewright.report.graph_picture import ColouredGraph, picture
-from placewright.report.page import facts, heading, html_page, legend, scroll, section
-from placewright.report.svg import DEVICE_COLOURS, tag, text
+from placewright.report.graph_drawing import ColouredGraph, draw, picture, reading_direction
+from placewright.report.page import (
+    DEVICE_COLOURS,
+    facts,
+    heading,
+    html_page,
+    legend,
+    scroll,
+    section,
+    tag,
+    text,
+)
 
 BACK = ("backward", "optimizer")
 """Phases that are drawn from right to left."""

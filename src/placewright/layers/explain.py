@@ -9,7 +9,7 @@ from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Stage
 from placewright.layers.problem import LayerProblem
-from placewright.planning.explanation import PartExplanation
+from placewright.planning.wing import PartExplanation
 from placewright.report.text import seconds, size
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import RunError, UnsupportedError
 from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
-from placewright.planning.monitor import LOG
+from placewright.planning.contract import LOG
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:

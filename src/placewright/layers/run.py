@@ -13,7 +13,7 @@ from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
-from placewright.measurement.speed_up import SpeedUp, speed_up
+from placewright.measurement.measurement import SpeedUp, speed_up
 from placewright.report.text import size
 
 if TYPE_CHECKING:

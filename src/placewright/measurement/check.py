@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+import numpy as np
 
 from placewright.errors import CheckError
 from placewright.io.arguments import Unlimited, checked
@@ -213,3 +216,23 @@ def _counted(number: int, noun: str) -> str:
 
 LISTED = 8
 """Tensors that a failed check names."""
+
+
+Array = np.ndarray[Any, Any]
+
+
+def distance(made: Array | None, wanted: Array) -> tuple[float, float]:
+    """Largest absolute difference, and the largest finite magnitude of `wanted`.
+
+    The difference is ``inf`` where `made` is missing, of another shape or type, or not finite in
+    another way. What is not finite has no magnitude that a tolerance could be a share of.
+    """
+    kind = np.complex128 if np.iscomplexobj(wanted) else np.float64
+    b = wanted.astype(kind)
+    largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    if made is None or made.shape != wanted.shape or made.dtype != wanted.dtype:
+        return math.inf, largest
+    a = made.astype(kind)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    apart = np.abs(a[~same] - b[~same])
+    return float(np.where(np.isfinite(apart), apart, np.inf).max(initial=0.0)), largest

@@ -1,19 +1,23 @@
-"""Measurement of a run: step times, baseline, and the load of the machine meanwhile."""
+"""Measurement of a run: step times, baseline, speed-up, and the load of the machine meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
-from statistics import median
+from statistics import median, stdev
 from typing import TYPE_CHECKING, Any, Self
 
 from placewright.io.arguments import SecondsOrUnknown, checked
 from placewright.measurement.check import Check
-from placewright.measurement.speed_up import SpeedUp, speed_up
+from placewright.report.text import joined, percent, plain_table, seconds
 
 if TYPE_CHECKING:
+    from placewright.planning.contract import Progress
     from placewright.report.trace import Trace
+
 
 BUSY_CPUS = 0.25
 """CPUs that may be busy beside a measurement: an editor, a shell."""
@@ -96,7 +100,6 @@ class Measurement:
         return tuple(self.step_s[a:b] for a, b in zip(starts, ends, strict=True))
 
     def __repr__(self) -> str:
-        from placewright.measurement.text import measurement_table
 
         return measurement_table(self)
 
@@ -171,3 +174,144 @@ class MachineLoad:
             f"other processes kept {self.other_cpus:.1f} of {self.cpus} CPUs of {self.host} busy "
             f"during the measurement, {self.peak_cpus:.1f} at worst"
         )
+
+
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantile 0.975 of Student's t for 1, 2, ... degrees of freedom."""
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of two values or more, by Student's t."""
+    return quantile_95(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def quantile_95(freedom: int) -> float:
+    """Of Student's t; that of nine degrees of freedom for more."""
+    return T_95[min(freedom, len(T_95)) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedUp:
+    """How many times as fast as the baseline a plan is.
+
+    Attributes
+    ----------
+    ratio
+        Step of the baseline over step of the plan.
+    low, high
+        95 % interval, ``nan`` where there was one round only.
+    rounds
+        Pairs of blocks of steps, one block of each right after the other.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the interval leaves 1 out: the difference is more than noise."""
+        return self.low > 1.0 or self.high < 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"decided": self.decided}
+
+
+def speed_up(plan: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> SpeedUp:
+    """Compare step times that were measured in turns.
+
+    Every round gives the ratio of its two medians; the answer is their geometric mean, with the
+    interval of Student's t for the logarithms. What a machine does to both blocks of a round
+    cancels.
+
+    `plan`, `baseline`: seconds of every step, by round.
+    """
+    pairs = zip(plan, baseline, strict=True)
+    logs = [math.log(median(other) / median(own)) for own, other in pairs]
+    mean = sum(logs) / len(logs)
+    if len(logs) < 2:
+        return SpeedUp(math.exp(mean), math.nan, math.nan, len(logs))
+    half = half_interval(logs)
+    return SpeedUp(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+ROUNDS = 5
+"""Blocks of steps of each plan, in turns."""
+
+TimedSteps = Callable[[int, int], list[float]]
+"""Executes steps that do not count, then measured ones; seconds of the latter."""
+
+
+def in_turns(
+    plans: Sequence[TimedSteps], steps: int, warmup: int, bound: float, progress: Progress
+) -> list[list[list[float]]]:
+    """Seconds of steps by plan and round: a b c, c b a, ...; blocks begin with a warm-up.
+
+    `bound`: predicted seconds of the first plan, which `progress` shows beside its median.
+    """
+    times: list[list[list[float]]] = [[] for _ in plans]
+    rounds, began = min(steps, ROUNDS), time.perf_counter()
+    for turn in range(rounds):
+        size = steps // rounds + (turn < steps % rounds)
+        forth = range(len(plans))
+        for k in forth if turn % 2 == 0 else reversed(forth):
+            times[k].append(plans[k](warmup, size))
+        progress(
+            what=f"round {turn + 1} of {rounds}",
+            value=median([s for block in times[0] for s in block]),
+            bound=bound,
+            elapsed_s=time.perf_counter() - began,
+        )
+    return times
+
+
+def measurement_table(measurement: Measurement) -> str:
+    """Predicted and measured seconds of a plan and of what was measured beside it."""
+    rows = [_measured_row("plan", measurement)]
+    baseline = measurement.baseline
+    if baseline is not None and baseline.measurement is not None:
+        rows.append(_measured_row(f"{baseline.name} alone", baseline.measurement))
+    return joined(
+        f"{measurement.engine}; emulated: {measurement.emulated or 'nothing'}",
+        plain_table(("", "predicted", "measured", "error"), rows, " rrr"),
+        "" if baseline is None else speed_up_text(measurement),
+        *load_warnings(measurement),
+        "" if measurement.check is None else str(measurement.check),
+    )
+
+
+def load_warnings(measurement: Measurement) -> list[str]:
+    """A warning where other processes kept the machine busy meanwhile."""
+    machine = measurement.machine
+    if machine is None or not machine.disturbed:
+        return []
+    return [f"warning: {machine}: measure again when it is idle"]
+
+
+def speed_up_text(measurement: Measurement) -> str:
+    """How a plan compares with the best single device: measured, with the interval."""
+    baseline, found = measurement.baseline, measurement.speed_up
+    if baseline is None:
+        return "no single device fits the model"
+    if found is None:
+        return f"the plan is {baseline.name} alone: splitting is predicted not to pay"
+    single = f"{baseline.name}, the best single device that fits"
+    times = f"{found.ratio:.2f} times as fast"
+    interval = (
+        f"95 % interval {found.low:.2f} to {found.high:.2f} from {found.rounds} rounds in turns"
+        if found.rounds > 1
+        else "one round, so without an interval"
+    )
+    predicted = measurement.predicted_speed_up
+    wanted = "" if predicted is None else f"; predicted {predicted:.2f}"
+    if found.rounds > 1 and not found.decided:
+        return f"measured: no difference beyond noise from {single}: {times} ({interval}{wanted})"
+    slower = "slower, " if found.ratio < 1 else ""
+    return f"measured: {slower}{times} as {single} ({interval}{wanted})"
+
+
+def _measured_row(name: str, taken: Measurement) -> tuple[str, ...]:
+    error = taken.predicted_s / taken.measured_s - 1
+    return name, seconds(taken.predicted_s), seconds(taken.measured_s), percent(error)

@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
-from placewright.measurement.speed_up import half_interval
+from placewright.measurement.measurement import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
 from placewright.operators.plan import SINGLE

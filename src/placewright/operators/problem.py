@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.graph.modules import ModuleTree
+from placewright.graph.graph import ModuleTree
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import (
     BoolArray,

@@ -14,8 +14,12 @@ import numpy as np
 from placewright.errors import UnknownNameError
 from placewright.graph.program import ORDER_ONLY
 from placewright.io.boundary import validate
-from placewright.measurement.measurement import Measurement
-from placewright.measurement.text import load_warnings, measurement_table, speed_up_text
+from placewright.measurement.measurement import (
+    Measurement,
+    load_warnings,
+    measurement_table,
+    speed_up_text,
+)
 from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
 from placewright.operators.formats.schema import PlanFile
@@ -40,8 +44,7 @@ from placewright.planning.views import (
     text_page,
 )
 from placewright.report.gantt import gantt
-from placewright.report.graph_drawing import placed_drawing
-from placewright.report.graph_picture import ColouredGraph
+from placewright.report.graph_drawing import ColouredGraph, placed_drawing
 from placewright.report.history import event_lines, history
 from placewright.report.page import (
     facts,
@@ -51,8 +54,9 @@ from placewright.report.page import (
     legend,
     scroll,
     section,
+    tag,
+    text,
 )
-from placewright.report.svg import tag, text
 from placewright.report.text import bare_numbers, percent, seconds, size
 from placewright.report.trace import Trace
 

@@ -1,6 +1,6 @@
 """The portfolio: the best plan so far, everything that was tried, and what is proved.
 
-`placewright.solve` decides which planners run, `placewright.planning.running` runs them; here the
+`placewright.solve` decides which planners run, `placewright.planning.solving` runs them; here the
 judge scores a plan, and the best one is kept.
 """
 
@@ -22,7 +22,7 @@ from placewright.errors import (
     UnsupportedError,
     described,
 )
-from placewright.numerics.compile_clock import CompileClock
+from placewright.numerics.clocks import CompileClock
 from placewright.planning.candidates import Candidate, Outcome, Status
 from placewright.planning.contract import (
     Context,

@@ -139,7 +139,7 @@ class Result:
     @checked
     def trace(self, path: str | Path, measurement: Measurement | None = None) -> Path:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""
-        from placewright.report.perfetto import write_trace
+        from placewright.report.trace import write_trace
 
         predicted = self.judgement.trace()
         if predicted is None:

@@ -14,7 +14,7 @@ from placewright.cluster.roofline import analytic_seconds, kind_factors
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.planning.monitor import LOG
+from placewright.planning.contract import LOG
 from placewright.profiling import message_cost
 from placewright.profiling.message_cost import KEY, MessageCost, warn_of_messages
 from placewright.profiling.profile_warnings import cores_to_measure, warn_of_background_load

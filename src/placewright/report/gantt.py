@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
-from placewright.report.svg import device_class, drawing, label, number, tag, ticks
+from placewright.report.page import device_class, drawing, label, number, tag, ticks
 from placewright.report.text import percent, seconds
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.report.svg import drawing, label, number, tag, text, ticks
+from placewright.report.page import drawing, label, number, tag, text, ticks
 from placewright.report.text import percent, seconds, size
 
 if TYPE_CHECKING:

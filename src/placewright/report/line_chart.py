@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from placewright.report.svg import device_class, drawing, label, tag, ticks
+from placewright.report.page import device_class, drawing, label, tag, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 1100.0, 300.0, 64.0, 40.0, 34.0, 40.0
 LETTER, MARK = 7.5, 12.0

@@ -26,8 +26,8 @@ from placewright.report.page import (
     html_fragment,
     scroll,
     section,
+    text,
 )
-from placewright.report.svg import text
 from placewright.report.text import amount, plain_table
 from placewright.report.trace import Trace
 from placewright.requests.bounds import fluid

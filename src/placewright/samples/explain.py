@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from placewright.errors import UnknownNameError
-from placewright.planning.explanation import PartExplanation
+from placewright.planning.wing import PartExplanation
 from placewright.report.text import seconds
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import SamplePlan

@@ -13,8 +13,7 @@ import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Positive, Unlimited, checked
-from placewright.planning.contract import Planner, Progress, silent
-from placewright.planning.monitor import LOG
+from placewright.planning.contract import LOG, Planner, Progress, silent
 from placewright.samples.problem import Overlap, SampleProblem
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from placewright.cli.operators.learned import compare, train
-from placewright.cli.operators.model_files import export
-from placewright.cli.operators.run import run
+from placewright.cli.operators.run import export, run
 from placewright.cli.options import (
     BatchOption,
     ContiguousOption,

@@ -25,8 +25,7 @@ from placewright.planning.views import (
     text_page,
 )
 from placewright.report.gantt import gantt
-from placewright.report.page import facts, heading, html_fragment, scroll, section
-from placewright.report.svg import text
+from placewright.report.page import facts, heading, html_fragment, scroll, section, text
 from placewright.report.text import plain_table, seconds, size
 
 MOST_ROWS = 32

@@ -7,7 +7,7 @@ import numpy as np
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray
-from placewright.report.svg import device_class, drawing, label, number, tag
+from placewright.report.page import device_class, drawing, label, number, tag
 
 WIDTH, LEFT, RIGHT, ROW, GAP = 960.0, 90.0, 10.0, 18.0, 6.0
 ORDER = tuple(Strategy)

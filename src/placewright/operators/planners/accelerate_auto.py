@@ -9,7 +9,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.graph.modules import ModuleTree, parent_of
+from placewright.graph.graph import ModuleTree, parent_of
 from placewright.io.units import BYTES, show
 from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan

@@ -104,7 +104,7 @@ def _rates(predicted: StreamPrediction, measured_s: float, latency_s: float) -> 
 
 def stream_table(found: StreamMeasurement) -> str:
     """Predicted and measured throughput and latency, of the plan and of the best single device."""
-    from placewright.measurement.text import load_warnings, speed_up_text
+    from placewright.measurement.measurement import load_warnings, speed_up_text
 
     m = found.measurement
     rows = [_row("plan", found.prediction, m, found.latency_s)]

@@ -11,14 +11,20 @@ from placewright.planning.result import Result
 from placewright.report.gantt import gantt
 from placewright.report.page import (
     definitions,
+    device_class,
+    drawing,
     facts,
     heading,
     html_page,
+    label,
     legend,
+    number,
     scroll,
     section,
+    tag,
+    text,
+    ticks,
 )
-from placewright.report.svg import device_class, drawing, label, number, tag, text, ticks
 from placewright.report.text import percent, seconds, size
 from placewright.report.trace import Trace
 from placewright.samples.judge import SampleJudgement, judge

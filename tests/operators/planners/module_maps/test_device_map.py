@@ -12,7 +12,7 @@ import pytest
 
 from placewright.capturing.assembly import module_tree
 from placewright.errors import InfeasibleError
-from placewright.graph.modules import ModuleTree
+from placewright.graph.graph import ModuleTree
 from placewright.operators.planners.module_maps.device_map import DISK, device_map
 from placewright.operators.planners.module_maps.sizes import balanced, module_sizes
 from tests.operators.planners.module_maps.models import NAMES, model

@@ -23,7 +23,7 @@ import numpy as np
 
 from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.deadline import stop_flag
+from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_cached, njit_internal, njit_nogil
 from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.insertion import Rules

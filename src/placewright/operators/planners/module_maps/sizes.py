@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from placewright.graph.modules import Module, ModuleTree, parent_of
+from placewright.graph.graph import Module, ModuleTree, parent_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from placewright.operators.instances import tiny
 from placewright.operators.views import coloured_graph
-from placewright.report.graph_drawing import placed_drawing
-from placewright.report.graph_picture import MOST_NODES, bands, operator_depths, picture
+from placewright.report.graph_drawing import (
+    MOST_NODES,
+    bands,
+    operator_depths,
+    picture,
+    placed_drawing,
+)
 from tests.report.examples import chain
 
 

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import pytest
 
-from placewright.numerics.compile_clock import CompileClock
+from placewright.numerics.clocks import CompileClock
 from placewright.operators.instances import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.report.perfetto import write_trace
+from placewright.report.trace import write_trace
 from tests.report.examples import chain, measured, result_of
 
 

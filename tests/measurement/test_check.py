@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from placewright.measurement.distance import distance
+from placewright.measurement.check import distance
 
 INF, NAN = math.inf, math.nan
 

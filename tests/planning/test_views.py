@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.report.memory import COLUMNS, column_peaks, memory_charts
+from placewright.planning.views import COLUMNS, column_peaks, memory_charts
 from tests.report.examples import chain, result_of
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from placewright.measurement.measurement import MachineLoad
-from placewright.measurement.speed_up import T_95, speed_up
+from placewright.measurement.measurement import T_95, MachineLoad, speed_up
 
 
 def test_the_quantiles_are_those_of_student() -> None:

@@ -1,11 +1,22 @@
-"""What compiling takes is not the planners' time: kernels are compiled once per installation."""
+"""Clocks: the time that compiling takes, and a flag that ends compiled loops at a deadline.
+
+What compiling takes is not the planners' time: kernels are compiled once per installation.
+Compiled loops cannot look at the clock themselves.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
+
+import numpy as np
+
+from placewright.numerics.arrays import BoolArray
 
 COMPILING = "compiling kernels, once after an installation"
 
@@ -58,3 +69,22 @@ class CompileClock:
             from numba.core import event
 
             event.unregister("numba:compile", self)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def stop_flag(deadline_s: float) -> Iterator[BoolArray]:
+    """An array of one flag that is set at the deadline, for kernels that release the GIL.
+
+    `deadline_s`: ``time.perf_counter()`` value.
+    """
+    flag = np.zeros(1, dtype=np.bool_)
+    if deadline_s == math.inf:
+        yield flag
+        return
+    timer = threading.Timer(max(0.0, deadline_s - time.perf_counter()), flag.fill, (True,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield flag
+    finally:
+        timer.cancel()
