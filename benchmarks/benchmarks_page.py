@@ -33,7 +33,7 @@ from page_plot import plot_cost
 from page_tables import page
 from placewright import InfeasibleError, OperatorProblem, solve
 from placewright.operators.problem import Links
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Candidate
 
 HOUSE = Path(__file__).resolve().parents[1]

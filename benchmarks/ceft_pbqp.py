@@ -16,7 +16,7 @@ import numpy as np
 
 from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
 
@@ -131,7 +131,7 @@ def main() -> None:
 
 def read_or_make(folder: Path) -> OperatorProblem:
     """Something small to compile on."""
-    from placewright.operators.instances import random_problem
+    from placewright.operators.conformance import random_problem
 
     small = sorted(folder.glob("*n100_*.json"))
     if small:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from placewright import Context, OperatorProblem, judge, solve
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "60"))

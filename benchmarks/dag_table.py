@@ -16,7 +16,7 @@ from pathlib import Path
 
 from placewright import Context, InfeasibleError, OperatorProblem, Planner, bounds, judge, planners
 from placewright.operators.problem import Links
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import proposal_of
 from placewright.planning.result import relative_gap
 

@@ -27,7 +27,7 @@ from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
 from placewright.planning.parameters import choose
 

@@ -37,7 +37,7 @@ from placewright.operators.planners.learned.episodes import RULES, episode_insta
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.trivial import RoundRobin
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.queues.heaps import pop, push
+from placewright.operators.queues import pop, push
 from placewright.planning.contract import Context, proposal_of
 
 

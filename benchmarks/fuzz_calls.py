@@ -54,9 +54,8 @@ from placewright.layers.readers.piper import read_piper
 from placewright.measurement.check import Check
 from placewright.measurement.measurement import Measurement
 from placewright.operators.adaptive.policy import Policy
-from placewright.operators.readers.dag import read_dag
-from placewright.operators.readers.msr import read_expert, read_msr
-from placewright.operators.readers.pipedream import read_pipedream
+from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.run import best_single, running
 from placewright.planning.wings import register_wing, wings
 from placewright.profiling.table import ProfileTable

@@ -307,11 +307,8 @@ def _published() -> list[Reader]:
 
     from placewright.cluster.files import load_cluster
     from placewright.layers.readers.piper import read_piper
-    from placewright.operators.readers.dag import read_dag
-    from placewright.operators.readers.msr import read_expert, read_msr
-    from placewright.operators.readers.pipedream import read_pipedream
-    from placewright.operators.readers.stg import read_stg
-    from placewright.operators.readers.wfcommons import read_wfcommons
+    from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
+    from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
     from placewright.requests.files import read_catalogue
     from placewright.requests.readers.arrivals import read_arrivals
     from placewright.requests.readers.serving import serving_catalogue, serving_problem

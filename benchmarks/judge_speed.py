@@ -23,7 +23,7 @@ import numpy as np
 import simpy
 
 from ceft_pbqp import captured
-from placewright.operators.instances import random_placement, tiny
+from placewright.operators.conformance import random_placement, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, start_order

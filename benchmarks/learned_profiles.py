@@ -35,8 +35,8 @@ from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.readers.dag import read_dag
-from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.neural_networks import read_msr
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import proposal_of
 from placewright.planning.parameters import choose
 from placewright.testing.small_zoo import SIZES, small

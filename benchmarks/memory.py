@@ -35,7 +35,7 @@ from placewright.cluster.files import load_cluster
 from placewright.deployment.workers import State
 from placewright.deployment.workload import with_recipe
 from placewright.graph.graph import Graph
-from placewright.operators.measuring import load_plan
+from placewright.operators.run import load_plan
 from placewright.planning.result import Result
 from placewright.report.text import plain_table, size
 from placewright.runtime.engines.engine import open_engine

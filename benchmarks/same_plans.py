@@ -34,7 +34,7 @@ import numpy as np
 
 import placewright
 from kept_rows import KeptRows, add_options
-from placewright.operators.instances import random_problem, tiny, with_random_views
+from placewright.operators.conformance import random_problem, tiny, with_random_views
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
 from placewright.planning.contract import on_request

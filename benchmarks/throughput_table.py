@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from placewright import judge, solve
-from placewright.operators.readers.msr import read_expert, read_msr
+from placewright.operators.readers.neural_networks import read_expert, read_msr
 
 ROOT = Path(__file__).resolve().parents[2] / "shared" / "data"
 LIMIT_S = float(os.environ.get("TIME_LIMIT_S", "120"))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import placewright
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.solvers.pbqp import solve_pbqp

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from placewright.operators.conformance import tiny
 from placewright.operators.files import write_problem
-from placewright.operators.instances import tiny
 
 DIAMOND = [(0, 1.0, [1, 2]), (1, 1.0, [3]), (2, 1.0, [3])]
 

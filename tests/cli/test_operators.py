@@ -10,8 +10,8 @@ import pytest
 import yaml
 from safetensors.torch import save_file
 
+from placewright.operators.conformance import tiny
 from placewright.operators.files import write_problem
-from placewright.operators.instances import tiny
 from tests.cli.models import tower
 from tests.cli.run_cli import run_cli
 from tests.published import published

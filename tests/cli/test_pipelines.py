@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from placewright.operators.conformance import tiny
 from placewright.operators.files import write_problem
-from placewright.operators.instances import tiny
 from tests.cli.run_cli import run_cli
 
 

@@ -19,7 +19,7 @@ from placewright.deployment import planning
 from placewright.deployment.placing import deploy, place
 from placewright.deployment.planning import judged, planned, size_limit_s, tried
 from placewright.errors import WorkerError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.streaming import trials
 from placewright.operators.streaming.copies import predicted

@@ -10,7 +10,7 @@ import pytest
 
 from placewright.deployment.planning import judged, planned
 from placewright.deployment.stream_plans import _kept, _Stream
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from placewright.numerics.clocks import CompileClock
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context

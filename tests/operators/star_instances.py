@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from tests.operators.simulation.reference import simulate

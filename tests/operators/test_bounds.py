@@ -10,12 +10,12 @@ import pytest
 from scipy.optimize import linprog
 
 from placewright.errors import InfeasibleError
-from placewright.operators.bounding.load import load_bound
 from placewright.operators.bounds import bounds
-from placewright.operators.instances import named_instances, random_problem, tiny
+from placewright.operators.conformance import named_instances, random_problem, tiny
 from placewright.operators.judge import Judge
+from placewright.operators.load_bounds import load_bound
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from tests.published import published
 
 DAGS = [

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.operators.builder import ProblemBuilder
-from placewright.operators.instances import named_instances, random_problem, with_random_views
+from placewright.operators.conformance import named_instances, random_problem, with_random_views
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.neural_networks import read_msr
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.readers.tasks import from_networkx, tasks
 from tests.published import ROOT, published
 

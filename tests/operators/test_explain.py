@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.errors import UnknownNameError
-from placewright.operators.critical_path import critical_operators
-from placewright.operators.explain import explain
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
+from placewright.operators.explain import critical_operators, explain
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan

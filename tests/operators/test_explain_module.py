@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from placewright.errors import UnknownNameError
-from placewright.operators.explain import explain
-from placewright.operators.explain_module import ModuleExplanation, module_names
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
+from placewright.operators.explain import ModuleExplanation, explain, module_names
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem

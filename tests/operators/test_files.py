@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnknownNameError
+from placewright.operators.conformance import named_instances, random_problem, with_random_views
 from placewright.operators.files import (
     read_plan,
     read_problem,
     result_json,
     write_problem,
 )
-from placewright.operators.instances import named_instances, random_problem, with_random_views
 from placewright.operators.judge import judge
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.solving import solve

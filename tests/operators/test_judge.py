@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.operators.instances import (
+from placewright.operators.conformance import (
     named_instances,
     random_placement,
     random_problem,

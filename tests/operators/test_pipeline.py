@@ -7,9 +7,9 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators.bounds import bounds
+from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
-from placewright.operators.formats.writing import problem_json
-from placewright.operators.instances import tiny
+from placewright.operators.formats import problem_json
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.run import as_json, best_single, running
+from placewright.operators.run import SHORT_S, MeasuringRounds, as_json, best_single, running
 from placewright.planning.solving import compare
 from placewright.profiling.build import profile
 from placewright.testing.small_zoo import SIZES, small
@@ -82,3 +84,21 @@ def test_a_plan_for_another_graph_is_refused() -> None:
     state = initial_state(source, graph.program)
     with running(graph, DUO, state) as runner, pytest.raises(InputError, match="another graph"):
         runner.measure(result)
+
+
+@pytest.mark.parametrize(
+    ("seen_s", "warmup", "cold"),
+    [
+        ([], 3, 3),
+        ([SHORT_S * 2] * 2, 3, 1),
+        ([SHORT_S / 2] * 2, 3, 3),
+        ([SHORT_S * 2] * 2, 0, 0),
+    ],
+)
+def test_short_steps_are_warmed_up_in_every_block(
+    seen_s: list[float], warmup: int, cold: int
+) -> None:
+    """Long ones in the first block, and one step after another plan; none where none is asked."""
+    turns = MeasuringRounds(cast(Any, None), [cast(Any, None)])
+    turns.step_s[0] = [seen_s]
+    assert turns._cold_steps(0, warmup) == cold

@@ -10,10 +10,9 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.operators.judge import judge
-from placewright.operators.measuring import execution_order, measured_trace
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
-from placewright.operators.run import Runner, running
+from placewright.operators.run import Runner, execution_order, measured_trace, running
 from placewright.profiling.build import profile
 from placewright.report.trace import Trace
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.search import Search
 from placewright.operators.sizes import UNLIMITED, room_bytes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.search import Search
 from placewright.planning.contract import Context, Count, Range, Share

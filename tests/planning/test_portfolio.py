@@ -18,7 +18,7 @@ from placewright.errors import (
 )
 from placewright.numerics.clocks import CompileClock
 from placewright.operators import WING
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.candidates import Status

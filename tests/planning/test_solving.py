@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
+from placewright.operators.conformance import tiny
 from placewright.operators.files import read_plan, read_proposal
-from placewright.operators.instances import tiny
 from placewright.operators.planners.metis import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Status

@@ -12,7 +12,7 @@ import pytest
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.numerics.clocks import CompileClock
 from placewright.operators import WING as OPERATORS
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.planning import wings as registry
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Direction

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.problem import OperatorProblem
 from placewright.profiling.calibration import LEAST_STEPS, LONGEST_S, calibrated
 from placewright.runtime.session import Session

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.interference import interference

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from placewright.measurement.measurement import Baseline, Measurement
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem

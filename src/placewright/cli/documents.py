@@ -92,7 +92,7 @@ def profile(
     """
     from placewright.cli.sources import SourceOptions, load
     from placewright.operators.files import write_problem
-    from placewright.operators.formats.writing import problem_json
+    from placewright.operators.formats import problem_json
 
     options = SourceOptions(
         source,

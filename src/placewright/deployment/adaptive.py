@@ -170,7 +170,7 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
 
     The answer is in the run's ``timeline.check``; the run is closed.
     """
-    from placewright.operators.adaptive.check import check_run
+    from placewright.operators.adaptive.run import check_run
 
     if run.session is None or not run.done:
         monitor.note("not compared with eager PyTorch: the run was broken off")

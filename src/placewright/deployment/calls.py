@@ -24,8 +24,8 @@ from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.judge import judge
-from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import execution_order
 from placewright.profiling.build import profile
 from placewright.runtime.call_programs import MOST_PROGRAMS, CallProgram
 from placewright.runtime.session import Session

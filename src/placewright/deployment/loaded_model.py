@@ -51,7 +51,7 @@ class LoadedModel:
         if self._calls is None:
             from placewright.capturing.guards import Guards
             from placewright.deployment.calls import Calls
-            from placewright.operators.measuring import execution_order
+            from placewright.operators.run import execution_order
 
             load, result = self.workload, self._result
             order = execution_order(result.problem, result.judgement)
@@ -85,7 +85,7 @@ class LoadedModel:
 
     @contextmanager
     def _loaded_session(self) -> Iterator[Session]:
-        from placewright.operators.measuring import load_plan
+        from placewright.operators.run import load_plan
 
         self._refuse_lost()
         result = self._result

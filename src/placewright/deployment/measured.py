@@ -16,9 +16,9 @@ from placewright.errors import InfeasibleError, PlacewrightError, UnsupportedErr
 from placewright.measurement.measurement import half_interval
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
-from placewright.operators.measuring import load_plan
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.measured import Estimate
+from placewright.operators.run import load_plan
 
 if TYPE_CHECKING:
     from placewright.deployment.model_files import FileWorkload

@@ -18,9 +18,9 @@ from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Tolerance, distance
 from placewright.measurement.measurement import Baseline, Measurement, in_turns
 from placewright.numerics.arrays import IntArray
-from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
-from placewright.operators.measuring import execution_order
+from placewright.operators.check import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.plan import SINGLE
+from placewright.operators.run import execution_order
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.runtime.model_files.contract import FilePlacement, PlacedFile

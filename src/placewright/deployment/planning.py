@@ -109,8 +109,8 @@ def interference_of_streams(
 
     Raises `WorkerError`: a worker died or raised.
     """
-    from placewright.operators.streaming.interference import stream_interference
     from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
+    from placewright.operators.streaming.trials import stream_interference
 
     alike, single = InterferenceProfile.alike(known.alone), best_single(known.alone)
     several: list[Result] = []

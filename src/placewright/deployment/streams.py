@@ -14,7 +14,7 @@ from placewright.capturing.inputs import as_arguments
 from placewright.errors import PlacewrightError, WorkerError
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
-from placewright.operators.adaptive.survivors import cluster_of, problem_of
+from placewright.operators.adaptive.run import cluster_of, problem_of
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan

@@ -36,7 +36,7 @@ is solved after the planners.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so
 that there is no load). The longest path, each operator where it is fastest: see
-`placewright.operators.simulation.star.latency.least_tails`.
+`placewright.operators.simulation.star.least_tails`.
 
 **serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
 """
@@ -49,17 +49,16 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.operators.bounding.head_load_tail import head_load_tail_bound
-from placewright.operators.bounding.load import balanced_weights, load_bound
-from placewright.operators.bounding.relaxed.bound import relaxed_bounds
+from placewright.operators.load_bounds import balanced_weights, head_load_tail_bound, load_bound
 from placewright.operators.problem import (
     Objective,
     OperatorProblem,
     Overlap,
     pairwise_only,
 )
-from placewright.operators.simulation.star.latency import is_star_latency, least_tails
-from placewright.operators.structure.ceft import Ceft, ceft
+from placewright.operators.relaxed_bound import relaxed_bounds
+from placewright.operators.simulation.star import is_star_latency, least_tails
+from placewright.operators.structure.costs import Ceft, ceft
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import BoundContext
 from placewright.report.text import size

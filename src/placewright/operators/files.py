@@ -8,17 +8,19 @@ from typing import Any
 from placewright.errors import InfeasibleError, InputError
 from placewright.io.boundary import placed, validate
 from placewright.io.stored import read_data, stem, write_data
-from placewright.operators.formats.reading import plan_of, problem_of
-from placewright.operators.formats.schema import PlanFile, ProblemFile
-from placewright.operators.formats.writing import plan_json, problem_json
+from placewright.operators.formats import (
+    PlanFile,
+    ProblemFile,
+    plan_json,
+    plan_of,
+    problem_json,
+    problem_of,
+)
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
-from placewright.operators.readers.msr import read_msr
-from placewright.operators.readers.pipedream import read_pipedream
-from placewright.operators.readers.stg import read_stg
-from placewright.operators.readers.wfcommons import read_wfcommons
+from placewright.operators.readers.neural_networks import read_msr, read_pipedream
+from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
 from placewright.planning.wing import Document, Format

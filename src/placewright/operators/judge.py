@@ -25,9 +25,9 @@ from placewright.operators.problem import (
     Overlap,
 )
 from placewright.operators.simulation import scores
-from placewright.operators.simulation.fast.state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.full.simulate import largest_load, makespan, simulate
-from placewright.operators.simulation.full.state import SimulatorState, copy_state, make_state
+from placewright.operators.simulation.fast_state import FastState, copy_fast_state, make_fast_state
+from placewright.operators.simulation.full import largest_load, makespan, simulate
+from placewright.operators.simulation.full_state import SimulatorState, copy_state, make_state
 from placewright.operators.simulation.inputs import (
     DONE,
     NO_KERNEL,
@@ -38,9 +38,9 @@ from placewright.operators.simulation.inputs import (
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
-from placewright.operators.simulation.star.judge import judge_star, star_scores
-from placewright.operators.structure.contiguity import break_of_chain
+from placewright.operators.simulation.star_judge import judge_star, star_scores
 from placewright.operators.structure.costs import kernel_costs
+from placewright.operators.structure.groups import break_of_chain
 
 __all__ = ["Judge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 

@@ -19,8 +19,7 @@ from placewright.report.text import (
 )
 
 if TYPE_CHECKING:
-    from placewright.operators.explain import Explanation
-    from placewright.operators.explain_module import Alternative, ModuleExplanation
+    from placewright.operators.explain import Alternative, Explanation, ModuleExplanation
     from placewright.operators.placement_summary import PlacementSummary, Split
     from placewright.operators.problem import OperatorProblem
     from placewright.report.trace import Trace

@@ -22,7 +22,7 @@ from placewright.measurement.measurement import (
 )
 from placewright.numerics.arrays import IntArray
 from placewright.operators.files import read_problem
-from placewright.operators.formats.schema import PlanFile
+from placewright.operators.formats import PlanFile
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem

@@ -13,9 +13,9 @@ from placewright.adapt.device_factors import device_factor, filled
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
-from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.operators.run import execution_order
 from placewright.runtime.session import Session
 
 COLD, WATCHED = 2, 3

@@ -12,7 +12,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.operators.adaptive.policy import Policy
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.trials import CLOSE, MOST, affordable, challengers
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan

@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.adaptive.online_profile import RECENT, OnlineProfile
-from placewright.operators.adaptive.survivors import cluster_of, problem_of
+from placewright.operators.adaptive.run import cluster_of, problem_of
 from placewright.runtime.step_record import StepLog, StepRecord
 from tests.operators.adaptive.jobs import TRIO, job
 

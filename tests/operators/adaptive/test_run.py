@@ -27,12 +27,12 @@ from placewright.errors import InfeasibleError, InputError, RunError, WorkerErro
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.adaptive.adaptation import Adaptation
-from placewright.operators.adaptive.check import check_run
-from placewright.operators.adaptive.run import AdaptiveRun, Batch, Job
+from placewright.operators.adaptive.run import AdaptiveRun, Batch, Job, check_run
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines import piped
+from placewright.runtime.engines.local import LocalGroup
 from placewright.runtime.out_of_memory import OutOfMemoryError
 from placewright.runtime.session import Session
 from tests.operators.adaptive.jobs import TRIO, job
@@ -455,3 +455,46 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
         assert run.adaptation.problem.memory_bytes[1] < problem.memory_bytes[1]
         run.step({"input:0": x})
         equal_to_eager(run, source, training_job, 3)
+
+
+class Opened:
+    """A session that remembers what it was opened on."""
+
+    def __init__(self, graph: Graph, cluster: Cluster, state: Mapping[str, torch.Tensor]) -> None:
+        self.cluster, self.state, self.up = cluster, state, False
+
+    def __enter__(self) -> Opened:
+        self.up = True
+        return self
+
+
+def test_a_snapshot_takes_what_steps_change() -> None:
+    """Parameters and buffers, in bytes; not the batch."""
+    _, training_job = job()
+    assert isinstance(training_job.graph.program, Program)
+    changed = [
+        training_job.state[item.name] for item in training_job.graph.program.inputs if item.mutated
+    ]
+    assert training_job.state_bytes == sum(t.numel() * t.element_size() for t in changed) > 0
+
+
+def test_a_session_is_on_those_who_are_named_with_what_has_changed() -> None:
+    """Their links, the state as it was but for what is given; up when it is returned."""
+    _, training_job = job()
+    name = next(iter(training_job.state))
+    new = training_job.state[name] + 1
+    made: Any = replace(training_job, open=Opened).session(("c", "a"), {name: new})
+    assert made.up
+    assert made.cluster.device_names == ("a", "c")
+    assert {link.source for link in made.cluster.links} == {"a", "c"}
+    assert made.state.keys() == training_job.state.keys()
+    assert made.state[name] is new
+    assert training_job.state[name] is not new
+
+
+def test_workers_that_do_not_come_up_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start has a limit like every order; here it is none at all."""
+    _, training_job = job()
+    monkeypatch.setattr(LocalGroup, "start_limit_s", 0.0)
+    with pytest.raises(WorkerError, match=r"'a', 'b'.*no answer in time"):
+        training_job.session(("a", "b"), {})

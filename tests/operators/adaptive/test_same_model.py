@@ -11,7 +11,7 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
-from placewright.operators.adaptive.job import Job
+from placewright.operators.adaptive.run import Job
 from tests.operators.adaptive.jobs import TRIO, net
 
 

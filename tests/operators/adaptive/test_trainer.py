@@ -14,8 +14,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError, RunError
-from placewright.operators.adaptive.job import Job
-from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.profiling.build import profile
 from tests.operators.adaptive.jobs import TRIO, net

@@ -17,8 +17,7 @@ from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
-from placewright.operators.adaptive.job import Job
-from placewright.operators.adaptive.run import AdaptiveRun
+from placewright.operators.adaptive.run import AdaptiveRun, Job
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile

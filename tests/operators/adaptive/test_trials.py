@@ -11,7 +11,7 @@ import pytest
 from placewright.adapt.trials import LEAST_ROUNDS, WARM_UP_STEPS, ShortTrials, TrialOutcome
 from placewright.errors import WorkerError
 from placewright.operators.adaptive.trials import CLOSE, closest, try_plans
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.runtime.step_record import StepRecord

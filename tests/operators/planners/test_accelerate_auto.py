@@ -15,8 +15,8 @@ from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
 from placewright.graph.graph import Graph
+from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
-from placewright.operators.instances import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.problem import OperatorProblem

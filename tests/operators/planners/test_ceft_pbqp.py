@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
@@ -19,7 +19,7 @@ from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.pricing.candidates import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.solving import solve
@@ -163,7 +163,7 @@ def test_passed_deadline_still_answers() -> None:
 def test_same_plan_under_any_hash_seed() -> None:
     """Two interpreters with different PYTHONHASHSEED plan alike."""
     script = (
-        "from placewright.operators.instances import random_problem\n"
+        "from placewright.operators.conformance import random_problem\n"
         "from placewright.operators.planners.ceft_pbqp import CeftPbqp\n"
         "from placewright.planning.contract import Context\n"
         "p = random_problem(11, most_operators=30, most_devices=4)\n"

@@ -12,7 +12,7 @@ from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import IntArray
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.accelerate_auto import AccelerateAuto

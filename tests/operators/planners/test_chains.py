@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.chains import (
     chain_of,
     coarse,

@@ -8,12 +8,12 @@ import pytest
 from benchmarks import auto_guarantee
 
 from placewright.errors import InfeasibleError, OutOfTimeError
-from placewright.operators.instances import named_instances, random_problem, tiny
+from placewright.operators.conformance import named_instances, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED, M_ETF
 from placewright.operators.problem import Links, OperatorProblem, Overlap
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Outcome
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.solving import compare, solve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.copied_stages import CopiedStages, groupings

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from placewright.operators.instances import named_instances
+from placewright.operators.conformance import named_instances
 from placewright.operators.judge import judge
 from placewright.operators.planners.lists.planners import CPOP, RANKS, Tables, path_device
 from placewright.operators.planners.lists.setup import set_up
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
 from tests.operators.planners.test_heft import paper
 from tests.published import published

@@ -19,7 +19,7 @@ from placewright import (
     judge,
     solve,
 )
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.deployable import Complexity, Deployable, complexity
 from placewright.planning.contract import proposal_of

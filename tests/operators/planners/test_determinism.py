@@ -10,7 +10,7 @@ SCRIPT = """
 import hashlib
 from placewright.planning.contract import Context
 from placewright.operators.planners import planners
-from placewright.operators.instances import random_problem
+from placewright.operators.conformance import random_problem
 digest = hashlib.sha256()
 for seed in range(12):
     problem = random_problem(seed)

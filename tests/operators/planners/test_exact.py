@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.contiguous_dp import line_or_none
@@ -19,7 +19,7 @@ from placewright.operators.planners.pipelines.contiguous.stages import best_stag
 from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of, slot_kinds
 from placewright.operators.planners.pipelines.slots.walks import by_trios
-from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve

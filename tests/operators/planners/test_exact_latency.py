@@ -11,7 +11,7 @@ from placewright.operators.judge import judge
 from placewright.operators.planners import exact_latency
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve

@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import named_instances, random_placement, random_problem, tiny
+from placewright.operators.conformance import (
+    named_instances,
+    random_placement,
+    random_problem,
+    tiny,
+)
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
@@ -17,7 +22,7 @@ from placewright.operators.planners.exact_links import ExactLinks, line_of_stand
 from placewright.operators.planners.pipelines.links.contraction import contract_pairs
 from placewright.operators.planners.pipelines.links.moves import anneal
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.pipedream import read_pipedream
+from placewright.operators.readers.neural_networks import read_pipedream
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.exact import Exact

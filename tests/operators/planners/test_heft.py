@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import list_schedule
@@ -13,7 +13,7 @@ from placewright.operators.planners.lists.planners import HEFT, Tables
 from placewright.operators.planners.lists.ranks import mean_upward_rank
 from placewright.operators.planners.lists.setup import Setup, scheduled_plan, set_up
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
 from tests.published import published
 

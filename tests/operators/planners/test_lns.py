@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
-from placewright.operators.instances import random_placement, random_problem
+from placewright.operators.conformance import random_placement, random_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.lists.planners import favourite_children

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
-from placewright.operators.instances import tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import chain_of, units_by_group

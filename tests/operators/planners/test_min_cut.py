@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import random_placement, random_problem
+from placewright.operators.conformance import random_placement, random_problem
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import MinCut, serial_costs, swaps, two_devices
 from placewright.operators.problem import OperatorProblem

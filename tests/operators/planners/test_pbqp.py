@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import Pbqp

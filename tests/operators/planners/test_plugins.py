@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.operators.instances import named_instances
+from placewright.operators.conformance import named_instances
 from placewright.operators.planners import planners, portfolio
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import MissingDependencyError
-from placewright.operators.instances import random_placement, random_problem, tiny
+from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.filling import TopologicalSplit
 from placewright.planning.contract import Context
 

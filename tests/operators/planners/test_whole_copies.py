@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.whole_copies import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.streaming.copies import DEALT, whole_copies

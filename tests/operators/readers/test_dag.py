@@ -15,7 +15,7 @@ from placewright.errors import InputError
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.views import saved_page
 from placewright.planning.result_text import compare_table
 from placewright.planning.solving import solve

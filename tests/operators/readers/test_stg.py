@@ -8,7 +8,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
-from placewright.operators.readers.stg import read_stg
+from placewright.operators.readers.task_graphs import read_stg
 from placewright.planning.solving import solve
 
 FORK = """  3

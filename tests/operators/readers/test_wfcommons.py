@@ -10,7 +10,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
-from placewright.operators.readers.wfcommons import read_wfcommons
+from placewright.operators.readers.task_graphs import read_wfcommons
 
 CLUSTER = Cluster.preset("edge-duo")
 NEW: dict[str, Any] = {

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
 from placewright.numerics.njit import njit_no_refcount
-from placewright.operators.conformance import plans, problems
-from placewright.operators.instances import (
+from placewright.operators.conformance import (
     named_instances,
+    plans,
+    problems,
     random_placement,
     random_problem,
     tiny,
@@ -31,11 +32,11 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
-from placewright.operators.simulation.fast.memory import bytes_over
-from placewright.operators.simulation.fast.simulate import UNSURE, offsets_of
-from placewright.operators.simulation.fast.simulate import simulate as simulate_fast
-from placewright.operators.simulation.fast.state import FastState
+from placewright.operators.simulation.fast import UNSURE, offsets_of
+from placewright.operators.simulation.fast import simulate as simulate_fast
+from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.inputs import NO_ORDER, default_order
+from placewright.operators.simulation.scores import bytes_over
 from placewright.operators.structure.groups import groups_of
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.simulation import reference

@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators.bounds import bounds
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan

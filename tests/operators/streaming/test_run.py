@@ -11,14 +11,14 @@ import pytest
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.errors import UnsupportedError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.operators.streaming.check import check_stream
 from placewright.operators.streaming.copies import DEALT, predicted
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import (
+    check_stream,
     cut_of,
     measure_stream,
     per_sample_s,

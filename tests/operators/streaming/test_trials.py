@@ -11,8 +11,10 @@ import pytest
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.errors import WorkerError
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
+from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.run import best_single
 from placewright.operators.streaming import trials
 from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
 from placewright.operators.streaming.run import StreamRounds
@@ -22,6 +24,7 @@ from placewright.operators.streaming.trials import (
     busy_factors,
     ends_s,
     stage_period_s,
+    stream_interference,
     try_streams,
 )
 from placewright.planning.fixed_plan import judged_plan
@@ -143,3 +146,30 @@ def test_factors_are_of_the_quieter_turn_and_of_others_where_nothing_ran() -> No
     plan = OperatorPlan(np.zeros(1, dtype=np.int64), replica_of=np.array([0, 0, 2]))
     busy = [{0: np.array([9.0, 9.0]), 1: np.array([8.0])}, {0: np.array([3.0]), 1: np.array([9.0])}]
     assert busy_factors(problem, plan, busy) == pytest.approx([1.5, 2.0, 1.75])
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_both_problems_follow_real_streams(fits: bool) -> None:
+    """A profile that is wrong by 100 is corrected, also where no device has the whole model."""
+    source = small("alexnet")
+    graph = capture_source(source)
+    right = profile(graph, DUO).replace(objective="throughput")
+    wrong = right.replace(compute_s=100.0 * right.compute_s)
+    dealt = wrong.replace(pipeline=DEALT)
+    half = OperatorPlan((np.arange(wrong.n) >= wrong.n // 2).astype(np.int64))
+    split, copies = judged_plan(wrong, half), judged_plan(dealt, next(whole_copies(dealt)))
+    single = best_single(wrong) if fits else None
+    several = [split, copies] if fits else [split]
+    with Session(graph, DUO, initial_state(source, graph.program)) as session:
+        known = stream_interference(InterferenceProfile.alike(wrong), session, several, single)
+    ratio = known.together.compute_s / known.alone.compute_s
+    assert ratio == pytest.approx(np.broadcast_to(known.factors, ratio.shape))
+    assert known.alone.compute_s.sum() < 0.5 * wrong.compute_s.sum()
+    if single is None:
+        assert known.factors.tolist() == [1.0, 1.0]
+        return
+    assert (known.factors > 0.1).all()  # as measured: below 1 where caches help
+    assert (known.factors < 10).all()
+    assert known.copied is not None
+    assert (known.of(copies.plan).compute_s == known.copied.compute_s).all()
+    assert known.of(single.plan) is known.alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.lists.planners import CPOP, HEFT, PEFT
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.structure.costs import linked

@@ -99,7 +99,7 @@ def compare(
             "--learned compares values and keeps no plan for a page or a trace",
             hint="use `placewright operators plan` with one of the planners",
         )
-    from placewright.operators.learned_comparison import compare_learned
+    from placewright.operators.learning import compare_learned
 
     problem = load().problem
     with console.meter(f"comparing learned planners on {problem.name}") as meter:
@@ -132,7 +132,7 @@ def train(
     Ctrl-C keeps those so far. [cyan]--planner 'post(checkpoint="FILE")'[/cyan] starts from them.
     """
     from placewright.cli.wing_verbs import measuring
-    from placewright.operators.training import train as run
+    from placewright.operators.learning import train as run
 
     loaded = load()
     problem = loaded.problem

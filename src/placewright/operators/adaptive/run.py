@@ -1,12 +1,17 @@
-"""A run of wing 1 that survives faults and migrates when devices change."""
+"""A run of wing 1 that survives faults and migrates when devices change.
+
+`check_run` compares it with plain eager PyTorch.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -14,24 +19,88 @@ import torch
 from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind
+from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, PlacewrightError, RunError
+from placewright.graph.graph import Graph, TensorSpec
+from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor
-from placewright.operators.adaptive.adaptation import Adaptation
-from placewright.operators.adaptive.job import Job
+from placewright.measurement.check import Check
+from placewright.operators.adaptive.adaptation import Adaptation, Replanner
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
 from placewright.operators.adaptive.policy import Policy
-from placewright.operators.adaptive.replanner import Replanner
 from placewright.operators.adaptive.step_forms import EPOCH, StepForm, StepForms
-from placewright.operators.adaptive.survivors import problem_of
 from placewright.operators.adaptive.trials import affordable
+from placewright.operators.check import Comparison
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
-from placewright.operators.measuring import execution_order
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.operators.run import execution_order
 from placewright.runtime.out_of_memory import OutOfMemoryError
 from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord
+
+if TYPE_CHECKING:
+    from placewright.capturing.source import ModelSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A placed model with its cluster, profile and initial state.
+
+    Attributes
+    ----------
+    problem
+        The graph on the whole cluster, as profiled.
+    state
+        A tensor for every program input, here or in a file.
+    open
+        Starts a session on (graph, cluster, state); where devices are nodes of a testbed, there.
+    reachable
+        Which of the named devices can all talk to each other now; all by default.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    problem: OperatorProblem
+    state: Mapping[str, AnyTensor]
+    open: Callable[[Graph, Cluster, Mapping[str, AnyTensor]], AbstractContextManager[Session]] = (
+        Session
+    )
+    reachable: Callable[[Sequence[str]], Collection[str]] = frozenset
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.graph.name
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The devices, in the cluster's order."""
+        return self.cluster.device_names
+
+    def session(self, names: Collection[str], changed: Mapping[str, torch.Tensor]) -> Session:
+        """Start workers on the devices called `names`.
+
+        `changed`: state that steps have changed since the job was made.
+        Raises `PlacewrightError`: they cannot be started.
+        """
+        state = dict(self.state) | dict(changed)
+        return self.open(self.graph, cluster_of(self.cluster, names), state).__enter__()
+
+    @property
+    def changing(self) -> dict[str, TensorSpec]:
+        """Program inputs that steps change: parameters, buffers, optimizer state."""
+        program = self.graph.program
+        inputs = program.inputs if isinstance(program, Program) else ()
+        return {item.name: item.spec for item in inputs if item.mutated}
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of a snapshot's tensors."""
+        specs = self.changing.values()
+        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
+
 
 MOST_SPARED = 2
 """Times that a device whose memory did not suffice takes part again with a plan that needs less."""
@@ -267,3 +336,74 @@ class AdaptiveRun(FaultTolerantRun):
         if self.session is None or self.adaptation is None:
             raise RunError("the run has not begun", hint="call step() first")
         return self.session, self.adaptation
+
+
+def cluster_of(cluster: Cluster, names: Collection[str]) -> Cluster:
+    """The devices called `names`, in the cluster's order, and the links between them."""
+    return replace(
+        cluster,
+        devices=tuple(d for d in cluster.devices if d.name in names),
+        links=tuple(k for k in cluster.links if k.source in names and k.target in names),
+    )
+
+
+def problem_of(problem: OperatorProblem, names: Collection[str]) -> OperatorProblem:
+    """The same problem on the devices called `names`.
+
+    Raises `InfeasibleError`: an operator is pinned to a device that is gone.
+    """
+    keep = [i for i, name in enumerate(problem.device_names) if name in names]
+    position = np.full(problem.m, -1, dtype=np.int64)
+    position[keep] = np.arange(len(keep))
+    pinned = np.where(problem.pinned >= 0, position[problem.pinned], -1)
+    lost = np.flatnonzero((problem.pinned >= 0) & (pinned < 0))
+    if len(lost):
+        operator = problem.operator_names[int(lost[0])]
+        device = problem.device_names[int(problem.pinned[lost[0]])]
+        raise InfeasibleError(
+            f"{operator!r} is pinned to {device!r}, which is gone", where=problem.name
+        )
+    pairs = np.ix_(keep, keep)
+    return replace(
+        problem,
+        device_names=tuple(problem.device_names[i] for i in keep),
+        device_kinds=tuple(kind for i, kind in enumerate(problem.device_kinds) if i in keep),
+        compute_s=problem.compute_s[:, keep],
+        latency_s=problem.latency_s[pairs],
+        seconds_per_byte=problem.seconds_per_byte[pairs],
+        channel=problem.channel[pairs],
+        memory_bytes=problem.memory_bytes[keep],
+        host_seconds_per_byte=problem.host_seconds_per_byte[keep],
+        pinned=pinned,
+    )
+
+
+def check_run(run: AdaptiveRun, source: ModelSource) -> Check:
+    """Repeat all steps of a run in eager PyTorch, from its first state and with its seed.
+
+    Only for runs on the batch that the model was captured with. Steps that were done before the
+    run began are repeated and not compared.
+
+    Raises `RunError`: the state cannot be fetched.
+    """
+    outputs, state, timeline = run.outputs(), run.state(), run.timeline
+    run.close()  # eager steps get the cores to themselves
+    devices = run.job.cluster.devices
+    comparison = Comparison.of(run.job.graph, source, seed=run.seed, devices=devices)
+    limit = comparison.tolerance.steps
+    steps = run.done if limit is None else min(run.done, limit)
+    for k in range(steps):
+        index = k - timeline.first_step
+        losses = timeline.scalars[index] if index >= 0 else {}
+        last = k == run.done - 1
+        comparison.step({**losses, **outputs} if last else losses, state if last else None)
+    return comparison.check(_note(timeline.first_step, steps < run.done))
+
+
+def _note(before: int, partly: bool) -> str:
+    parts = ["the loss of every step, parameters and buffers after the last"]
+    if before:
+        parts.append(f"steps 1 to {before} belong to the run that was continued")
+    if partly:
+        parts = ["the loss of the first step only"]
+    return "; ".join(parts)

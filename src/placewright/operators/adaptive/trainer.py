@@ -18,8 +18,13 @@ from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.operators.adaptive.step_forms import BATCH, StepForms, batch_tensors, model_outputs
-from placewright.operators.adaptive.step_settings import StepSettings
+from placewright.operators.adaptive.step_forms import (
+    BATCH,
+    StepForms,
+    StepSettings,
+    batch_tensors,
+    model_outputs,
+)
 
 
 class TrainingLoop(BatchTrainer[AdaptiveRun]):

@@ -19,10 +19,10 @@ from placewright.errors import PlacewrightError
 from placewright.operators.adaptive.policy import move_cost
 from placewright.operators.interference import LONGEST_S, InterferenceProfile
 from placewright.operators.judge import judge
-from placewright.operators.measuring import execution_order
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import LAST, planners, portfolio
 from placewright.operators.problem import OperatorProblem, Overlap
+from placewright.operators.run import execution_order
 from placewright.planning.contract import Context, proposal_of
 from placewright.runtime.session import Session
 

@@ -41,7 +41,7 @@ from placewright.operators.problem import (
     star_throughput_only,
 )
 from placewright.operators.simulation.loads import stages, star_value
-from placewright.operators.simulation.star.latency import is_star_latency
+from placewright.operators.simulation.star import is_star_latency
 from placewright.planning.contract import Context, Proposal
 from placewright.report.text import size
 from placewright.solvers.programs import installed, missing, require

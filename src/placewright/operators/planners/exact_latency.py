@@ -26,7 +26,7 @@ from placewright.operators.planners.calls.reductions import (
     sources,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.latency import (
+from placewright.operators.simulation.star import (
     accelerators,
     is_star_latency,
     least_tails,

@@ -3,7 +3,7 @@
 Over links, a device pays for its compute and for every transfer on either of its ends; through
 host memory (star), for its compute and for every tensor that enters or leaves it. Pipelines may
 have stages on several devices and passes that do not mix (`OperatorProblem.pipeline`). The plain
-loads over links are compiled: `placewright.operators.simulation.full.simulate.largest_load`.
+loads over links are compiled: `placewright.operators.simulation.full.largest_load`.
 """
 
 from __future__ import annotations

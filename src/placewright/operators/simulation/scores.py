@@ -1,6 +1,13 @@
 """Value and excess bytes of placements, compiled: used by searches and batches.
 
 The fast simulator runs first; where it is unsure, and for serial problems, the full one.
+
+*Bytes over the memories* are computed after a fast simulation (rules M1 to M7).
+When a copy of a tensor is held follows from when operators start and end and when transfers
+arrive, so no event has to be simulated again. Only devices that could not hold everything at once
+are looked at, and on these only stretches of time (*cells*) that could contain a peak above the
+memory: the changes of a cell are sorted by time only if the bytes held before it plus all that
+comes within it exceed the highest level so far.
 """
 
 from __future__ import annotations
@@ -8,22 +15,17 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_inline, njit_nogil
-from placewright.operators.simulation.fast.memory import bytes_over
-from placewright.operators.simulation.fast.simulate import (
+from placewright.numerics.njit import index, njit_inline, njit_internal, njit_nogil
+from placewright.operators.queues import pop, push
+from placewright.operators.simulation.fast import (
     UNSURE,
     offsets_of,
     prepare,
     simulate_prepared,
 )
-from placewright.operators.simulation.fast.state import FastState
-from placewright.operators.simulation.full.simulate import (
-    largest_load,
-    makespan,
-    over_bytes,
-    simulate,
-)
-from placewright.operators.simulation.full.state import Layout
+from placewright.operators.simulation.fast_state import FastState, Offsets
+from placewright.operators.simulation.full import largest_load, makespan, over_bytes, simulate
+from placewright.operators.simulation.full_state import Layout
 from placewright.operators.simulation.inputs import DONE, Mode
 
 
@@ -112,3 +114,171 @@ def run_many(
             if throughput and value < np.inf:
                 value = largest_load(w, x, o, place, load_s)
             value_s[first + number], violation_bytes[first + number] = value, over
+
+
+@njit_internal
+def bytes_over(s: FastState, base: Offsets, makespan_s: float) -> int:
+    """Bytes over the devices' memories, summed, after a simulation with `Mode.memory`."""
+    if not _may_be_short(s, base):
+        return 0
+    _find_copies(s, base)
+    _hold_viewed(s)
+    cells = index(len(s.cells) // s.m)
+    _list_changes(s, base, cells, cells / makespan_s if makespan_s > 0.0 else 0.0)
+    over = 0
+    for d in range(s.m):
+        its = s.devices[base.device + index(d)]
+        # The others were not listed, and cannot be over.
+        if its.all_bytes > s.memory_bytes[index(d)]:
+            over += _over(s, its.held_bytes, s.memory_bytes[index(d)], index(d * cells), cells)
+    return over
+
+
+@njit_inline
+def _may_be_short(s: FastState, base: Offsets) -> bool:
+    """Whether all that lives on a device or ever comes to it might be more than its memory."""
+    for d in range(s.m):
+        its = s.devices[base.device + index(d)]
+        its.held_bytes = its.all_bytes = its.last_tensor = 0
+    for i in range(s.n):
+        its = s.devices[base.device + s.ops[base.op + index(i)].device]
+        its.held_bytes += s.resident_bytes[index(i)]
+    for k in range(len(s.tensors)):
+        tensor = s.tensors[index(k)]
+        home = s.devices[base.device + s.ops[base.op + tensor.producer].device]
+        home.all_bytes += tensor.home_bytes
+        home.last_tensor = k + 1
+        for e in range(tensor.first, tensor.last):
+            to = s.devices[base.device + s.ops[base.op + s.edges[e].consumer].device]
+            to.all_bytes += tensor.kept_bytes if to.last_tensor != index(k + 1) else 0
+            to.last_tensor = k + 1
+    full = False
+    for d in range(s.m):
+        its = s.devices[base.device + index(d)]
+        its.all_bytes += its.held_bytes
+        full |= its.all_bytes > s.memory_bytes[index(d)]
+    return full
+
+
+@njit_inline
+def _end_s(s: FastState, base: Offsets, i: int) -> float:
+    return s.start_s[base.op + i] + s.ops[base.op + i].took_s  # type: ignore[no-any-return]
+
+
+@njit_inline
+def _find_copies(s: FastState, base: Offsets) -> None:
+    """Which copy each edge reads, and until when each is held by operators and transfers."""
+    for d in range(s.m):
+        s.devices[base.device + index(d)].last_tensor = 0
+    for k in range(len(s.tensors)):
+        # A copy is named by the edge that brought it, or by E + k where tensor k was made.
+        tensor, made = s.tensors[index(k)], index(len(s.edges) + k)
+        home, until_s = s.ops[base.op + tensor.producer].device, _end_s(s, base, tensor.producer)
+        s.devices[base.device + home].last_tensor = k + 1
+        s.devices[base.device + home].request = made
+        for e in range(tensor.first, tensor.last):
+            j = s.edges[e].consumer
+            to = s.devices[base.device + s.ops[base.op + j].device]
+            # The first edge to a device brings the copy that later edges to it read. Its transfer
+            # reads the copy at home until it arrives (rule M2).
+            if to.last_tensor != index(k + 1):
+                to.last_tensor, to.request = k + 1, e
+                s.until_s[e] = 0.0
+                until_s = max(until_s, s.arrival_s[base.edge + e])
+            copy = to.request
+            s.copy[e] = copy
+            if copy == made:
+                until_s = max(until_s, _end_s(s, base, j))
+            else:
+                s.until_s[copy] = max(s.until_s[copy], _end_s(s, base, j))
+        s.until_s[made] = until_s
+
+
+@njit_inline
+def _hold_viewed(s: FastState) -> None:
+    """What has a view is held as long as that, through views of views."""
+    for a in range(len(s.views)):
+        # Each view comes before its base, so that its own time is final here. What its producer
+        # reads is the base's copy on that device, made or received.
+        view = s.views[index(a)]
+        copy = s.copy[view.edge]
+        s.until_s[copy] = max(s.until_s[copy], s.until_s[index(len(s.edges) + view.tensor)])
+
+
+@njit_inline
+def _list_changes(s: FastState, base: Offsets, cells: int, per_second: float) -> None:
+    """Changes of crowded devices by cells of time."""
+    for at in range(len(s.cells)):
+        cell = s.cells[index(at)]
+        cell.net = cell.gain = cell.first = 0
+    # Row 0 of `changes` stands for the end of a cell's list.
+    count = index(1)
+    for k in range(len(s.tensors)):
+        tensor = s.tensors[index(k)]
+        d = s.ops[base.op + tensor.producer].device
+        if tensor.home_bytes > 0 and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
+            first, last = index(d * cells), cells
+            from_s, until_s = s.start_s[base.op + tensor.producer], s.until_s[len(s.edges) + k]
+            _add_change(s, first, last, per_second, count, from_s, tensor.home_bytes)
+            _add_change(s, first, last, per_second, index(count + 1), until_s, -tensor.home_bytes)
+            count = index(count + 2)
+        for e in range(tensor.first, tensor.last):
+            d = s.ops[base.op + s.edges[e].consumer].device
+            if s.copy[e] == e and s.devices[base.device + d].all_bytes > s.memory_bytes[d]:
+                first, last = index(d * cells), cells
+                from_s, until_s = s.arrival_s[base.edge + e], s.until_s[e]
+                _add_change(s, first, last, per_second, count, from_s, tensor.kept_bytes)
+                _add_change(
+                    s, first, last, per_second, index(count + 1), until_s, -tensor.kept_bytes
+                )
+                count = index(count + 2)
+
+
+@njit_inline
+def _add_change(
+    s: FastState, first: int, cells: int, per_second: float, at: int, at_s: float, change: int
+) -> None:
+    """One more change in the list of its cell."""
+    cell = s.cells[first + index(min(np.int64(cells) - 1, int(at_s * per_second)))]
+    # Equal times share a cell and later times never come before it, as the product is monotone.
+    its = s.changes[at]
+    its.at_s = at_s
+    its.bytes = change
+    its.next = cell.first
+    cell.first = at
+    cell.net += change
+    cell.gain += max(change, 0)
+
+
+@njit_internal
+def _over(s: FastState, held: int, memory: int, first: int, cells: int) -> int:
+    """How far a device's highest peak is over its memory."""
+    peak = max(held, memory)
+    for c in range(cells):
+        cell = s.cells[first + c]
+        # Without what the cell releases this is the most that could be held in it.
+        if held + cell.gain > peak:
+            peak = max(peak, _peak_within(s, held, cell.first))
+        held += cell.net
+    return peak - memory
+
+
+@njit_inline
+def _peak_within(s: FastState, held: int, first: int) -> int:
+    """The highest level over any time within a cell; what changes at one time changes at once."""
+    # A level counts once time passes over it (rule M4): where a later change is met, or at the
+    # end of the cell, since the next change is in a later cell.
+    size, at = 0, first
+    while at != 0:
+        push(s.by_time, index(0), size, s.change_s, index(0), at)
+        size += 1
+        at = s.changes[at].next
+    peak, now = held, -1.0
+    while size > 0:
+        its = s.changes[pop(s.by_time, index(0), size, s.change_s, index(0))]
+        size -= 1
+        if its.at_s > now:
+            peak = max(peak, held)
+            now = its.at_s
+        held += its.bytes
+    return max(peak, held)

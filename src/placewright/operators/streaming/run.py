@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ from placewright.graph.program import Program
 from placewright.measurement.measurement import Baseline, Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.operators import run as steps_run
-from placewright.operators.measuring import FEW_ROUNDS
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
+from placewright.operators.run import FEW_ROUNDS
 from placewright.operators.streaming.copies import (
     copied_devices,
     devices_of,
@@ -35,9 +35,11 @@ from placewright.report.trace import Trace
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
+    from placewright.cluster.cluster import Device
     from placewright.measurement.check import Check
     from placewright.runtime.session import Session
-    from placewright.runtime.stream.stream import Cut, Delivered, SampleStream
+    from placewright.runtime.stream.stream import Cut, Delivered, SampleStream, Tensors
+
 
 SHOWN_SAMPLES = 8
 """In the measured trace."""
@@ -400,8 +402,6 @@ def measure_stream(
 
 def _checked(rounds: StreamRounds, source: ModelSource, seed: int) -> Check:
     """Samples that differ, streamed and eagerly one after the other."""
-    from placewright.operators.streaming.check import check_stream
-
     count = rounds.predictions[0].window + CHECKED_BEYOND
     plan = rounds.results[0].plan
     used = [rounds.session.cluster.devices[d] for d in devices_of(plan)]
@@ -411,3 +411,33 @@ def _checked(rounds: StreamRounds, source: ModelSource, seed: int) -> Check:
             return list(stream.run(feeds))
 
     return check_stream(rounds.session.graph, source, run, count, seed=seed, devices=used)
+
+
+def check_stream(
+    graph: Graph,
+    source: ModelSource,
+    run: Callable[[Iterable[Tensors]], Sequence[Delivered]],
+    samples: int,
+    *,
+    seed: int,
+    devices: Sequence[Device],
+) -> Check:
+    """Run samples that differ, several at a time and eagerly one after the other.
+
+    `run`: streams feeds.
+    `devices`: that the placement uses.
+    """
+    from placewright.capturing.state import initial_state
+    from placewright.operators.check import Comparison, varied
+
+    program = graph.program
+    assert isinstance(program, Program)
+    variants = [varied(source.inputs, k) for k in range(samples)]
+    names = [item.name for item in program.inputs if item.role == "input"]
+    feeds = [initial_state(replace(source, inputs=v), program, names) for v in variants]
+    delivered = run(feeds)
+    comparison = Comparison.of(graph, source, seed=seed, devices=devices)
+    for variant, found in zip(variants, delivered, strict=True):
+        comparison.eager.feed(variant)
+        comparison.step(found.outputs, None)
+    return comparison.check(note=f"{samples} different samples, several in flight")

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, repeat
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,17 +20,21 @@ import numpy as np
 from placewright.adapt.device_factors import device_factor, filled
 from placewright.adapt.trials import ShortTrials, TrialOutcome, hold_trials
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.interference import InterferenceProfile
 from placewright.operators.simulation.loads import stage_s
 from placewright.operators.streaming.copies import devices_of, predicted, stages_of
 from placewright.operators.streaming.run import StreamRounds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
     from placewright.operators.streaming.prediction import StreamPrediction
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
     from placewright.runtime.stream.stream import Delivered, SampleStream
+
 
 TURN_S, MOST = 1.0, 100
 """Measured in a turn: so long or so many samples, and at least as many as are in flight."""
@@ -288,3 +293,48 @@ def busy_factors(problem: OperatorProblem, plan: OperatorPlan, turns: BusyTurns)
     used = [d for d in range(problem.m) if expected_s[d] > 0 and all(d in t for t in turns)]
     found = {d: device_factor([t[d] for t in turns], float(expected_s[d])) for d in used}
     return filled(found, problem.m)
+
+
+TURNS = 2
+"""Of each plan, the second ones in the opposite order; the shortest turn counts."""
+
+LONG_S = 20.0
+"""Predicted for two turns; where they take longer there is one."""
+
+
+def stream_interference(
+    known: InterferenceProfile, session: Session, results: Sequence[Result], single: Result | None
+) -> InterferenceProfile:
+    """Execute streams of several plans for a moment and correct the profile by what they take.
+
+    A step on several devices hardly keeps two of them busy at once, and a stream all of them all
+    the time: they share memory buses, and boards that are emulated on one machine its cores.
+
+    Raises `WorkerError`: a worker died or raised.
+
+    Parameters
+    ----------
+    known
+        Of a throughput problem; calibrated.
+    results
+        A plan with operators on several devices, one with copies of the whole model, or both.
+    single
+        A plan of one device; ``None`` where no device can have the whole model: the first of
+        `results` stands in.
+    """
+    plans = results if single is None else (single, *results)
+    rounds = StreamRounds(session, plans, [predicted(r.problem, r.plan) for r in plans])
+    expected_s = sum(map(turn_s, rounds.predictions))
+    forth, turns = range(len(plans)), StreamTurns(rounds)
+    period_s = [inf for _ in plans]
+    for turn in range(TURNS if TURNS * expected_s <= LONG_S else 1):
+        for k in forth if turn % 2 == 0 else reversed(forth):
+            turns.load(k)
+            period_s[k] = min(period_s[k], turns.step())
+    turns.close()
+    problems = list(map(measured_problem, plans, turns.busy, period_s))
+    found = InterferenceProfile.alike(known.alone.replace(compute_s=problems[0].compute_s))
+    for result, problem in zip(results, problems[-len(results) :], strict=True):
+        found = found.measured(result.plan, problem)
+    # Splits are judged as copies are where none was executed.
+    return found if found.together is not found.alone else found.with_together(problems[-1])

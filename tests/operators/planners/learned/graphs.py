@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright import OperatorProblem
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 
 
 def drawn_graph(seed: int, n: int = 30, m: int = 2) -> OperatorProblem:

@@ -10,12 +10,12 @@ import pytest
 
 from placewright import planners, solve
 from placewright.errors import InputError
+from placewright.operators.learning import train
 from placewright.operators.planners.learned.checkpoint import (
     Schema,
     load_parameters,
     save_parameters,
 )
-from placewright.operators.training import train
 from placewright.planning.parameters import choose
 from tests.operators.planners.learned.graphs import drawn_graph
 

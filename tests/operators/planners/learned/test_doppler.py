@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.learned.checkpoint import save_parameters
 from placewright.operators.planners.learned.doppler import (
@@ -36,7 +36,7 @@ from placewright.operators.planners.learned.episodes import (
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, proposal_of
 
 

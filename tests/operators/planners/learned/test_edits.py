@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.learned.edits import edges_of, edit, edited
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import group_operators

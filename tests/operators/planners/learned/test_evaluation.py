@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.instances import random_placement, random_problem, tiny
+from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.learned.evaluation import Evaluations

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from placewright import OperatorProblem
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.learned.graph_features import (
     CoarseGraph,
     best_edge_groups,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from placewright.errors import InputError
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.learned.checkpoint import save_parameters

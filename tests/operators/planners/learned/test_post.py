@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
-from placewright.operators.instances import random_problem
+from placewright.operators.conformance import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -15,7 +15,7 @@ from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.learned.random_search import RandomSearch
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.readers.dag import read_dag
+from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve
 from placewright.testing.conformance import PlannerConformance

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.learned import sampling
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.planning.contract import Context

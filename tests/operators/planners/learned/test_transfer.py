@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright import Context, InputError, OperatorProblem, judge, planners
-from placewright.operators.instances import random_problem
+from placewright.operators.conformance import random_problem
 from placewright.operators.planners.learned.checkpoint import Schema, save_parameters
 from placewright.operators.planners.learned.transfer import (
     FEATURES,

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
-from placewright.operators.instances import random_problem, tiny
+from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.planners.lists.planners import favourite_children

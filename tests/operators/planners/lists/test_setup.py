@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.numerics.arrays import FloatArray
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lists.setup import within_memory

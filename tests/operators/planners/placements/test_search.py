@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.operators.instances import random_placement, random_problem, tiny
+from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.placements import search

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing.byte_prices import within_memories

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.operators.instances import random_placement, random_problem, tiny
+from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.judge import Judge
 from placewright.operators.planners.pricing.graph import placement_graph, placement_pbqp
 from placewright.operators.problem import OperatorProblem

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp

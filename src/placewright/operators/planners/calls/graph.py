@@ -8,9 +8,8 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.latency import accelerators
-from placewright.operators.structure.contiguity import strong_components
-from placewright.operators.structure.groups import groups_of
+from placewright.operators.simulation.star import accelerators
+from placewright.operators.structure.groups import groups_of, strong_components
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,13 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.calls.graph import CallGraph, call_graph
 from placewright.operators.planners.calls.lattice import ideals, predecessors
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star.calls import calls_of, most_calls, simulate_calls
-from placewright.operators.simulation.star.latency import accelerators, units
+from placewright.operators.simulation.star import (
+    accelerators,
+    calls_of,
+    most_calls,
+    simulate_calls,
+    units,
+)
 
 
 def coarser(

@@ -15,8 +15,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
 from placewright.operators.planners.calls.graph import call_graph
 from placewright.operators.problem import Communication, OperatorProblem
-from placewright.operators.simulation.star.calls import most_calls
-from placewright.operators.simulation.star.latency import accelerators
+from placewright.operators.simulation.star import accelerators, most_calls
 
 
 class Blocks(NamedTuple):

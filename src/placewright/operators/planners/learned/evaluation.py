@@ -26,8 +26,8 @@ from placewright.operators.planners.lists.planners import (
 from placewright.operators.planners.placements.search import Score, Start, score_plan
 from placewright.operators.planners.trivial import RoundRobin, Single
 from placewright.operators.problem import Communication, OperatorProblem
-from placewright.operators.simulation.star.judge import star_scores
-from placewright.operators.simulation.star.latency import is_star_latency
+from placewright.operators.simulation.star import is_star_latency
+from placewright.operators.simulation.star_judge import star_scores
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, proposal_of

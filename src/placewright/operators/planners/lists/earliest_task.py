@@ -27,7 +27,7 @@ from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_cached, njit_internal, njit_nogil
 from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.insertion import Rules
-from placewright.operators.queues.heaps import pop, push
+from placewright.operators.queues import pop, push
 from placewright.operators.structure.costs import Costs, move_time
 
 

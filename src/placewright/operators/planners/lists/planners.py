@@ -46,8 +46,7 @@ from placewright.operators.planners.lists.setup import (
     within_memory,
 )
 from placewright.operators.problem import Links, OperatorProblem, pairwise_only
-from placewright.operators.structure.ceft import Ceft, ceft
-from placewright.operators.structure.costs import linked
+from placewright.operators.structure.costs import Ceft, ceft, linked
 from placewright.planning.contract import Context, Needs
 
 Rank = Literal["upward", "through", "optimistic", "ceft-up", "ceft-through"]

@@ -15,9 +15,9 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.planners.annealing import draw
-from placewright.operators.simulation.fast.state import FastState
-from placewright.operators.simulation.full.simulate import simulate
-from placewright.operators.simulation.full.state import Layout, SimulatorState
+from placewright.operators.simulation.fast_state import FastState
+from placewright.operators.simulation.full import simulate
+from placewright.operators.simulation.full_state import Layout, SimulatorState
 from placewright.operators.simulation.inputs import DONE, Mode
 from placewright.operators.simulation.scores import score
 

@@ -23,7 +23,7 @@ from placewright.operators.planners.placements.search import Start, score_plan
 from placewright.operators.planners.pricing.priced import PricingContext, within_memory
 from placewright.operators.planners.trivial import RoundRobin
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.ceft import ceft
+from placewright.operators.structure.costs import ceft
 from placewright.operators.structure.groups import Groups
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution

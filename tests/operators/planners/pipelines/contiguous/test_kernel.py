@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp
 from placewright.operators.problem import OperatorProblem

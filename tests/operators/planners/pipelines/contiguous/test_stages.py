@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.pipelines.contiguous.ideals import Chain
 from placewright.operators.planners.pipelines.contiguous.stages import best_stages
 from placewright.operators.planners.pipelines.contraction import contract

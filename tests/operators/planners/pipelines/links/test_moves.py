@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.pipelines.links import moves
 from placewright.operators.planners.pipelines.links.contraction import contract_pairs
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from placewright.operators.instances import tiny
+from placewright.operators.conformance import tiny
 from placewright.operators.planners.pipelines.links import program
 from placewright.operators.planners.pipelines.links.contraction import Pairs, contract_pairs
 

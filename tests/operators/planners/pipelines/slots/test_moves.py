@@ -11,7 +11,7 @@ from placewright.operators.planners.contiguous_dp import LinearisedDp
 from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.slots.moves import anneal_slots
 from placewright.operators.planners.pipelines.slots.program import plan_of, slot_kinds
-from placewright.operators.readers.msr import read_msr
+from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.contract import Context
 from tests.operators.star_cases import best_value, star
 from tests.published import published

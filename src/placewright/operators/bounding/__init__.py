@@ -1,1 +1,0 @@
-"""Engines of the bounds: dual of the load problem, head-load-tail, relaxed schedule."""

@@ -1,1 +1,0 @@
-"""Files of problems and plans: schema, reading, writing."""

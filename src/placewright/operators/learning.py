@@ -1,0 +1,442 @@
+"""Train planners that learn, and compare them.
+
+Parameters are kept in a checkpoint; planners are compared at equal evaluations and equal seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.measurement.measurement import half_interval
+from placewright.operators.bounds import bounds
+from placewright.operators.judge import judge
+from placewright.operators.plan import SINGLE, OperatorPlan
+from placewright.operators.planners import planners
+from placewright.operators.planners.learned.checkpoint import load_parameters, save_parameters
+from placewright.operators.planners.learned.evaluation import Evaluations, Point
+from placewright.operators.planners.learned.measured import learn_from_runs
+from placewright.operators.planners.learned.planner import by_runs, learned
+from placewright.operators.problem import OperatorProblem
+from placewright.planning.contract import (
+    Context,
+    Planner,
+    Progress,
+    on_request,
+    proposal_of,
+    silent,
+)
+from placewright.planning.parameters import PlannerChoice, choose
+from placewright.report.text import amount, percent, plain_table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """Result of a training.
+
+    Attributes
+    ----------
+    value
+        Of the best plan, seconds.
+    evaluations
+        Of this training; `total` counts those before it too.
+    checkpoint
+        Where the parameters are.
+    """
+
+    problem: str
+    planner: str
+    plan: OperatorPlan
+    value: float
+    feasible: bool
+    bound: float
+    evaluations: int
+    total: int
+    seconds: float
+    seed: int
+    checkpoint: str
+    interrupted: bool
+    curve: tuple[Point, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, without the plan."""
+        names = (f.name for f in fields(self) if f.name not in ("plan", "curve"))
+        found = {name: getattr(self, name) for name in names}
+        return {**found, "curve": [list(point) for point in self.curve]}
+
+    def __str__(self) -> str:
+        cells = [
+            ("planner", self.planner),
+            ("best plan", amount(self.value, "s") + ("" if self.feasible else ", does not fit")),
+            ("lower bound", amount(self.bound, "s")),
+            ("evaluations", f"{self.evaluations}, {self.total} with those before"),
+            ("took", f"{self.seconds:.1f} s" + (", interrupted" if self.interrupted else "")),
+            ("checkpoint", self.checkpoint),
+        ]
+        return f"{self.problem}\n{plain_table(('', ''), cells, '  ')}"
+
+
+def train(
+    problem: OperatorProblem,
+    planner: PlannerChoice,
+    checkpoint: str | Path,
+    *,
+    resume: bool = False,
+    evaluations: int | None = None,
+    time_limit_s: float = math.inf,
+    seed: int = 0,
+    progress: Progress = silent,
+    measure: Any = None,
+) -> Training:
+    """Train a planner on a problem and keep its parameters; after Ctrl-C those so far.
+
+    ``solve(problem, 'post(checkpoint="FILE")')`` starts from them.
+
+    Raises `InputError`: the checkpoint is damaged or of something else, or cannot be written.
+    Raises `UnsupportedError`: the planner has no parameters, or cannot take the problem.
+
+    Parameters
+    ----------
+    checkpoint
+        The safetensors file that is written.
+    resume
+        Start from the parameters in it. A seed of its own draws other samples than before.
+    evaluations
+        By default the planner's own number of samples.
+    measure
+        Executes plans, for planners with ``reward="measured"``.
+    """
+    label, chosen = choose(planners(problem), planner)
+    able = [n for n, p in planners(problem).items() if hasattr(p, "learn")]
+    reason = chosen.unsupported_reason(problem)
+    if not hasattr(chosen, "learn"):
+        reason = "it has no parameters that this verb could train"
+    if reason is not None:
+        hint = f"choose one of {', '.join(able)}"
+        raise UnsupportedError(reason, where=f"planner {label!r}, {problem.name}", hint=hint)
+    trainable: Any = chosen
+    schema, before = trainable.schema(problem), 0
+    parameters: dict[str, Any] = {}
+    if resume:
+        parameters, facts = load_parameters(checkpoint, schema)
+        before = int(facts.get("evaluations", 0))
+    deadline = time.perf_counter() + time_limit_s
+    bound = max(bounds(problem).values(), default=0.0)
+    context = Context(
+        seed=seed, deadline_s=deadline, bound=bound, progress=progress, measure=measure
+    )
+    limit = trainable.samples if evaluations is None else evaluations
+    if by_runs(trainable):
+        found = learn_from_runs(trainable, problem, context, limit=limit, parameters=parameters)
+        run, proposal = found.evaluations, found.proposal
+    else:
+        run = Evaluations(problem, context, limit=limit, parameters=parameters)
+        proposal = learned(trainable, run)
+    judgement = judge(problem, proposal.plan)
+    if not run.parameters:
+        raise UnsupportedError(
+            "nothing was learned: no parameters to keep",
+            where=f"planner {label!r}, {problem.name}",
+            by=f"{run.count} evaluations",
+            hint="allow more evaluations; where the first plans are as good as the bound, nothing "
+            "is left to learn",
+        )
+    facts = {"evaluations": before + run.count, "value_s": judgement.value, "seed": seed}
+    path = save_parameters(checkpoint, run.parameters, schema, problem=problem.name, **facts)
+    return Training(
+        problem.name,
+        label,
+        proposal.plan,
+        judgement.value,
+        judgement.feasible,
+        bound,
+        run.count,
+        before + run.count,
+        run.seconds(),
+        seed,
+        str(path),
+        proposal.interrupted,
+        tuple(run.curve),
+    )
+
+
+RULES = ("heft", "heft-contended", "peft")
+"""Quick planners beside which learned ones are shown."""
+
+BUDGETS = ("evaluations", "samples")
+"""Parameters by which planners without a common harness limit their evaluations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A mean over seeds, with the 95 % interval of Student's t; ``nan`` from one seed."""
+
+    mean: float
+    half: float
+
+    def __str__(self) -> str:
+        known = math.isfinite(self.half)
+        return amount(self.mean, "s") + (f" ± {amount(self.half, 's')}" if known else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One planner: values by seed, and points of its curve.
+
+    Attributes
+    ----------
+    at_evaluations
+        Best value of every seed within the evaluations allowed.
+    at_seconds
+        The same within the seconds allowed; empty where none were.
+    evaluations
+        Of the first seed; 0 where the planner does not count them.
+    seconds
+        Of every seed until its evaluations were spent.
+    curve
+        Best so far against evaluations and seconds, of the first seed.
+    """
+
+    planner: str
+    at_evaluations: tuple[float, ...]
+    at_seconds: tuple[float, ...]
+    evaluations: int
+    seconds: tuple[float, ...]
+    curve: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedComparison:
+    """Planners beside each other at equal budgets.
+
+    `evaluations`, `seconds`, `seeds`: the budgets of each run, and its seeds.
+    `bound`: no plan takes less.
+    """
+
+    problem: str
+    evaluations: int
+    seconds: float
+    seeds: tuple[int, ...]
+    bound: float
+    rows: tuple[Row, ...]
+    interrupted: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; intervals are half widths in seconds."""
+        rows = []
+        for row in self.rows:
+            values = spread(row.at_evaluations)
+            within = spread(row.at_seconds) if row.at_seconds else None
+            rows.append(
+                {
+                    "planner": row.planner,
+                    "value": values.mean,
+                    "interval": values.half,
+                    "gap": values.mean / self.bound - 1.0 if self.bound > 0 else math.inf,
+                    "value_at_seconds": within.mean if within else None,
+                    "interval_at_seconds": within.half if within else None,
+                    "evaluations": row.evaluations,
+                    "seconds": mean(row.seconds),
+                    "values": list(row.at_evaluations),
+                    "values_at_seconds": list(row.at_seconds),
+                    "curve": [list(point) for point in row.curve],
+                }
+            )
+        return {
+            "problem": self.problem,
+            "lower_bound": self.bound,
+            "evaluations": self.evaluations,
+            "seconds": self.seconds,
+            "seeds": list(self.seeds),
+            "interrupted": self.interrupted,
+            "planners": rows,
+        }
+
+    def __str__(self) -> str:
+        title = (
+            f"{self.problem}: bound {amount(self.bound, 's')}, {len(self.seeds)} seeds, "
+            "mean and 95 % interval"
+        )
+        head = (
+            "planner",
+            f"{self.evaluations} evaluations",
+            "gap",
+            f"{self.seconds:g} s" if self.seconds else "",
+            "took",
+        )
+        cells = []
+        for row in sorted(self.rows, key=lambda r: mean(r.at_evaluations)):
+            value = spread(row.at_evaluations)
+            gap = percent(value.mean / self.bound - 1.0) if self.bound > 0 else "-"
+            within = str(spread(row.at_seconds)) if row.at_seconds else ""
+            cells.append((row.planner, str(value), gap, within, f"{mean(row.seconds):.2f} s"))
+        return f"{title}\n{plain_table(head, cells, '  ')}"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and half width of the interval."""
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return Spread(mean(values), math.nan)
+    return Spread(mean(values), half_interval(values))
+
+
+def compare_learned(
+    problem: OperatorProblem,
+    choices: Sequence[PlannerChoice] = (),
+    *,
+    evaluations: int = 2000,
+    seconds: float = 0.0,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    progress: Progress = silent,
+) -> LearnedComparison:
+    """Run planners that learn, and their baselines, at equal budgets; Ctrl-C ends it early.
+
+    Raises `InputError`: no such planner or parameter; no evaluations or seeds.
+    Raises `UnsupportedError`: a named planner cannot take the problem.
+
+    Parameters
+    ----------
+    choices
+        As in `placewright.solve`; by default all that run only by name, `Post` as published too.
+    evaluations
+        Placements that each run may have judged, the trivial ones included.
+    seconds
+        Of a second run of each seed, limited by time; 0 for none.
+    """
+    if evaluations < 1 or not seeds or not seconds >= 0:
+        raise InputError(
+            "a comparison needs evaluations, seeds and seconds of zero or more",
+            by=f"got {evaluations}, {len(seeds)} seeds, {seconds} s",
+        )
+    known = planners(problem)
+    usual = [n for n, p in known.items() if on_request(p) and not p.unsupported_reason(problem)]
+    extra = ['post(profile="as_published")'] if "post" in usual else []
+    chosen = [choose(known, choice) for choice in (choices or [*usual, *extra])]
+    for label, planner in chosen:
+        reason = planner.unsupported_reason(problem)
+        if by_runs(planner):
+            reason = "learns from measured runs, and a comparison here is by the judge"
+        if reason is not None:
+            raise UnsupportedError(reason, where=f"planner {label!r}, {problem.name}")
+    bound = max(bounds(problem).values(), default=0.0)
+    rows, interrupted = _rules(problem), False
+    try:
+        for label, planner in chosen:
+            runs = []
+            for seed in seeds:
+                progress(what=label, value=math.inf, bound=bound, elapsed_s=0.0)
+                runs.append(_run(problem, planner, evaluations, seconds, seed, bound))
+            rows.append(_row(label, runs))
+    except KeyboardInterrupt:
+        interrupted = True
+    found = tuple(rows)
+    return LearnedComparison(
+        problem.name, evaluations, seconds, tuple(seeds), bound, found, interrupted
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """One seed; `within`: its value within the seconds allowed, where some were."""
+
+    value: float
+    evaluations: int
+    seconds: float
+    curve: tuple[Point, ...]
+    within: float | None = None
+
+
+def _row(label: str, runs: Sequence[_Outcome]) -> Row:
+    within = tuple(run.within for run in runs if run.within is not None)
+    return Row(
+        label,
+        tuple(run.value for run in runs),
+        within,
+        runs[0].evaluations,
+        tuple(run.seconds for run in runs),
+        runs[0].curve,
+    )
+
+
+def _rules(problem: OperatorProblem) -> list[Row]:
+    """The best single device and the list schedules, each once."""
+    known = planners(problem)
+    rows: list[Row] = []
+    singles: list[Row] = []
+    for name in (*(f"only:{device}" for device in problem.device_names), *RULES):
+        planner, began = known[name], time.perf_counter()
+        if planner.unsupported_reason(problem) is not None:
+            continue
+        try:
+            judgement = judge(problem, proposal_of(planner(problem, Context())).plan)
+        except InfeasibleError:
+            continue
+        if judgement.feasible:
+            took = time.perf_counter() - began
+            row = Row(name, (judgement.value,), (judgement.value,), 1, (took,))
+            (singles if name.startswith(SINGLE) else rows).append(row)
+    best = sorted(singles, key=lambda row: row.at_evaluations[0])[:1]
+    return [*best, *rows]
+
+
+def _run(
+    problem: OperatorProblem,
+    planner: Planner,
+    evaluations: int,
+    seconds: float,
+    seed: int,
+    bound: float,
+) -> _Outcome:
+    """One seed: until the evaluations are spent, and until the seconds are."""
+    run = _within(problem, planner, seed, bound, limit=evaluations)
+    if seconds and run.seconds >= seconds and run.curve:
+        values = (p.value_s for p in run.curve if p.seconds <= seconds)
+        return replace(run, within=min(values, default=math.inf))
+    if seconds:
+        return replace(run, within=_within(problem, planner, seed, bound, seconds=seconds).value)
+    return run
+
+
+def _within(
+    problem: OperatorProblem,
+    planner: Planner,
+    seed: int,
+    bound: float,
+    *,
+    limit: float = math.inf,
+    seconds: float = math.inf,
+) -> _Outcome:
+    """Run one seed within a budget."""
+    began = time.perf_counter()
+    context = Context(seed=seed, deadline_s=began + seconds, bound=bound, judge=judge)
+    if hasattr(planner, "learn"):
+        run = Evaluations(problem, context, limit=limit)
+        learner: Any = planner
+        proposal = learned(learner, run)
+        count, curve = run.count, tuple(run.curve)
+    else:
+        proposal = proposal_of(_limited(planner, limit)(problem, context))
+        count, curve = int(limit) if math.isfinite(limit) else 0, ()
+    if proposal.interrupted:
+        raise KeyboardInterrupt
+    took = time.perf_counter() - began
+    judgement = judge(problem, proposal.plan)
+    value = judgement.value if judgement.feasible else math.inf
+    return _Outcome(value, count, took, curve)
+
+
+def _limited(planner: Planner, limit: float) -> Planner:
+    """The planner with so many evaluations, if it has a parameter for them."""
+    most = int(limit) if math.isfinite(limit) else 10**9
+    if is_dataclass(planner):
+        for name in BUDGETS:
+            if any(item.name == name for item in fields(planner)):
+                limited: Any = replace(planner, **{name: most})
+                return limited
+    return planner

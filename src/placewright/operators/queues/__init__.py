@@ -1,1 +1,0 @@
-"""Priority queues for compiled event loops."""

@@ -1,0 +1,435 @@
+"""Task graphs of published collections.
+
+- ``dag:FILE.json``: task graphs on heterogeneous nodes.
+- ``wfcommons:FILE.json``: scientific workflows, on a cluster of your choice.
+- ``stg:FILE.stg``: the Standard Task Graph Set, on devices of your choice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.io.arguments import Range, checked
+from placewright.io.boundary import placed, validate
+from placewright.io.stored import read_data, stem, stored_text
+from placewright.numerics.arrays import FloatArray
+from placewright.operators.problem import Links, OperatorProblem
+
+if TYPE_CHECKING:
+    from placewright.cluster.cluster import Cluster
+
+
+_SECTIONS = {
+    "nodes": ("name", "speed"),
+    "links": ("source", "target", "speed"),
+    "tasks": ("name", "cost"),
+    "dependencies": ("source", "target", "size"),
+}
+
+
+@checked
+def read_dag(path: str | Path | Mapping[str, Any], links: str = "free") -> OperatorProblem:
+    """Read a task graph: a file, JSON or YAML, or its content as a dict.
+
+    ``nodes`` (name, speed), ``links`` (undirected pairs, speed), ``tasks`` (name, cost, and
+    ``kind`` where it is known), ``dependencies`` (source, target, size). Time on a node is
+    cost / speed, a transfer takes size / speed; every dependency is a tensor of its own; an
+    undirected link is two directed ones, each a channel of its own.
+
+    Parameters
+    ----------
+    links
+        ``free`` (textbook list scheduling) or ``contended``.
+
+    Raises
+    ------
+    InputError
+        Missing or bad fields, unknown names, cycles; names file and field.
+    """
+    if links not in list(Links):
+        raise UnknownNameError("kind of links", links, list(Links))
+    path, data = (Path("dag"), path) if isinstance(path, Mapping) else (Path(path), _load(path))
+    columns = {section: _columns(path, data, section) for section in _SECTIONS}
+    nodes, tasks = columns["nodes"], columns["tasks"]
+    latency, per_byte, channel, channels = _links(path, nodes, columns["links"])
+    source, target, size = _dependencies(path, tasks, columns["dependencies"])
+    names = tasks[0]
+    return OperatorProblem(
+        name=stem(path),
+        operator_names=tuple(names),
+        device_names=tuple(nodes[0]),
+        compute_s=np.divide.outer(tasks[1], nodes[1]),
+        tensor_names=_tensor_names(columns["dependencies"]),
+        tensor_producer=source,
+        tensor_bytes=size,
+        consumer_offsets=np.arange(len(source) + 1),
+        consumers=target,
+        latency_s=latency,
+        seconds_per_byte=per_byte,
+        channel=channel,
+        channel_names=channels,
+        resident_bytes=np.zeros(len(names)),
+        memory_bytes=np.full(len(nodes[0]), np.inf),
+        colocation=np.arange(len(names)),
+        pinned=np.full(len(names), -1),
+        links=Links(links),
+        operator_kinds=_kinds(path, data["tasks"]),
+        dimensionless=True,
+    )
+
+
+def _load(path: str | Path) -> Mapping[str, Any]:
+    data, _ = read_data(path)
+    if not isinstance(data, dict):
+        raise InputError("expected an object at the top", where=str(path))
+    return data
+
+
+def _columns(path: Path, data: Mapping[str, Any], section: str) -> list[Any]:
+    """One list per field of a section; names as strings, numbers as an array, checked."""
+    rows = data.get(section)
+    if not isinstance(rows, list):
+        raise InputError(f"{section!r} is missing or no list", where=str(path))
+    return [_column(path, section, rows, key) for key in _SECTIONS[section]]
+
+
+def _column(path: Path, section: str, rows: Sequence[Any], key: str) -> Any:
+    try:
+        values = [row[key] for row in rows]
+    except (KeyError, TypeError):
+        at = next(i for i, r in enumerate(rows) if not isinstance(r, dict) or key not in r)
+        raise InputError(f"{key!r} is missing", where=f"{path}: {section}[{at}]") from None
+    if key in ("speed", "cost", "size"):
+        return _numbers(path, section, key, values)
+    wrong = [i for i, value in enumerate(values) if not isinstance(value, str)]
+    if wrong:
+        at = wrong[0]
+        raise InputError(
+            f"{key!r} must be a string", where=f"{path}: {section}[{at}]", by=f"got {values[at]!r}"
+        )
+    return values
+
+
+def _kinds(path: Path, tasks: Sequence[Any]) -> tuple[str, ...]:
+    """Kinds of the tasks, empty where no task has one."""
+    kinds = [task.get("kind", "") for task in tasks]
+    for at, kind in enumerate(kinds):
+        if not isinstance(kind, str):
+            where = f"{path}: tasks[{at}]"
+            raise InputError("'kind' must be a string", where=where, by=f"got {kind!r}")
+    return tuple(kinds) if any(kinds) else ()
+
+
+def _numbers(path: Path, section: str, key: str, values: Sequence[Any]) -> FloatArray:
+    """Finite and not negative; a speed above zero."""
+    for at, value in enumerate(values):
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = good and 0 <= value <= sys.float_info.max  # an integer has no end; NaN never fits
+        if not (fits and (value > 0 or key != "speed")):
+            least = "> 0" if key == "speed" else ">= 0"
+            raise InputError(
+                f"{key!r} must be a finite number {least}",
+                where=f"{path}: {section}[{at}]",
+                by=f"got {value!r}",
+            )
+    return np.array(values, dtype=np.float64)
+
+
+def _indices(path: Path, where: str, names: Iterable[str], index: Mapping[str, int]) -> Any:
+    """Positions of names that must exist."""
+    found = [index.get(name, -1) for name in names]
+    if -1 in found:
+        at = found.index(-1)
+        name = list(names)[at]
+        section, _, kind = where.partition(" ")
+        raise UnknownNameError(kind, name, index, where=f"{path}: {section}[{at}]")
+    return np.array(found, dtype=np.int64)
+
+
+def _index(path: Path, section: str, names: Sequence[str]) -> dict[str, int]:
+    index = {name: i for i, name in enumerate(names)}
+    if len(index) < len(names):
+        twice = next(name for i, name in enumerate(names) if index[name] != i)
+        raise InputError(f"name {twice!r} is used twice", where=f"{path}: {section}")
+    if not index:
+        raise InputError("at least one is needed", where=f"{path}: {section}")
+    return index
+
+
+def _links(path: Path, nodes: list[Any], links: list[Any]) -> tuple[Any, Any, Any, tuple[str, ...]]:
+    """Latency, seconds per unit, channel of every ordered pair; channel names."""
+    index = _index(path, "nodes", nodes[0])
+    m = len(index)
+    ends = [_indices(path, "links node", links[x], index) for x in (0, 1)]
+    latency, per_byte = np.full((m, m), np.inf), np.full((m, m), np.inf)
+    channel = np.full((m, m), -1)
+    names: list[str] = []
+    for at, (a, b, speed) in enumerate(zip(*ends, links[2], strict=True)):
+        if a == b or channel[a, b] >= 0:
+            what = "a link must join two nodes" if a == b else "the pair is linked twice"
+            raise InputError(what, where=f"{path}: links[{at}]")
+        for i, j in ((a, b), (b, a)):
+            latency[i, j], per_byte[i, j], channel[i, j] = 0.0, 1.0 / speed, len(names)
+            names.append(f"{nodes[0][i]}->{nodes[0][j]}")
+    np.fill_diagonal(latency, 0.0)
+    np.fill_diagonal(per_byte, 0.0)
+    return latency, per_byte, channel, tuple(names)
+
+
+def _dependencies(path: Path, tasks: list[Any], rows: list[Any]) -> tuple[Any, Any, Any]:
+    index = _index(path, "tasks", tasks[0])
+    source = _indices(path, "dependencies task", rows[0], index)
+    target = _indices(path, "dependencies task", rows[1], index)
+    return source, target, rows[2]
+
+
+def _tensor_names(rows: list[Any]) -> tuple[str, ...]:
+    """``source->target``; a dependency listed again gets its number."""
+    names = [f"{source}->{target}" for source, target in zip(rows[0], rows[1], strict=True)]
+    if len(set(names)) == len(names):
+        return tuple(names)
+    return tuple(f"{name}#{at}" for at, name in enumerate(names))
+
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Loose(BaseModel):
+    """Published files carry more than is read."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+
+class FileEntry(_Loose):
+    """A file, and until schema 1.4 what a task does with it."""
+
+    name: Annotated[str, Field(validation_alias=AliasChoices("id", "name"))]
+    nbytes: Annotated[Amount, Field(validation_alias=AliasChoices("sizeInBytes", "size"))] = 0.0
+    link: str = ""
+
+
+class TaskEntry(_Loose):
+    """A task; its time and its files are here until schema 1.4."""
+
+    id: str = ""
+    name: str = ""
+    type: str = ""
+    seconds: Annotated[
+        Amount | None, Field(validation_alias=AliasChoices("runtimeInSeconds", "runtime"))
+    ] = None
+    parents: list[str] = []
+    files: list[FileEntry] = []
+    inputs: Annotated[list[str], Field(alias="inputFiles")] = []
+    outputs: Annotated[list[str], Field(alias="outputFiles")] = []
+
+
+class PartEntry(_Loose):
+    """The specification, or the execution."""
+
+    tasks: list[TaskEntry]
+    files: list[FileEntry] = []
+
+
+class WorkflowEntry(_Loose):
+    """Two parts from schema 1.5 on; before that tasks alone."""
+
+    specification: PartEntry | None = None
+    execution: PartEntry | None = None
+    tasks: Annotated[list[TaskEntry], Field(validation_alias=AliasChoices("tasks", "jobs"))] = []
+
+
+class WorkflowFile(_Loose):
+    """An instance of WfCommons."""
+
+    name: str = ""
+    workflow: WorkflowEntry
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A task in one form, whatever the schema."""
+
+    seconds: float
+    kind: str
+    parents: list[str]
+    inputs: list[str]
+    outputs: list[str]
+
+
+@checked
+def read_wfcommons(path: str | Path, cluster: Cluster) -> OperatorProblem:
+    """Read a workflow of WfCommons (doi 10.1016/j.future.2021.09.043), schemas 1.0 to 1.5.
+
+    Measured seconds are divided by the speed of each device. A file that a task writes is a tensor
+    which goes to all tasks that read it; files that no task writes are everywhere. A child that
+    reads nothing of its parent waits for zero bytes.
+
+    Raises
+    ------
+    InputError
+        A missing or bad field, a parent or a file that is not there; names the file.
+    """
+    where = str(path)
+    data, text = read_data(path)
+    entry = validate(WorkflowFile, data, where=where, text=text)
+    try:
+        tasks, sizes = _read(entry.workflow)
+        return _problem(entry.name or stem(path), tasks, sizes, cluster)
+    except InputError as error:
+        raise placed(error, where) from None
+
+
+def _problem(
+    name: str, tasks: Mapping[str, _Task], sizes: Mapping[str, float], cluster: Cluster
+) -> OperatorProblem:
+    builder = OperatorProblem.builder(cluster, name)
+    for label, task in tasks.items():
+        builder.add_operator(label, task.seconds, kind=task.kind)
+    readers: dict[str, list[str]] = {}
+    for label, task in tasks.items():
+        for file in task.inputs:
+            readers.setdefault(file, []).append(label)
+    fed = set()
+    for label, task in tasks.items():
+        for file in task.outputs:
+            some = [reader for reader in readers.get(file, ()) if reader != label]
+            fed |= {(label, reader) for reader in some}
+            builder.add_tensor(label, some, sizes.get(file, 0.0), name=f"{label}:{file}")
+    for label, task in tasks.items():
+        for parent in dict.fromkeys(task.parents):
+            if parent not in tasks:
+                raise UnknownNameError("parent", parent, tasks, where=f"task {label!r}")
+            if (parent, label) not in fed:
+                builder.add_tensor(parent, label, 0.0)
+    return builder.build()
+
+
+def _read(entry: WorkflowEntry) -> tuple[dict[str, _Task], dict[str, float]]:
+    """Tasks by name, and bytes of files by name."""
+    if entry.specification is None:
+        files = [file for task in entry.tasks for file in task.files]
+        rows = [
+            (task, task.seconds, _linked(task, "in"), _linked(task, "out")) for task in entry.tasks
+        ]
+    else:
+        files = entry.specification.files
+        ran = entry.execution.tasks if entry.execution is not None else []
+        seconds = {task.id or task.name: task.seconds for task in ran}
+        rows = [
+            (task, seconds.get(task.id or task.name), task.inputs, task.outputs)
+            for task in entry.specification.tasks
+        ]
+    names = {task.name: task.id for task, *_ in rows if task.id}
+    tasks: dict[str, _Task] = {}
+    for task, took, inputs, outputs in rows:
+        label = task.id or task.name
+        if not label or label in tasks:
+            what = "is there twice" if label else "has neither id nor name"
+            raise InputError(what, where=f"task {label!r}", hint="correct it in the file")
+        if took is None:
+            hint = "an instance needs the seconds that each task took (runtimeInSeconds)"
+            raise InputError("has no seconds", where=f"task {label!r}", hint=hint)
+        parents = [names.get(parent, parent) for parent in task.parents]
+        tasks[label] = _Task(took, task.type or task.name, parents, inputs, outputs)
+    return tasks, {file.name: file.nbytes for file in files}
+
+
+def _linked(task: TaskEntry, way: str) -> list[str]:
+    """Names of the files that a task reads (``in``) or writes (``out``), each once."""
+    return list(dict.fromkeys(file.name for file in task.files if file.link.startswith(way)))
+
+
+Devices = Annotated[int, Range(1, 1024)]
+
+
+@checked
+def read_stg(
+    path: str | Path,
+    cluster: Cluster | None = None,
+    *,
+    devices: Devices = 2,
+    bytes_per_unit: float = 1.0,
+) -> OperatorProblem:
+    """Read a task graph in the format of Tobita and Kasahara (doi 10.1002/jos.116).
+
+    The first number is that of the tasks without the dummies at both ends. A line per task has its
+    number, its time, the number of its predecessors, and those, each followed by the units that it
+    sends where the file has communication. What follows ``#`` is a comment.
+
+    Parameters
+    ----------
+    cluster
+        Times are divided by the speed of each device.
+    devices
+        Without a cluster: so many devices alike, between which a unit takes one unit of time.
+    bytes_per_unit
+        Of communication.
+
+    Raises
+    ------
+    InputError
+        A line with too few or too many numbers, a task that is missing; names file and line.
+    """
+    where, alike = str(path), [f"p{d}" for d in range(devices)]
+    builder = OperatorProblem.builder(alike if cluster is None else cluster, stem(path))
+    if cluster is None:
+        builder.link_all(bandwidth=bytes_per_unit)
+    lines = list(_lines(stored_text(path), where))
+    if not lines or len(lines[0][1]) != 1:
+        raise InputError("must begin with the number of tasks", where=where, hint=_LOOK)
+    count = int(lines[0][1][0])
+    if len(lines) - 1 not in (count, count + 2):
+        by = f"{len(lines) - 1} lines for {count} tasks and two dummies"
+        raise InputError("has the wrong number of tasks", where=where, by=by, hint=_LOOK)
+    sent = dict(_predecessors(lines))
+    try:
+        for _, row in lines[1:]:
+            builder.add_operator(f"t{int(row[0])}", row[1])
+        for (source, target), units in sent.items():
+            builder.add_tensor(f"t{source}", f"t{target}", units * bytes_per_unit)
+        return builder.build(links=Links.FREE, dimensionless=cluster is None)
+    except InputError as error:
+        raise placed(error, where) from None
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[str, list[float]]]:
+    """Where each line is, and its numbers."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        at = f"{where}:{number}"
+        try:
+            numbers = [float(word) for word in words]
+        except ValueError:
+            by = line.strip()[:60]
+            raise InputError("must be numbers", where=at, by=by, hint=_LOOK) from None
+        if any(not 0 <= x < 2**53 for x in numbers):
+            raise InputError("must be numbers >= 0", where=at, by=line.strip()[:60], hint=_LOOK)
+        if numbers:
+            yield at, numbers
+
+
+def _predecessors(
+    lines: list[tuple[str, list[float]]],
+) -> Iterator[tuple[tuple[int, int], float]]:
+    """What each task sends to which, in the order of the lines."""
+    for at, row in lines[1:]:
+        rest = row[3:]
+        parts = int(row[2]) if len(row) > 2 else -1
+        if len(rest) not in (parts, 2 * parts):
+            by = f"{len(rest)} numbers after {max(parts, 0)} predecessors"
+            raise InputError("has the wrong length", where=at, by=by, hint=_LOOK)
+        units = rest[1::2] if len(rest) == 2 * parts else [0.0] * parts
+        before = rest[::2] if len(rest) == 2 * parts else rest
+        for source, size in zip(before, units, strict=True):
+            yield (int(source), int(row[0])), size
+
+
+_LOOK = "compare with the format: number, time, number of predecessors, predecessors"

@@ -1,0 +1,398 @@
+"""Fast simulator, compiled: the makespan only, no trace.
+
+It follows the rules of docs/reference/simulation.md to the last bit, as the full simulator does,
+with fewer events. A channel serves first come, first served (rule C4), so the end of a transfer is
+known the moment it is requested: ``max(now, channel.free_s)`` plus its duration. The time from
+which an operator is ready is therefore known when its last producer ends. What is left is one event
+per operator and one per wait of a device; the next one is the least of m times.
+
+**When the result is unsure.** Devices take their events one by one, not in the rounds of rule E3.
+That makes no difference unless a transfer arrives at the instant at which it starts (in a later
+round of it), or two operators that end at one instant request one channel: the best reader comes
+first, and the operator that is handled later may have it. The fast simulator returns `UNSURE` in
+both cases, and the full one runs instead. It also handles pairs of devices without a link.
+
+**Why it is written as it is.** Branches that a processor would guess wrong are computed instead,
+as ``where`` expressions and rows that are written before it is known whether they count. Since
+every event depends on the one before, some simulations are interleaved event by event.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewright.numerics.arrays import IntArray
+from placewright.numerics.njit import index, njit_inline, njit_internal, njit_no_refcount
+from placewright.operators.queues import clear, include, pop, push, take_first
+from placewright.operators.simulation.fast_ranking import follow_order, rank_upward, sort_by_rank
+from placewright.operators.simulation.fast_state import FastState, Offsets
+from placewright.operators.simulation.inputs import Mode
+
+UNSURE = -1.0
+"""Returned instead of a makespan where the full simulator has to run."""
+
+
+@njit_no_refcount
+def simulate(s: FastState, mode: Mode, placement: IntArray, order: IntArray) -> float:
+    """Makespan of a placement, ``inf`` where it cannot be simulated, or `UNSURE`.
+
+    For every mode but serial. With `mode.memory`,
+    `placewright.operators.simulation.scores.bytes_over` can be called afterwards.
+    """
+    prepare(s, mode, placement, order, 0)
+    simulate_prepared(s, mode, 1)
+    return s.makespan_s[0]  # type: ignore[no-any-return]
+
+
+@njit_internal
+def prepare(s: FastState, mode: Mode, placement: IntArray, order: IntArray, number: int) -> None:
+    """Lay out a placement as simulation `number`.
+
+    Its makespan is ``inf`` if a device cannot run one of its operators.
+    """
+    base = offsets_of(s, number)
+    s.unfinished[number], s.makespan_s[number] = 0, UNSURE
+    if not s.all_linked:
+        return
+    for d in range(s.m):
+        # Counts the operators of each device until `_reset` makes stretches of them.
+        s.devices[base.device + index(d)].end = 0
+    if len(order) == 0:
+        least = rank_upward(s, base, placement)
+        possible = least > -np.inf
+        if possible:
+            sort_by_rank(s, base, least)
+    else:
+        possible = follow_order(s, base, placement, order) < np.inf
+    if not possible:
+        s.makespan_s[number] = np.inf
+        return
+    _reset(s, mode, base)
+    s.unfinished[number] = s.n
+
+
+@njit_internal
+def simulate_prepared(s: FastState, mode: Mode, count: int) -> None:
+    """Simulate the first `count` placements that were prepared, one event of each at a time."""
+    busy = True
+    while busy:
+        busy = False
+        for number in range(count):
+            if s.unfinished[number] > 0:
+                _step(s, mode, offsets_of(s, number), number)
+                busy = True
+
+
+@njit_inline
+def offsets_of(s: FastState, number: int) -> Offsets:
+    """First rows of simulation `number`."""
+    return Offsets(
+        op=index(number * (s.n + 1)),
+        device=index(number * s.m),
+        channel=index(number * s.channels),
+        pending=index(number * (s.n + 2 * s.m)),
+        edge=index(number * len(s.edges)),
+    )
+
+
+@njit_inline
+def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
+    """Take the next event: an operator ends, or a device may start what it waited for."""
+    # Events are per device, so that the least of m times replaces a heap. Ties go to the lower
+    # device; which one is first makes no difference unless the result is unsure.
+    d, now = 0, s.devices[base.device].next_s
+    for other in range(1, s.m):
+        its = s.devices[base.device + index(other)].next_s
+        sooner = its < now
+        d = other if sooner else d
+        now = its if sooner else now
+    device = index(d)
+    i = s.devices[base.device + device].running
+    # Idle before it sends: what it makes may be read on the device itself.
+    s.devices[base.device + device].running = s.n
+    s.unfinished[number] -= i != s.n
+    # Wakings of idle devices set it too, but the last event of all is an end.
+    s.makespan_s[number] = now
+    certain = send(s, mode, base, i, device, now)
+    if now == np.inf:  # nothing is left to happen: the order contradicts the graph
+        s.unfinished[number] = 0
+    elif not certain:
+        s.unfinished[number], s.makespan_s[number] = 0, UNSURE
+    elif mode.in_order:
+        start_in_order(s, mode, base, device, now)
+    else:
+        start_ready(s, mode, base, device, now)
+
+
+@njit_inline
+def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
+    """Idle devices and channels; every device looks for its first operator at time zero.
+
+    ``device.end`` is the number of its operators before, the end of its stretch after.
+    """
+    for channel in range(s.channels):
+        s.channel[base.channel + index(channel)].free_s = 0.0
+        s.channel[base.channel + index(channel)].requested_s = -1.0
+    begin = base.pending
+    for d in range(s.m):
+        device = s.devices[base.device + index(d)]
+        # A spare row, the stretch, and another spare row: see the drawing in `fast.state`.
+        begin = index(begin + 1)
+        device.begin = device.pending_end = begin
+        begin = index(begin + device.end)
+        device.end = begin
+        begin = index(begin + 1)
+        device.heap_size = device.last_tensor = 0
+        device.running = s.n
+        # Every device is woken at 0.0; one without ready operators then sleeps.
+        device.next_s = 0.0
+        clear(s.bits, s.tops, base.device + index(d))
+    for at in range(s.n):
+        op = s.ops[base.op + s.ranked[base.op + index(at)]]
+        op.position = at
+        if mode.in_order:
+            device = s.devices[base.device + op.device]
+            s.pending_heap[index(device.begin + device.heap_size)] = s.ranked[base.op + index(at)]
+            device.heap_size += 1
+    if mode.in_order:
+        for d in range(s.m):
+            s.devices[base.device + index(d)].heap_size = 0
+    else:
+        for at in range(len(s.sources)):
+            i = s.sources[index(at)]
+            op = s.ops[base.op + i]
+            add_pending(s, base.device + op.device, i, op.position, 0.0, True)
+
+
+MOST_LISTED = 32
+"""Pending operators of a device that are looked through one by one; more of them form a heap."""
+
+
+@njit_inline
+def add_pending(
+    s: FastState, device: int, i: int, position: int, ready_s: float, pending: bool
+) -> None:
+    """List an operator all of whose inputs have been sent; keep the row only if `pending`."""
+    its = s.devices[device]
+    # The row behind the list is always written; only `pending_end` decides whether it counts. A
+    # device's stretch has a spare row for the case that the list is full.
+    end = its.pending_end
+    row = s.pending[end]
+    its.pending_end = end + pending
+    row.ready_s = ready_s
+    row.position = position
+    row.op = i
+
+
+@njit_inline
+def start_in_order(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
+    """Start the next operator of a free device in its sequence, or note when it may start."""
+    its = s.devices[base.device + device]
+    # Asleep, unless one of the two cases below holds or `_deliver` brings the last input later.
+    its.next_s = np.inf
+    # In order the heap is a plain sequence and `heap_size` how many of it have started.
+    at = index(its.begin + its.heap_size)
+    if at < its.end:
+        i = s.pending_heap[at]
+        op = s.ops[base.op + i]
+        if op.waiting == 0:
+            if op.ready_s <= now:
+                its.heap_size += 1
+                its.running = i
+                its.next_s = now + op.took_s
+                if mode.memory:
+                    s.start_s[base.op + i] = now
+            else:
+                its.next_s = op.ready_s
+
+
+@njit_inline
+def start_ready(s: FastState, mode: Mode, base: Offsets, device: int, now: float) -> None:
+    """Start the first ready operator of a free device, or note when there will be one."""
+    row = base.device + device
+    its = s.devices[row]
+    soonest_s = _move_ready(s, base, row, now)
+    # Bits are places in the order, so that the lowest one is what rule D2 starts.
+    first = take_first(s.bits, s.tops, row)
+    found = first >= 0
+    i = s.ranked[base.op + index(max(first, 0))]
+    # Without a ready operator, row 0 of the order is read and thrown away: no branch.
+    its.running = i if found else index(s.n)
+    its.next_s = now + s.ops[base.op + i].took_s if found else soonest_s
+    if mode.memory and found:
+        s.start_s[base.op + i] = now
+
+
+@njit_inline
+def _move_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
+    """Move pending operators that are ready by now to the ready set; soonest time of the rest.
+
+    The rows that stay are moved to the front of the list without a branch.
+    """
+    its = s.devices[device]
+    begin, soonest_s = its.begin, np.inf
+    # Few devices ever have a heap, so that this branch is guessed right.
+    if its.heap_size > 0:
+        soonest_s = _pop_ready(s, base, device, now)
+    kept = begin
+    for x in range(begin, its.pending_end):
+        # `row` may be `hole`: read all of it before writing.
+        row, hole = s.pending[x], s.pending[kept]
+        its_s, at, i = row.ready_s, row.position, row.op
+        late = its_s > now
+        include(s.bits, s.tops, device, at, not late)
+        hole.ready_s = its_s
+        hole.position = at
+        hole.op = i
+        kept = index(kept + late)
+        soonest_s = its_s if late & (its_s < soonest_s) else soonest_s
+    its.pending_end = kept
+    # What has waited through this call moves to the heap, which is not walked at every event.
+    if kept - begin > MOST_LISTED:
+        _push_pending(s, base, device)
+    return soonest_s
+
+
+@njit_inline
+def _pop_ready(s: FastState, base: Offsets, device: int, now: float) -> float:
+    """As `_move_ready`, for the heap."""
+    its = s.devices[device]
+    while its.heap_size > 0 and s.ready_s[base.op + s.pending_heap[its.begin]] <= now:
+        i = pop(s.pending_heap, its.begin, its.heap_size, s.ready_s, base.op)
+        its.heap_size -= 1
+        include(s.bits, s.tops, device, s.ops[base.op + i].position, True)
+    return s.ready_s[base.op + s.pending_heap[its.begin]] if its.heap_size > 0 else np.inf
+
+
+@njit_inline
+def _push_pending(s: FastState, base: Offsets, device: int) -> None:
+    """Move the list into the heap."""
+    its = s.devices[device]
+    # Their `ready_s` is final (all inputs have been sent), so that it may be a heap's key.
+    for x in range(its.begin, its.pending_end):
+        push(s.pending_heap, its.begin, its.heap_size, s.ready_s, base.op, s.pending[x].op)
+        its.heap_size += 1
+    its.pending_end = its.begin
+
+
+@njit_inline
+def send(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send the outputs of operator `i`, which has ended on device `d`, and set their arrivals.
+
+    False where the result is unsure (see `placewright.operators.simulation.fast`):
+    a transfer takes no time, or another operator has requested its channel at this instant.
+    """
+    # The same requests either way: where no two can meet on one channel, or channels carry any
+    # number of transfers, they need not be sorted by best reader first.
+    if s.static[i].separate == 1 or not mode.contended:
+        return _send_separately(s, mode, base, i, d, now)
+    return _send_contended(s, mode, base, i, d, now)
+
+
+@njit_inline
+def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send where the order does not matter: no two requests for one channel, or none waits."""
+    here, certain = index(d * s.m), True
+    for e in range(s.static[i].first, s.static[i].last):
+        edge = s.edges[e]
+        tensor, target = edge.tensor, s.ops[base.op + edge.consumer].device
+        # A pair within one device has a channel of its own and takes no time: no branch for it.
+        pair, to = s.pairs[here + target], s.devices[base.device + target]
+        channel = s.channel[base.channel + pair.channel]
+        free_s, requested_s = channel.free_s, channel.requested_s
+        new, sent_s = to.last_tensor != tensor, to.arrival_s  # a tensor goes once to a device
+        # Rule C4 is first come, first served, and events come by time: whoever asks now is served
+        # behind all that asked before, which ends at `free_s`.
+        start_s = max(now, free_s)
+        at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
+        # Within the device nothing travels: only real channels can make the result unsure.
+        alone = (at_s > start_s) & (not (new & (requested_s == now)))
+        certain &= alone | (target == d)
+        at_s = at_s if new else sent_s
+        _deliver(s, mode, base, e, at_s)
+        # A tensor's second reader on the device writes back what the first one left.
+        channel.free_s = at_s if new & mode.contended else free_s
+        channel.requested_s = now if mode.contended else -1.0
+        to.last_tensor = tensor
+        to.arrival_s = at_s
+    return certain
+
+
+@njit_inline
+def _deliver(s: FastState, mode: Mode, base: Offsets, e: int, at_s: float) -> None:
+    """Set the arrival of an edge's tensor; its reader may be pending from now on."""
+    j = s.edges[e].consumer
+    op = s.ops[base.op + j]
+    row = base.device + op.device
+    to = s.devices[row]
+    ready_s, left, position = max(op.ready_s, at_s), op.waiting - 1, op.position
+    # A device that is busy looks at its list when it ends; only an idle one must be woken.
+    pending, idle, next_s = left == 0, to.running == s.n, to.next_s
+    if mode.in_order:
+        # In order, only the operator that the device waits for wakes it.
+        if pending & idle and s.pending_heap[index(to.begin + to.heap_size)] == j:
+            to.next_s = ready_s
+    else:
+        add_pending(s, row, j, position, ready_s, pending)
+        to.next_s = ready_s if pending & idle & (ready_s < next_s) else next_s
+    if mode.memory:
+        s.arrival_s[base.edge + e] = at_s
+    op.ready_s = ready_s
+    op.waiting = left
+
+
+@njit_inline
+def _send_contended(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+    """Send where requests can be for one channel, best reader first (rule C4)."""
+    first, last = s.static[i].first, s.static[i].last
+    # Look at all requests before booking any: two of this operator may share a channel, which is
+    # no tie (they are sorted), while a request of another operator at this instant is one.
+    here, count = index(d * s.m), _requests(s, base, first, last)
+    certain = True
+    for r in range(count):
+        target = s.ops[base.op + s.edges[s.requests[r].edge].consumer].device
+        pair = s.pairs[here + target]
+        certain &= (s.channel[base.channel + pair.channel].requested_s != now) | (target == d)
+    for x in range(count):
+        request = s.requests[s.requests[x].served]
+        edge = s.edges[request.edge]
+        target = s.ops[base.op + edge.consumer].device
+        pair = s.pairs[here + target]
+        channel = s.channel[base.channel + pair.channel]
+        start_s = max(now, channel.free_s)
+        at_s = start_s + (pair.latency_s + edge.bytes * pair.seconds_per_byte)
+        certain &= (at_s > start_s) | (target == d)
+        channel.free_s = at_s
+        channel.requested_s = now
+        request.at_s = at_s
+    for e in range(first, last):
+        _deliver(s, mode, base, e, s.requests[s.request_of[e - first]].at_s)
+    return certain
+
+
+@njit_inline
+def _requests(s: FastState, base: Offsets, first: int, last: int) -> int:
+    """List one request per tensor and target, sorted by best reader; returns how many."""
+    count = 0
+    for e in range(first, last):
+        edge = s.edges[e]
+        reader = s.ops[base.op + edge.consumer]
+        to = s.devices[base.device + reader.device]
+        # Edges come by tensor: a device's last tensor tells whether there is a request already.
+        if to.last_tensor != edge.tensor:
+            to.last_tensor = edge.tensor
+            to.request = count
+            new = s.requests[count]
+            new.edge, new.position = e, reader.position
+            count += 1
+        s.request_of[e - first] = to.request
+        its = s.requests[to.request]
+        its.position = min(its.position, reader.position)
+    # Insertion sort of row numbers, stable: of equal best readers the lower tensor comes first.
+    for r in range(count):
+        at, mine = r, s.requests[r].position
+        while at > 0 and s.requests[s.requests[at - 1].served].position > mine:
+            s.requests[at].served = s.requests[at - 1].served
+            at -= 1
+        s.requests[at].served = r
+    return count

@@ -1,1 +1,0 @@
-"""Fast simulator, compiled: makespan only, no trace."""

@@ -1,1 +1,0 @@
-"""Full simulator, compiled: schedule, transfers and memory."""

@@ -1,1 +1,0 @@
-"""Plans whose transfers go through host memory: loads, calls, transfers."""

@@ -1,0 +1,99 @@
+"""Training with activation checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnsupportedError
+from placewright.operators.conformance import random_problem, tiny
+from placewright.operators.judge import judge
+from placewright.operators.learning import _run, compare_learned, spread, train
+from placewright.operators.planners import planners
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.planning.contract import Context
+from placewright.planning.solving import solve
+from tests.operators.planners.learned.test_post import layered
+
+
+def test_training_is_resumed_and_used(tmp_path: Path) -> None:
+    """Evaluations add up, and a plan that starts from the checkpoint is as good."""
+    problem, file = layered(), tmp_path / "post.safetensors"
+    choice = "post(start='uniform')"
+    first = train(problem, choice, file, evaluations=600)
+    second = train(problem, choice, file, evaluations=300, resume=True, seed=1)
+    assert first.total == first.evaluations == 600
+    assert second.total == 900
+    used = {"name": "post", "start": "uniform", "checkpoint": str(file), "samples": 60}
+    fresh = {"name": "post", "start": "uniform", "samples": 60}
+    assert solve(problem, used).value < 0.9 * solve(problem, fresh).value
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    """A planner without parameters, a file of another problem, no file to resume."""
+    file = tmp_path / "post.safetensors"
+    with pytest.raises(UnsupportedError, match="no parameters"):
+        train(layered(), "heft", file)
+    with pytest.raises(UnsupportedError, match="nothing was learned"):
+        train(layered(), "random-search", file, evaluations=20)
+    with pytest.raises(InputError, match="cannot be read"):
+        train(layered(), "post", file, resume=True)
+    train(layered(), "post", file, evaluations=100)
+    with pytest.raises(InputError, match="another"):
+        solve(random_problem(5), {"name": "post", "checkpoint": str(file)})
+
+
+def test_rows_hold_what_the_planners_reach() -> None:
+    """Every seed, the best single device and HEFT; no row is below the bound."""
+    problem = layered()
+    names = ["post", "random-search", "local-search"]
+    found = compare_learned(problem, names, evaluations=120, seconds=0.05, seeds=(3, 4))
+    rows = {row.planner: row for row in found.rows}
+    heft = judge(problem, planners(problem)["heft"](problem, Context())).value
+    assert rows["heft"].at_evaluations == (heft,)
+    singles = [rows[name] for name in rows if name.startswith("only:")]
+    assert len(singles) == 1
+    for name in names:
+        row = rows[name]
+        assert len(row.at_evaluations) == len(row.at_seconds) == 2
+        assert row.evaluations == 120
+        assert row.curve[-1].value_s == row.at_evaluations[0]
+        assert min(row.at_evaluations) >= found.bound
+        assert max(row.at_evaluations) <= singles[0].at_evaluations[0]
+    data = found.as_json()
+    assert {row["planner"] for row in data["planners"]} == set(rows)
+    assert "120 evaluations" in str(found)
+
+
+def test_what_comes_late_does_not_count_within_the_seconds() -> None:
+    """A first plan that fits, found after the seconds allowed."""
+
+    class Slow:
+        checkpoint = ""
+
+        def learn(self, evaluations: Evaluations) -> None:
+            time.sleep(0.05)
+            evaluations.costs(np.array([[0, 0, 1, 1]]))
+
+    problem = tiny([[1.0, 1.0]] * 4, resident_bytes=[3.0, 1.0] * 2, memory_bytes=[4.0, 4.0])
+    planner: Any = Slow()
+    found = _run(problem, planner, evaluations=9, seconds=0.01, seed=0, bound=0.0)
+    assert found.value == 2.0
+    assert found.within == math.inf
+
+
+def test_intervals_are_students() -> None:
+    """Of 1, 2, 3: 4.303 / sqrt(3); none of one value."""
+    assert spread([1.0, 2.0, 3.0]).half == pytest.approx(4.303 / math.sqrt(3))
+    assert math.isnan(spread([1.0]).half)
+
+
+def test_comparisons_need_evaluations_and_seeds() -> None:
+    """None of either is refused."""
+    with pytest.raises(InputError, match="evaluations"):
+        compare_learned(layered(), ["post"], evaluations=0)
