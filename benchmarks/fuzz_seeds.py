@@ -349,7 +349,7 @@ def _kept(folder: Path) -> list[Reader]:
     from placewright.adapt.snapshot import NOTE, SnapshotFolder
     from placewright.graph.graph import TensorSpec
     from placewright.io.tensor_files import INDEX, stored_tensors
-    from placewright.operators.planners.learned.checkpoint import (
+    from placewright.operators.planners.learned.planner import (
         Schema,
         load_parameters,
         save_parameters,

@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from placewright import Context, OperatorProblem, judge, planners
-from placewright.operators.planners.learned.checkpoint import save_parameters
+from placewright.operators.planners.learned.planner import save_parameters
 from placewright.operators.planners.learned.transfer import (
     HIDDEN,
     PARAMETERS,

@@ -19,7 +19,7 @@ from placewright.io import stored
 from placewright.io.boundary import open_file, read_text
 from placewright.io.stored import read_data
 from placewright.io.tensor_files import INDEX, stored_tensors
-from placewright.operators.planners.learned.checkpoint import load_parameters
+from placewright.operators.planners.learned.planner import load_parameters
 from placewright.requests.serving.families import read_family
 
 

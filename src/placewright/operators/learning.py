@@ -19,10 +19,14 @@ from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import planners
-from placewright.operators.planners.learned.checkpoint import load_parameters, save_parameters
 from placewright.operators.planners.learned.evaluation import Evaluations, Point
 from placewright.operators.planners.learned.measured import learn_from_runs
-from placewright.operators.planners.learned.planner import by_runs, learned
+from placewright.operators.planners.learned.planner import (
+    by_runs,
+    learned,
+    load_parameters,
+    save_parameters,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import (
     Context,

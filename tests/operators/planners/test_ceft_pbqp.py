@@ -17,7 +17,7 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.pricing.candidates import LIST_SCHEDULERS
+from placewright.operators.planners.starts import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Status

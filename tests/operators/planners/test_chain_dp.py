@@ -22,7 +22,7 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
 from placewright.testing.conformance import PlannerConformance
-from tests.operators.planners.module_maps.models import model
+from tests.operators.planners.module_models import model
 
 
 class TestChainDp(PlannerConformance):

@@ -14,11 +14,11 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.contiguous_dp import line_or_none
 from placewright.operators.planners.exact import Exact, best_of
-from placewright.operators.planners.pipelines.contiguous import stages
-from placewright.operators.planners.pipelines.contiguous.stages import best_stages
+from placewright.operators.planners.pipelines import stages
 from placewright.operators.planners.pipelines.contraction import contract
-from placewright.operators.planners.pipelines.slots.program import best_cuts, plan_of, slot_kinds
-from placewright.operators.planners.pipelines.slots.walks import by_trios
+from placewright.operators.planners.pipelines.slot_moves import by_trios
+from placewright.operators.planners.pipelines.slots import best_cuts, plan_of, slot_kinds
+from placewright.operators.planners.pipelines.stages import best_stages
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of

@@ -9,7 +9,7 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.operators.judge import judge
 from placewright.operators.planners import exact_latency
-from placewright.operators.planners.exact_latency import ExactLatency
+from placewright.operators.planners.exact_latency import ExactLatency, one_call_each
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
@@ -122,3 +122,15 @@ def test_joined_chains_find_the_optimum_too(seed: int) -> None:
         assert best_latency(p) == float("inf")
         return
     assert judge(p, plan).value == pytest.approx(best_latency(p), rel=1e-12)
+
+
+def test_calls_are_limited_by_the_number_of_operators() -> None:
+    """With 2^53 calls the plans are worth what they are with one per operator, and as proved."""
+    for seed in range(12):
+        few = star_problem(seed, operators=5, accelerators=2)
+        few = few.replace(calls=few.n)
+        many = few.replace(calls=2**53)
+        assert one_call_each(many).m == one_call_each(few).m
+        proposals = [ExactLatency()(p, Context()) for p in (few, many)]
+        assert judge(many, proposals[1].plan).value == judge(few, proposals[0].plan).value
+        assert proposals[1].bound == pytest.approx(proposals[0].bound)

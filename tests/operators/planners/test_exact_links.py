@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +19,10 @@ from placewright.operators.conformance import (
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
+from placewright.operators.planners import exact_links
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.exact_links import ExactLinks, line_of_stand_in
-from placewright.operators.planners.pipelines.links.contraction import contract_pairs
-from placewright.operators.planners.pipelines.links.moves import anneal
+from placewright.operators.planners.exact_links import ExactLinks, anneal, line_of_stand_in
+from placewright.operators.planners.pipelines.links import contract_pairs
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_pipedream
 from placewright.planning.candidates import Status
@@ -144,3 +146,38 @@ def test_without_time_the_best_single_device_is_the_plan() -> None:
     plan = proposal.plan
     assert plan.placement.tolist() == [0] * 6
     assert proposal.bound == 0.0
+
+
+CHAIN = tiny([[1.0, 1.0]] * 6, [(i, 0.1, [i + 1]) for i in range(5)], objective="throughput")
+
+
+def test_a_walk_cools_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks at every look lets ten stretches begin, the last one nearly cold."""
+    begun, ticks, most = list[int](), count(), 10**12
+
+    def noted(*arguments: object) -> None:
+        begun.append(int(arguments[2]))  # type: ignore[call-overload]
+
+    monkeypatch.setattr(exact_links, "_run_moves", noted)
+    monkeypatch.setattr(
+        exact_links, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks)))
+    )
+    c = contract_pairs(CHAIN, contiguous=False)
+    exact_links.anneal(
+        c, np.zeros(c.nodes, dtype=np.int64), moves=most, heat=0.3, seed=0, deadline_s=20.0
+    )
+    assert 5 <= len(begun) <= 10
+    assert begun[-1] >= 0.8 * most
+
+
+def test_stretches_are_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at the clock more often changes nothing."""
+    c, found = contract_pairs(CHAIN, contiguous=False), list[list[int]]()
+    for chunk in (7, 10_000):
+        monkeypatch.setattr(exact_links, "CHUNK", chunk)
+        place = exact_links.anneal(
+            c, np.zeros(c.nodes, dtype=np.int64), moves=500, heat=0.3, seed=4
+        )
+        found.append(place.tolist())
+    assert found[0] == found[1]
+    assert c.value_s(np.array(found[0])) < 6.0

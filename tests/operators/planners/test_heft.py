@@ -10,8 +10,12 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import list_schedule
 from placewright.operators.planners.lists.planners import HEFT, Tables
-from placewright.operators.planners.lists.ranks import mean_upward_rank
-from placewright.operators.planners.lists.setup import Setup, scheduled_plan, set_up
+from placewright.operators.planners.lists.setup import (
+    Setup,
+    mean_upward_rank,
+    scheduled_plan,
+    set_up,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context

@@ -13,9 +13,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.lns import Lns, solve_window
-from placewright.operators.planners.sequences.decode import start_state
+from placewright.operators.planners.sequences.decode import VALUE, start_state
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
-from placewright.operators.planners.sequences.state import VALUE
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Planner

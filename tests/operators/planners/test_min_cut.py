@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import product
 
@@ -11,7 +12,16 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_placement, random_problem
 from placewright.operators.judge import evaluate_many, judge
-from placewright.operators.planners.min_cut import MinCut, serial_costs, swaps, two_devices
+from placewright.operators.planners.min_cut import (
+    SINK,
+    SOURCE,
+    MinCut,
+    Network,
+    min_cut,
+    serial_costs,
+    swaps,
+    two_devices,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
@@ -107,3 +117,28 @@ def test_ctrl_c_while_devices_swap_keeps_where_they_began(monkeypatch: pytest.Mo
     assert judge(p, plan).feasible
     with pytest.raises(KeyboardInterrupt):
         MinCut()(serial(3, devices=2), Context())
+
+
+def cut_cost(network: Network, side: list[bool]) -> float:
+    """What the arcs from the source's side to the other cost."""
+    arcs = zip(network.tail, network.head, network.capacity, strict=True)
+    return sum(c for a, b, c in arcs if side[a] and not side[b])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_cut_is_cheaper(seed: int) -> None:
+    """All cuts of small random networks, some arcs forbidden."""
+    rng = np.random.default_rng(seed)
+    network = Network()
+    nodes = [SOURCE, SINK, *(network.node() for _ in range(6))]
+    for _ in range(int(rng.integers(0, 16))):
+        a, b = rng.choice(nodes, 2, replace=False).tolist()
+        network.arc(a, b, math.inf if rng.random() < 0.15 else float(rng.random()))
+    side, error = min_cut(network)
+    cuts = [[True, False, *rest] for rest in product([True, False], repeat=6)]
+    best = min(cut_cost(network, c) for c in cuts)
+    if math.isfinite(best):
+        assert cut_cost(network, side.tolist()) <= best + error + 1e-12
+        assert error < 1e-9
+    else:
+        assert math.isinf(error)

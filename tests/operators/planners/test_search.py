@@ -16,22 +16,23 @@ from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
 from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.sequences.decode import decode, overloaded, start_state
-from placewright.operators.planners.sequences.moves import anneal_windows
+from placewright.operators.planners.sequences.decode import (
+    BEST,
+    TEMPERATURE,
+    VALID,
+    VALUE,
+    SequenceState,
+    decode,
+    overloaded,
+    start_state,
+)
+from placewright.operators.planners.sequences.moves import anneal_windows, close_window, open_window
 from placewright.operators.planners.sequences.search import (
     USUAL,
     OrderSearch,
     Windows,
     start_order,
 )
-from placewright.operators.planners.sequences.state import (
-    BEST,
-    TEMPERATURE,
-    VALID,
-    VALUE,
-    SequenceState,
-)
-from placewright.operators.planners.sequences.tails import close_window, open_window
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.candidates import Status

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import tiny
-from placewright.operators.planners.whole_copies import WholeCopies
+from placewright.operators.planners.copied_stages import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.streaming.copies import DEALT, whole_copies
 from placewright.planning.contract import Context

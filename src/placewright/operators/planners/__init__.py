@@ -11,16 +11,15 @@ from placewright.operators.planners.accelerate_auto import AccelerateAuto
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
-from placewright.operators.planners.copied_stages import CopiedStages
+from placewright.operators.planners.copied_stages import CopiedStages, WholeCopies
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.filling import MTopo, TopologicalSplit
+from placewright.operators.planners.learned.baselines import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.doppler import Doppler
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.hsdag import Hsdag
-from placewright.operators.planners.learned.local_search import LocalSearch
 from placewright.operators.planners.learned.placeto import Placeto
 from placewright.operators.planners.learned.post import Post
-from placewright.operators.planners.learned.random_search import RandomSearch
 from placewright.operators.planners.learned.rnn import RnnPlacer
 from placewright.operators.planners.learned.transfer import Transfer
 from placewright.operators.planners.lists.planners import (
@@ -40,7 +39,6 @@ from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single, single_loads_s
-from placewright.operators.planners.whole_copies import WholeCopies
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Planner, on_request
 from placewright.planning.wings import with_plug_ins

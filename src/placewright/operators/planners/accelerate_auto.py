@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.graph.graph import ModuleTree, parent_of
+from placewright.graph.graph import Module, ModuleTree, parent_of
 from placewright.io.units import BYTES, show
 from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.module_maps.device_map import DISK, device_map
-from placewright.operators.planners.module_maps.sizes import ModuleSizes, balanced, module_sizes
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context
@@ -157,3 +157,274 @@ def _held(
 def _first_device(devices: IntArray) -> int:
     """The first that is known, -1 if none is."""
     return next((d for d in devices.tolist() if d >= 0), -1)
+
+
+DISK = -1
+"""Device of modules that fit nowhere."""
+
+
+def device_map(
+    sizes: ModuleSizes, limits: Mapping[int, float], main: Sequence[int]
+) -> dict[str, int]:
+    """Device of modules, and of parameters and buffers outside of those, by qualified name.
+
+    Modules in their order, each to the current device if it fits there beside what is tied to it,
+    else taken apart if that may be, else to the next device; there is no way back. On the `main`
+    devices room is kept for the largest module that is still to come and is not taken apart.
+
+    `limits`: bytes that each device may take, by device in the order in which they are filled. What
+    fits on none is `DISK`'s.
+    `main`: the first GPU and the CPU.
+    Raises `InfeasibleError`: what is tied to a module has been given a device before: accelerate
+    raises an error.
+    """
+    filling = _Filling(sizes, dict(limits), tuple(main))
+    while filling.left:
+        filling.step()
+    return filling.found
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Where the walk is: names still to come, the device being filled, bytes on it."""
+
+    sizes: ModuleSizes
+    limits: dict[int, float]
+    main: tuple[int, ...]
+    devices: list[int] = field(init=False)
+    left: list[str] = field(init=False)
+    found: dict[str, int] = field(default_factory=dict)
+    current: int = 0
+    used: float = 0
+    largest: float = field(init=False)
+    largest_names: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.devices = [*self.limits, DISK]
+        self.left = [*self.sizes.parts(""), *self.sizes.buffers.get("", ())]
+        self.largest, self.largest_names = self.sizes.largest_layer(self.left)
+
+    def step(self) -> None:
+        """Give the next module a device, take it or what is tied to it apart, or move on."""
+        name = self.left.pop(0)
+        self._update_largest(name)
+        size = self.sizes.bytes_of[name]
+        tied = self._tied_outside(name)
+        partners = [self._holder(key) for key in tied]
+        # What is tied to it comes along as whole modules; the tied parameter itself is in `size`.
+        extra = sum(
+            self.sizes.bytes_of[module] - self.sizes.bytes_of[key]
+            for key, module in zip(tied, partners, strict=True)
+        )
+        device = self.devices[self.current]
+        kept = self.largest if device in self.main else 0
+        room = self.limits.get(device, math.inf) - kept
+        if device == DISK or self.used + size + extra <= room:
+            self.used += size + extra
+            self._give([name, *partners], device)
+        elif tied and self.used + size <= room and self._split_partner(name, partners):
+            pass
+        # A module that fits, but not with what is tied to it, goes to the next device as a whole.
+        elif self.used + size >= room and self.sizes.splits(name):
+            self.left = [*self.sizes.parts(name), *self.left]
+            self._look_again()
+        else:
+            # No way back: what room is left on the device stays empty.
+            self.current, self.used = self.current + 1, 0
+            self.left.insert(0, name)
+
+    def _give(self, names: Sequence[str], device: int) -> None:
+        for name in names:
+            self.found[name] = device
+            if name in self.left:
+                self.left.remove(name)
+
+    def _update_largest(self, name: str) -> None:
+        beneath = name + "."
+        self.largest_names = [
+            n for n in self.largest_names if n != name and not n.startswith(beneath)
+        ]
+        if not self.largest_names:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        modules = [n for n in self.left if self.sizes.is_module(n)]
+        self.largest, self.largest_names = self.sizes.largest_layer(modules)
+
+    def _tied_outside(self, name: str) -> list[str]:
+        """Parameters outside of `name` that are tied to one inside."""
+        mark = name + "."
+        groups = (
+            [(key, mark in key + ".") for key in group]  # as accelerate: anywhere in the name
+            for group in self.sizes.tied
+        )
+        split = (g for g in groups if any(inside for _, inside in g))
+        return [key for g in split for key, inside in g if not inside]
+
+    def _holder(self, key: str) -> str:
+        """The module still to come that holds the parameter `key`."""
+        for name in self.left:
+            if key.startswith(name + "."):
+                return name
+        raise InfeasibleError(
+            "accelerate 1.15 finds no device for what is tied to a parameter",
+            where=f"parameter {key!r}",
+            hint="no module that is still without a device holds it; take another planner",
+        )
+
+    def _split_partner(self, name: str, partners: Sequence[str]) -> bool:
+        """Take apart the first module tied to `name` that may be; `name` comes next again."""
+        for partner in partners:
+            if self.sizes.splits(partner):
+                at = self.left.index(partner)
+                parts = self.sizes.parts(partner)
+                self.left = [name, *self.left[:at], *parts, *self.left[at + 1 :]]
+                self._look_again()
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleSizes:
+    """What accelerate reads of a model, by qualified name.
+
+    Attributes
+    ----------
+    bytes_of
+        Modules, parameters and buffers, ``""`` for the model; what is tied counts once, where it
+        comes first. Names in accelerate's order: with the parameters, then with the buffers.
+    children, parameters, buffers
+        Of a module, its own; names in the model's order.
+    tied
+        Names of parameters that are one.
+    """
+
+    tree: ModuleTree
+    kinds: dict[str, str]
+    bytes_of: defaultdict[str, float]
+    children: defaultdict[str, list[str]]
+    parameters: dict[str, list[str]]
+    buffers: dict[str, list[str]]
+    tied: list[list[str]]
+
+    def is_module(self, name: str) -> bool:
+        """Whether it is a module, and not a parameter or a buffer."""
+        return name in self.kinds
+
+    def splits(self, name: str) -> bool:
+        """Whether it is a module that may be taken apart: it has children, and its class may."""
+        whole = self.kinds.get(name, "") in self.tree.no_split
+        return bool(self.children.get(name)) and not whole
+
+    def parts(self, name: str) -> list[str]:
+        """What a module is taken apart into: its parameters, then its children; no buffers."""
+        return [*self.parameters.get(name, ()), *self.children.get(name, ())]
+
+    def largest_layer(self, names: list[str]) -> tuple[float, list[str]]:
+        """Bytes of the largest module within `names` that is not taken apart, and its names."""
+        most, found, left = 0.0, [], list(reversed(names))
+        while left:
+            name = left.pop()
+            if self.splits(name):
+                left.extend(reversed(self.children[name]))
+            elif self.bytes_of[name] > most:
+                most, found = self.bytes_of[name], [name]
+            elif self.bytes_of[name] == most:
+                found.append(name)
+        return most, found
+
+
+def module_sizes(tree: ModuleTree) -> ModuleSizes:
+    """``compute_module_sizes``, ``find_tied_parameters`` and the children, of a tree."""
+    children: defaultdict[str, list[str]] = defaultdict(list)
+    for module in tree.modules[1:]:
+        children[parent_of(module.path)].append(module.path)
+    return ModuleSizes(
+        tree,
+        {m.path: m.kind for m in tree.modules},
+        _bytes_of(tree),
+        children,
+        {m.path: _names(m, buffers=False) for m in tree.modules},
+        {m.path: _names(m, buffers=True) for m in tree.modules},
+        _tied(tree),
+    )
+
+
+def _names(module: Module, *, buffers: bool) -> list[str]:
+    return [module.key(t) for t in module.tensors if t.buffer == buffers]
+
+
+def _bytes_of(tree: ModuleTree) -> defaultdict[str, float]:
+    found: defaultdict[str, float] = defaultdict(int)
+    for buffers in (False, True):
+        for module in tree.modules:
+            for tensor in module.tensors:
+                if tensor.buffer != buffers or tensor.same_as:
+                    continue
+                # accelerate takes a bool for a bit.
+                size = tensor.bytes / 8 if tensor.dtype == "bool" else tensor.bytes
+                parts = module.key(tensor).split(".")
+                for k in range(len(parts) + 1):
+                    found[".".join(parts[:k])] += size
+    return found
+
+
+def _tied(tree: ModuleTree) -> list[list[str]]:
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for module in tree.modules:
+        for tensor in module.tensors:
+            if tensor.same_as and not tensor.buffer:
+                groups[tensor.same_as].append(module.key(tensor))
+    return [sorted([first, *others]) for first, others in groups.items()]
+
+
+def balanced(
+    sizes: ModuleSizes, gpu_bytes: Mapping[int, float], *, low_zero: bool = False
+) -> dict[int, float]:
+    """Bytes that each GPU may take of the model, so that all of them get about as much.
+
+    A GPU's share is the model over the number of GPUs, and 1.25 times the largest module that is
+    never split (the first of each class) or the mean last module with tensors, if that is more.
+    The last GPU keeps what it has.
+
+    `gpu_bytes`: what each GPU has, by number.
+    `low_zero`: leave the first GPU as empty as the others allow.
+    """
+    limits = dict(gpu_bytes)
+    used = sorted(d for d, room in limits.items() if room > 0)
+    if not used:
+        return limits
+    low_zero = low_zero and len(used) > 1
+    whole = sizes.bytes_of[""]
+    share = whole // (len(used) - low_zero)
+    share += int(1.25 * max(_largest_unsplit(sizes), _mean_last(sizes)))
+    for d in used[:-1]:
+        first = low_zero and d == 0
+        limits[d] = min(limits[0] if first else share, limits[d])
+    if low_zero:
+        others = sum(limits[d] for d in range(1, len(used)))
+        limits[0] = min(max(0, whole - others), limits[0])
+    return limits
+
+
+def _largest_unsplit(sizes: ModuleSizes) -> float:
+    first: dict[str, float] = {}
+    for name, size in sizes.bytes_of.items():
+        kind = sizes.kinds.get(name, "")
+        if name and kind in sizes.tree.no_split:
+            first.setdefault(kind, size)
+    return max(first.values(), default=0)
+
+
+def _mean_last(sizes: ModuleSizes) -> int:
+    """Mean bytes of what is left without children when tensors are left out."""
+    tensors = set(_leaves(sizes.bytes_of))
+    modules = [name for name in sizes.bytes_of if name not in tensors]
+    last = _leaves(modules)
+    return int(sum(sizes.bytes_of[name] for name in last) / max(len(last), 1))
+
+
+def _leaves(names: Iterable[str]) -> list[str]:
+    names = list(names)
+    parents = {name.rpartition(".")[0] for name in names if "." in name}
+    return [name for name in names if name and name not in parents]

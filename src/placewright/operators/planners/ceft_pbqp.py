@@ -14,23 +14,23 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pbqp import Pbqp
-from placewright.operators.planners.placements.search import Start, score_all, score_plan
-from placewright.operators.planners.pricing.byte_prices import within_memories
-from placewright.operators.planners.pricing.candidates import (
+from placewright.operators.planners.placements import Start, score_all, score_plan
+from placewright.operators.planners.pricing import (
+    PlacementGraph,
+    PricingContext,
+    by_load,
+    improved,
+    pbqp_needs,
+    pricing_context,
+    within_memories,
+)
+from placewright.operators.planners.starts import (
     least_total,
     list_starts,
     simple_placements,
     slack_aware,
     with_devices_exchanged,
     with_paths,
-)
-from placewright.operators.planners.pricing.graph import PlacementGraph
-from placewright.operators.planners.pricing.priced import (
-    PricingContext,
-    by_load,
-    improved,
-    pbqp_needs,
-    pricing_context,
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import groups_of

@@ -10,18 +10,19 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pipelines.contiguous.ideals import (
-    MOST_CELLS,
-    Chain,
-    OutOfTimeError,
-    best_chain,
-    lattice_of,
-)
-from placewright.operators.planners.pipelines.contiguous.kernel import Lattice, chain
 from placewright.operators.planners.pipelines.contraction import (
     Contraction,
     contract,
     depth_first_order,
+)
+from placewright.operators.planners.pipelines.ideals import (
+    MOST_CELLS,
+    Chain,
+    Lattice,
+    OutOfTimeError,
+    best_chain,
+    chain,
+    lattice_of,
 )
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning.contract import Context, Proposal, last_of

@@ -24,16 +24,16 @@ from placewright.operators.planners.contiguous_dp import (
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
-from placewright.operators.planners.pipelines.contiguous.ideals import Chain
-from placewright.operators.planners.pipelines.contiguous.stages import best_stages
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
-from placewright.operators.planners.pipelines.slots.program import (
+from placewright.operators.planners.pipelines.ideals import Chain
+from placewright.operators.planners.pipelines.slot_moves import HEATS, annealed, beside, by_trios
+from placewright.operators.planners.pipelines.slots import (
     best_cuts,
     plan_of,
     slots_of,
     too_large,
 )
-from placewright.operators.planners.pipelines.slots.walks import HEATS, annealed, beside, by_trios
+from placewright.operators.planners.pipelines.stages import best_stages
 from placewright.operators.problem import (
     Communication,
     Objective,

@@ -1,4 +1,7 @@
-"""Exact latency where accelerators are called through host memory."""
+"""Exact latency where accelerators are called through host memory.
+
+The problem is made smaller first: chains joined, idle operators left out, calls as devices.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,26 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import BoolArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.calls.chains import NO_LIMIT, Chain, best_chain
-from placewright.operators.planners.calls.graph import CallGraph, call_graph
-from placewright.operators.planners.calls.lattice import ideals, line, predecessors
-from placewright.operators.planners.calls.reductions import (
-    borders,
-    coarser,
-    free_sources,
-    idle_sinks,
-    one_call_each,
-    packed,
-    put_back,
-    sources,
+from placewright.operators.planners.call_graph import (
+    CallGraph,
+    call_graph,
+    ideals,
+    line,
+    predecessors,
 )
+from placewright.operators.planners.call_labels import NO_LIMIT, Chain, best_chain
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star import (
     accelerators,
+    calls_of,
     is_star_latency,
     least_tails,
+    most_calls,
+    simulate_calls,
     star_latency,
+    units,
 )
 from placewright.planning.contract import Context, Proposal
 
@@ -230,3 +232,206 @@ def judged(problem: OperatorProblem, plan: OperatorPlan) -> float:
         return star_latency(problem, plan).value_s
     except InfeasibleError:
         return math.inf
+
+
+def coarser(
+    graph: CallGraph, without: BoolArray, apart: BoolArray, most: int
+) -> tuple[CallGraph, list[int]] | None:
+    """Join links of chains, most expensive transfers first, until there are at most `most` ideals.
+
+    A link joins a block that has one reader to that reader, if it reads nothing else; joining
+    them makes no cycle.
+
+    `apart`: shape (n,): operators whose blocks stay as they are, if that leaves few enough.
+    Returns the graph and its ideals; ``None`` where even all links joined leave too many.
+    """
+    links = _links(graph)
+    kept = np.isin(links, graph.block[apart]).any(axis=1)
+    links = links[np.lexsort((_bytes(graph)[links[:, 0]], ~kept))]
+    low, high, found = 0, len(links) + 1, None
+    # Bisection on how many links stay apart: the more of them, the more ideals.
+    while low < high:
+        middle = (low + high) // 2
+        joined = _joined(graph, links[middle:])
+        made = call_graph(graph.problem, without, joined)
+        sets = ideals(predecessors(made), most)
+        if sets is None:
+            high = middle
+        else:
+            low, found = middle + 1, (made, sets)
+    return found
+
+
+def borders(graph: CallGraph, place: IntArray, reach: int) -> BoolArray:
+    """Shape (n,): operators at most `reach` uses away from where a tensor changes devices."""
+    p = graph.problem
+    tensor = p.consumed
+    maker, reader = p.tensor_producer[tensor], p.consumers
+    near = np.zeros(p.n, dtype=np.bool_)
+    crosses = place[maker] != place[reader]
+    near[maker[crosses]] = near[reader[crosses]] = True
+    for _ in range(reach):
+        touched = near[maker] | near[reader]
+        near[maker[touched]] = near[reader[touched]] = True
+    return near
+
+
+def _links(graph: CallGraph) -> IntArray:
+    """Shape (e, 2): blocks of which the first has no other reader, the second no other input."""
+    pairs = graph.arcs()
+    readers = np.bincount(pairs[:, 0], minlength=graph.blocks)
+    inputs = np.bincount(pairs[:, 1], minlength=graph.blocks)
+    links: IntArray = pairs[(readers[pairs[:, 0]] == 1) & (inputs[pairs[:, 1]] == 1)]
+    return links
+
+
+def _bytes(graph: CallGraph) -> FloatArray:
+    """Shape (b,): bytes of the tensors that each block makes."""
+    p = graph.problem
+    block = graph.block[p.tensor_producer]
+    held = np.bincount(block[block >= 0], p.tensor_bytes[block >= 0], graph.blocks)
+    return held.astype(np.float64)
+
+
+def _joined(graph: CallGraph, links: IntArray) -> IntArray:
+    """Shape (n,): a number for each operator, equal for those that are joined."""
+    head = np.arange(graph.blocks)
+    # Chains collapse from their ends: each block takes the number of the last one of its chain.
+    after = dict(links.tolist())
+    for b in range(graph.blocks - 1, -1, -1):  # blocks are numbered topologically
+        if b in after:
+            head[b] = head[after[b]]
+    label = head[np.maximum(graph.block, 0)]
+    left_out = graph.blocks + np.arange(len(label))
+    return np.where(graph.block >= 0, label, left_out)
+
+
+def free_sources(problem: OperatorProblem) -> BoolArray:
+    """Shape (n,): takes no time on a CPU, waits for nothing, and what it makes moves for free.
+
+    Some best plan has all of them on a CPU: there they are done at time 0, in no other
+    operator's way, and no call is longer for it.
+    """
+    p, t = problem, problem.topology
+    alone = _alone_on_cpu(p)
+    free = np.zeros(p.n, dtype=np.bool_)
+    for i in t.order.tolist():
+        makers = p.tensor_producer[t.read_by(i)]
+        made = t.made_by(i)
+        free[i] = alone[i] and free[makers].all() and not p.tensor_bytes[made].any()
+    return free
+
+
+def idle_sinks(problem: OperatorProblem) -> BoolArray:
+    """Shape (n,): takes no time on a CPU, reads one tensor, and nothing of weight reads it.
+
+    Without them no plan gets longer, so a bound for the rest is a bound for all.
+    """
+    p, t = problem, problem.topology
+    alone = _alone_on_cpu(p)
+    idle = np.zeros(p.n, dtype=np.bool_)
+    for i in t.order[::-1].tolist():
+        readers = [p.readers(k) for k in t.made_by(i).tolist()]
+        reads = t.in_offsets[i + 1] - t.in_offsets[i]
+        idle[i] = alone[i] and reads == 1 and all(idle[r].all() for r in readers)
+    return idle
+
+
+def put_back(problem: OperatorProblem, place: IntArray, call: IntArray) -> OperatorPlan:
+    """Give every operator without a device (-1) the one that delays least.
+
+    A sink goes into the call of its producer where that avoids a transfer and fits, else to the
+    fastest CPU.
+    """
+    p, t, place, call = problem, problem.topology, place.copy(), call.copy()
+    unit = np.where(accelerators(p)[place], place * most_calls(p) + call, -1)
+    cost = np.where(p.allowed(), p.compute_s, np.inf)
+    on_cpu = np.where(accelerators(p), np.inf, cost).argmin(axis=1)
+    need = np.ceil(p.resident_bytes)
+    used = np.bincount(place[place >= 0], need[place >= 0], p.m)
+    for i in t.order[place[t.order] < 0].tolist():
+        place[i], call[i], unit[i] = on_cpu[i], 0, -1
+        for k in t.read_by(i).tolist():
+            maker, readers = p.tensor_producer[k], p.readers(k)
+            seen = readers[place[readers] >= 0]
+            # If the tensor leaves the call for another reader anyway, nothing is saved by staying.
+            leaves = (unit[seen[seen != i]] != unit[maker]).any()
+            fits = used[place[maker]] + need[i] <= p.memory_bytes[place[maker]]
+            if unit[maker] >= 0 and not leaves and fits and cost[i, place[maker]] == 0.0:
+                place[i], call[i], unit[i] = place[maker], call[maker], unit[maker]
+        used[place[i]] += need[i]
+    return OperatorPlan(place, call=call)
+
+
+def _alone_on_cpu(p: OperatorProblem) -> BoolArray:
+    """Whether an operator is a group of its own that some CPU runs in no time."""
+    _, group, size = np.unique(p.colocation, return_inverse=True, return_counts=True)
+    cpu_s = np.where(p.allowed() & ~accelerators(p), p.compute_s, np.inf).min(axis=1)
+    alone: BoolArray = (size[group] == 1) & (cpu_s == 0.0)
+    return alone
+
+
+def one_call_each(problem: OperatorProblem) -> OperatorProblem:
+    """Every call on a copy of its accelerator, with all of its memory, at any time.
+
+    A relaxation: every plan of `problem` is one of this problem, and takes no longer there.
+    """
+    source = sources(problem)
+    cost = np.where(problem.allowed(), problem.compute_s, np.inf)
+    return problem.replace(
+        device_names=tuple(f"{problem.device_names[d]}#{x}" for x, d in enumerate(source)),
+        device_kinds=(),
+        compute_s=cost[:, source],
+        memory_bytes=problem.memory_bytes[source],
+        host_seconds_per_byte=problem.host_seconds_per_byte[source],
+        latency_s=np.zeros((len(source), len(source))),
+        seconds_per_byte=np.zeros((len(source), len(source))),
+        channel=np.zeros((len(source), len(source)), dtype=np.int64),
+        channel_names=("host memory",),
+        pinned=np.full(problem.n, -1),
+        calls=1,
+    )
+
+
+def sources(problem: OperatorProblem) -> IntArray:
+    """The device that each device of `one_call_each` is, or is a copy of."""
+    copies = np.where(accelerators(problem), most_calls(problem), 1)
+    return np.repeat(np.arange(problem.m), copies)
+
+
+def packed(problem: OperatorProblem, copied: OperatorPlan) -> OperatorPlan | None:
+    """The calls of a plan for `one_call_each` on the accelerators themselves.
+
+    Largest first, each to the accelerator with least room that can take it; ``None`` where
+    that leaves one over. Calls of an accelerator follow each other as they began.
+    """
+    p, source = problem, sources(problem)
+    called = accelerators(p)
+    copies = one_call_each(p)
+    begin_s = simulate_calls(calls_of(copies), copied.placement, units(copies, copied))[1]
+    need = np.bincount(copied.placement, np.ceil(p.resident_bytes), len(source))
+    room, left = np.floor(p.memory_bytes), np.where(called, most_calls(p), 0)
+    cost = np.where(p.allowed(), p.compute_s, np.inf)
+    home = np.full(len(source), -1)
+    home[~called[source]] = source[~called[source]]
+    used = np.unique(copied.placement[called[source][copied.placement]])
+    for x in sorted(used.tolist(), key=lambda x: (-need[x], x)):
+        ops = np.flatnonzero(copied.placement == x)
+        alike = (cost[ops] == cost[ops][:, [source[x]]]).all(axis=0) & called
+        fits = np.flatnonzero(alike & (left > 0) & (room >= need[x]))
+        if len(fits) == 0:
+            return None
+        home[x] = fits[np.argmin(room[fits])]
+        room[home[x]] -= need[x]
+        left[home[x]] -= 1
+    call = _in_turn(home, begin_s, used, len(source))
+    return OperatorPlan(home[copied.placement], call=call[copied.placement])
+
+
+def _in_turn(home: IntArray, begin_s: FloatArray, used: IntArray, count: int) -> IntArray:
+    """Shape (count,): the number of each copy among those of its accelerator, as they began."""
+    call = np.zeros(count, dtype=np.int64)
+    for d in np.unique(home[used]).tolist():
+        here = used[home[used] == d]
+        call[here[np.argsort(begin_s[here], kind="stable")]] = np.arange(len(here))
+    return call

@@ -30,7 +30,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
-from placewright.operators.planners.sequences.search_state import dispatches
+from placewright.operators.planners.sequences.search import dispatches
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import (
     Links,

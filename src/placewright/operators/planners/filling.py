@@ -11,7 +11,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
-from placewright.operators.planners.placements.search import operator_bytes
+from placewright.operators.planners.placements import operator_bytes
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context

@@ -16,19 +16,7 @@ import numpy as np
 
 from placewright.numerics.arrays import IntArray
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.sequences.decode import decode, start_state
-from placewright.operators.planners.sequences.moves import list_critical
-from placewright.operators.planners.sequences.search import (
-    OrderSearch,
-    fully_linked,
-    start_order,
-)
-from placewright.operators.planners.sequences.search_state import (
-    SearchState,
-    dispatches,
-    start_search_state,
-)
-from placewright.operators.planners.sequences.state import (
+from placewright.operators.planners.sequences.decode import (
     CRITICAL,
     HIGH,
     LOW,
@@ -36,8 +24,18 @@ from placewright.operators.planners.sequences.state import (
     VALUE,
     SequenceInstance,
     SequenceState,
+    decode,
+    start_state,
 )
-from placewright.operators.planners.sequences.tails import close_window, open_window
+from placewright.operators.planners.sequences.moves import close_window, list_critical, open_window
+from placewright.operators.planners.sequences.search import (
+    OrderSearch,
+    SearchState,
+    dispatches,
+    fully_linked,
+    start_order,
+    start_search_state,
+)
 from placewright.operators.problem import (
     Objective,
     OperatorProblem,

@@ -22,7 +22,7 @@ from placewright.operators.planners.chains import (
     fastest_devices,
     units_by_module,
 )
-from placewright.operators.planners.placements.search import Start, score_plan
+from placewright.operators.planners.placements import Start, score_plan
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.operators.structure.costs import linked
 from placewright.operators.structure.groups import groups_of

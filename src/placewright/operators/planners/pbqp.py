@@ -9,7 +9,7 @@ from itertools import chain
 from typing import ClassVar, final
 
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pricing.priced import (
+from placewright.operators.planners.pricing import (
     improving,
     pbqp_needs,
     pricing_context,

@@ -11,11 +11,12 @@ from typing import ClassVar, final
 
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lns import Lns
-from placewright.operators.planners.placements.search import improve, score_plan
-from placewright.operators.planners.sequences.search import Sequenced, start_order
-from placewright.operators.planners.sequences.search_state import (
+from placewright.operators.planners.placements import improve, score_plan
+from placewright.operators.planners.sequences.search import (
     SearchState,
+    Sequenced,
     dispatches,
+    start_order,
     start_search_state,
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only

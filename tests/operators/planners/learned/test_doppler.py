@@ -12,7 +12,6 @@ import pytest
 from placewright.errors import InputError
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
-from placewright.operators.planners.learned.checkpoint import save_parameters
 from placewright.operators.planners.learned.doppler import (
     Doppler,
     _critical_paths,
@@ -35,6 +34,7 @@ from placewright.operators.planners.learned.episodes import (
     simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.planner import save_parameters
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, proposal_of

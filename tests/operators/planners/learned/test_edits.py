@@ -8,7 +8,7 @@ from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.learned.edits import edges_of, edit, edited
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import group_operators
-from placewright.operators.planners.learned.sampling import softmax
+from placewright.operators.planners.learned.planner import softmax
 
 
 def test_edits_keep_refusals_and_are_deterministic() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from placewright import Context, OperatorProblem, judge, planners
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.graph_features import coarsen
+from placewright.operators.planners.learned.features import coarsen
 from placewright.operators.planners.learned.hsdag import Hsdag, _Policy, _Training
 from placewright.operators.planners.lists.planners import HEFT
 from tests.operators.planners.learned.graphs import drawn_graph

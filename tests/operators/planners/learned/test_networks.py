@@ -13,15 +13,14 @@ from placewright.errors import InputError
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
-from placewright.operators.planners.learned.checkpoint import save_parameters
+from placewright.operators.planners.learned.baselines import RandomSearch
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import group_features, hp3c_features
 from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.networks import SequencePlacer, chosen_log
 from placewright.operators.planners.learned.placeto import Placeto
-from placewright.operators.planners.learned.planner import learned
-from placewright.operators.planners.learned.random_search import RandomSearch
+from placewright.operators.planners.learned.planner import learned, save_parameters
 from placewright.operators.planners.learned.rnn import RnnPlacer
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context

@@ -9,11 +9,10 @@ from placewright.errors import InputError
 from placewright.operators.conformance import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
+from placewright.operators.planners.learned.baselines import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.local_search import LocalSearch
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.learned.post import Post
-from placewright.operators.planners.learned.random_search import RandomSearch
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, Planner

@@ -9,7 +9,7 @@ import pytest
 
 from placewright import Context, InputError, OperatorProblem, judge, planners
 from placewright.operators.conformance import random_problem
-from placewright.operators.planners.learned.checkpoint import Schema, save_parameters
+from placewright.operators.planners.learned.planner import Schema, save_parameters
 from placewright.operators.planners.learned.transfer import (
     FEATURES,
     HEADS,
@@ -32,7 +32,7 @@ QUICK = Transfer(walk=2e4, most=12)
 
 def test_shipped_parameters_have_the_shapes_of_the_network() -> None:
     """And the file is small."""
-    from placewright.operators.planners.learned.checkpoint import load_parameters
+    from placewright.operators.planners.learned.planner import load_parameters
 
     found = {name: array.shape for name, array in load_parameters(PARAMETERS, SCHEMA)[0].items()}
     assert found == shapes()

@@ -11,8 +11,7 @@ from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.planners.lists.planners import favourite_children
-from placewright.operators.planners.lists.ranks import mean_upward_rank
-from placewright.operators.planners.lists.setup import Setup, set_up
+from placewright.operators.planners.lists.setup import Setup, mean_upward_rank, set_up
 from placewright.operators.problem import OperatorProblem
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
-from placewright.operators.planners.calls.graph import call_graph
+from placewright.operators.planners.call_graph import call_graph
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.operators.simulation.star import accelerators, most_calls
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.episodes import (
     DEVICE_FEATURES,
@@ -33,8 +32,7 @@ from placewright.operators.planners.learned.episodes import (
     simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import torch_session
+from placewright.operators.planners.learned.planner import LearnedPlanner, Schema, torch_session
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 

@@ -23,7 +23,7 @@ from placewright.operators.planners.lists.planners import (
     HEFT_CONTENDED,
     PEFT,
 )
-from placewright.operators.planners.placements.search import Score, Start, score_plan
+from placewright.operators.planners.placements import Score, Start, score_plan
 from placewright.operators.planners.trivial import RoundRobin, Single
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.operators.simulation.star import is_star_latency

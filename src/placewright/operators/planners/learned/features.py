@@ -1,14 +1,19 @@
-"""Features of groups of operators."""
+"""Features that networks read: of groups of operators, and of graphs.
+
+Graphs are read as joined chains, with degrees, fractal dimensions, positions and costs.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.planners.learned.graph_features import standardised
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.njit import njit_cached, njit_internal
 from placewright.operators.planners.learned.grouping import Grouping
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
@@ -95,3 +100,268 @@ def _kinds(p: OperatorProblem, group: IntArray, count: int) -> FloatArray:
 def _finite(values: FloatArray) -> FloatArray:
     kept: FloatArray = np.where(np.isfinite(values), values, 0.0)
     return kept
+
+
+SHAPE_RANK = 4
+"""Dimensions of an output shape that are kept; shorter shapes are padded with zeros."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoarseGraph:
+    """Operators that are placed as one, and the tensors between them.
+
+    Nodes are numbered by the topological position of their first operator.
+
+    Attributes
+    ----------
+    node
+        Shape (n,), node of every operator.
+    first
+        Shape (k,), first operator of every node in topological order.
+    allowed
+        Shape (k, m), devices that every member can use.
+    source, target, bytes
+        Shape (e,), pairs of nodes that a tensor goes between and how many bytes, each pair once.
+    """
+
+    node: IntArray
+    first: IntArray
+    allowed: BoolArray
+    source: IntArray
+    target: IntArray
+    bytes: FloatArray
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return len(self.first)
+
+
+def coarsen(problem: OperatorProblem) -> CoarseGraph:
+    """Join colocation groups, and every operator to its only successor.
+
+    HSDAG (arXiv 2405.14185, section 2.2): in topological order, v joins s where s is the only
+    successor of v and v the only predecessor of s. Departure: not where no device can run both.
+    """
+    groups = groups_of(problem)
+    node, allowed = np.array(groups.group), np.array(groups.allowed)
+    source, target = problem.consumed_from, problem.consumers
+    size, order = problem.tensor_bytes[problem.consumed], problem.topology.order
+    pair = np.unique(np.stack([source, target], axis=1), axis=0)
+    node = _join_chains(order, node, allowed, pair)
+    found, first_at, inverse = np.unique(node[order], return_index=True, return_inverse=True)
+    rank = np.empty(len(found), dtype=np.int64)
+    rank[np.argsort(first_at)] = np.arange(len(found))
+    number = np.empty(problem.n, dtype=np.int64)
+    number[order] = rank[inverse]
+    a, b = number[source], number[target]
+    between = a != b
+    ends, which = np.unique(np.stack([a[between], b[between]], axis=1), axis=0, return_inverse=True)
+    moved = np.bincount(which.ravel(), size[between], minlength=len(ends)).astype(np.float64)
+    first = order[np.sort(first_at)]
+    of_node = allowed[found[np.argsort(first_at)]]
+    return CoarseGraph(number, first, of_node, ends[:, 0], ends[:, 1], moved)
+
+
+@njit_cached
+def _join_chains(order: IntArray, node: IntArray, allowed: BoolArray, pair: IntArray) -> IntArray:
+    """Union of nodes along chains; `allowed` of a union becomes what all its members allow."""
+    n = len(order)
+    into, out, only = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1)
+    for e in range(len(pair)):
+        if pair[e, 0] != pair[e, 1]:
+            out[pair[e, 0]] += 1
+            into[pair[e, 1]] += 1
+            only[pair[e, 0]] = pair[e, 1]
+    above = np.arange(len(allowed))
+    for v in order:
+        s = only[v]
+        if out[v] != 1 or into[s] != 1:
+            continue
+        a, b = _root(above, node[v]), _root(above, node[s])
+        if a != b and (allowed[a] & allowed[b]).any():
+            above[b] = a
+            allowed[a] &= allowed[b]
+    joined = np.empty(n, np.int64)
+    for v in range(n):
+        joined[v] = _root(above, node[v])
+    return joined
+
+
+@njit_cached
+def best_edge_groups(
+    allowed: BoolArray, source: IntArray, target: IntArray, scores: FloatArray, least: float
+) -> IntArray:
+    """Every node keeps its best edge, if that scores above `least`: connected components.
+
+    Graph parsing of Song et al., arXiv 2402.14393; ties go to the earlier edge. Departure: an edge
+    is not kept where no device can run all that it would join. Groups are numbered by first node.
+    """
+    k = len(allowed)
+    allowed, above, best = allowed.copy(), np.arange(k), np.full(k, -1)
+    for e in range(len(source)):
+        if scores[e] > least:
+            for v in (source[e], target[e]):
+                if best[v] < 0 or scores[e] > scores[best[v]]:
+                    best[v] = e
+    for v in range(k):
+        if best[v] < 0:
+            continue
+        a, b = _root(above, source[best[v]]), _root(above, target[best[v]])
+        if a != b and (allowed[a] & allowed[b]).any():
+            # The lower number stays the root, so that roots are numbered before their members.
+            above[max(a, b)] = min(a, b)
+            allowed[min(a, b)] = allowed[a] & allowed[b]
+    group, count = np.empty(k, np.int64), 0
+    for v in range(k):  # a root is the least of its component
+        root = _root(above, v)
+        if root == v:
+            group[v] = count
+            count += 1
+        else:
+            group[v] = group[root]
+    return group
+
+
+@njit_internal
+def _root(above: IntArray, x: int) -> int:
+    while above[x] != x:
+        # Path halving.
+        above[x] = above[above[x]]
+        x = above[x]
+    return x
+
+
+def one_hot(values: Sequence[object]) -> FloatArray:
+    """Shape (k, different values), columns in the order of first appearance."""
+    seen: dict[object, int] = {}
+    column = [seen.setdefault(value, len(seen)) for value in values]
+    return np.eye(max(1, len(seen)))[column]
+
+
+def degrees(graph: CoarseGraph) -> tuple[IntArray, IntArray]:
+    """Number of predecessors and of successors of every node."""
+    k = graph.size
+    return np.bincount(graph.target, minlength=k), np.bincount(graph.source, minlength=k)
+
+
+def fractal_dimension(graph: CoarseGraph) -> FloatArray:
+    """Slope of log N(v, r) over log r by least squares, N the nodes within r >= 1 hops of v.
+
+    Hops in either direction, up to the node's eccentricity; zero where that is less than two.
+    Breadth-first search from every node: O(k (k + e)).
+    """
+    ends = np.concatenate([graph.source, graph.target])
+    other = np.concatenate([graph.target, graph.source])
+    by = np.argsort(ends, kind="stable")
+    offsets = np.searchsorted(ends[by], np.arange(graph.size + 1))
+    return _fractal(offsets, other[by])
+
+
+@njit_cached
+def _fractal(offsets: IntArray, neighbours: IntArray) -> FloatArray:
+    k = len(offsets) - 1
+    slope, queue, seen = np.zeros(k), np.empty(k, np.int64), np.full(k, -1)
+    for v in range(k):
+        seen[v], queue[0], head, tail, radius = v, v, 0, 1, 0
+        count, x_sum, y_sum, xx, xy = 0, 0.0, 0.0, 0.0, 0.0
+        while head < tail:
+            # One ring of the breadth-first search at a time: `tail` counts what is within its
+            # radius.
+            stop = tail
+            while head < stop:
+                i = queue[head]
+                head += 1
+                for a in range(offsets[i], offsets[i + 1]):
+                    j = neighbours[a]
+                    if seen[j] != v:
+                        seen[j] = v
+                        queue[tail] = j
+                        tail += 1
+            if tail > stop:
+                radius += 1
+                x, y = np.log(radius), np.log(tail)
+                count, x_sum, y_sum = count + 1, x_sum + x, y_sum + y
+                xx, xy = xx + x * x, xy + x * y
+        spread = count * xx - x_sum * x_sum
+        if count > 1 and spread > 0:
+            slope[v] = (count * xy - x_sum * y_sum) / spread
+    return slope
+
+
+def sinusoids(position: IntArray, width: int = 16) -> FloatArray:
+    """Sine and cosine encoding of integers (Vaswani et al., 2017), shape (k, width)."""
+    rate = 10000.0 ** (-np.arange(0, width, 2) / width)
+    angle = position[:, None] * rate
+    return np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def padded_shapes(shapes: Sequence[Sequence[int]]) -> FloatArray:
+    """The last `SHAPE_RANK` dimensions of every shape, zeros in front of shorter ones."""
+    rows = np.zeros((len(shapes), SHAPE_RANK))
+    for row, shape in zip(rows, shapes, strict=True):
+        kept = list(shape)[-SHAPE_RANK:]
+        if kept:
+            row[-len(kept) :] = kept
+    return rows
+
+
+def operator_kinds(problem: OperatorProblem) -> tuple[str, ...]:
+    """Kinds of operators, all alike where they are not known."""
+    return problem.operator_kinds or ("",) * problem.n
+
+
+def output_shapes(problem: OperatorProblem) -> tuple[tuple[int, ...], ...]:
+    """Output shapes of operators, empty where they are not known."""
+    return problem.output_shapes or ((),) * problem.n
+
+
+def hsdag_features(problem: OperatorProblem, graph: CoarseGraph) -> FloatArray:
+    """HSDAG's features of every node, those of its first operator where it has several.
+
+    Kind, in-degree and out-degree in one-hot columns, fractal dimension, sinusoids of the
+    topological index, output shape.
+    """
+    into, out = degrees(graph)
+    kinds, shapes = operator_kinds(problem), output_shapes(problem)
+    return np.concatenate(
+        [
+            one_hot([kinds[i] for i in graph.first]),
+            one_hot(into.tolist()),
+            one_hot(out.tolist()),
+            fractal_dimension(graph)[:, None],
+            sinusoids(np.arange(graph.size)),
+            padded_shapes([shapes[i] for i in graph.first]),
+        ],
+        axis=1,
+    )
+
+
+def cost_features(problem: OperatorProblem, graph: CoarseGraph) -> FloatArray:
+    """Time of every node on every device, bytes it holds, bytes it receives and sends.
+
+    Times are relative to the mean node, bytes are logarithms, all columns of unit spread.
+    """
+    k, total = graph.size, np.zeros((graph.size, problem.m))
+    finite = np.where(np.isfinite(problem.compute_s), problem.compute_s, 0.0)
+    np.add.at(total, graph.node, finite)
+    held = np.bincount(graph.node, problem.resident_bytes, minlength=k)
+    received = np.bincount(graph.target, graph.bytes, minlength=k)
+    sent = np.bincount(graph.source, graph.bytes, minlength=k)
+    mean_s = max(float(total.mean()), 1e-300)
+    columns = np.concatenate(
+        [
+            np.log1p(total / mean_s),
+            np.log1p(np.stack([held, received, sent], axis=1)),
+            ~graph.allowed,
+        ],
+        axis=1,
+    )
+    return standardised(columns)
+
+
+def standardised(columns: FloatArray, least: float = 0.0) -> FloatArray:
+    """Zero mean and unit spread of every column, but for those of no more than `least`."""
+    spread = columns.std(axis=0)
+    result: FloatArray = (columns - columns.mean(axis=0)) / np.where(spread > least, spread, 1.0)
+    return result

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.planners.learned.sampling import softmax
+from placewright.operators.planners.learned.planner import softmax
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 

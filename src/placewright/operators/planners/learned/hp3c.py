@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import (
@@ -17,8 +16,12 @@ from placewright.operators.planners.learned.features import (
     hp3c_features,
 )
 from placewright.operators.planners.learned.grouping import group_operators
-from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
+from placewright.operators.planners.learned.planner import (
+    LearnedPlanner,
+    MovingAverage,
+    Schema,
+    torch_session,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Count, Share

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.graph_features import (
+from placewright.operators.planners.learned.features import (
     CoarseGraph,
     best_edge_groups,
     coarsen,
@@ -27,8 +26,7 @@ from placewright.operators.planners.learned.graph_features import (
     operator_kinds,
     standardised,
 )
-from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import torch_session
+from placewright.operators.planners.learned.planner import LearnedPlanner, Schema, torch_session
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewright.operators.planners.learned.checkpoint import check_parameters
-from placewright.operators.planners.learned.planner import state_of
+from placewright.operators.planners.learned.planner import check_parameters, state_of
 
 
 class SequencePlacer(nn.Module):

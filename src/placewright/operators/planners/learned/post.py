@@ -8,12 +8,17 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.planners.learned.checkpoint import Schema, check_parameters
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
-from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import MovingAverage, drawn, softmax
+from placewright.operators.planners.learned.planner import (
+    LearnedPlanner,
+    MovingAverage,
+    Schema,
+    check_parameters,
+    drawn,
+    softmax,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 

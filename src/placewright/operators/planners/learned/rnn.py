@@ -7,12 +7,15 @@ from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from placewright.operators.planners.learned.checkpoint import Schema
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import VERSION, group_features
 from placewright.operators.planners.learned.grouping import How, group_operators
-from placewright.operators.planners.learned.planner import LearnedPlanner
-from placewright.operators.planners.learned.sampling import MovingAverage, torch_session
+from placewright.operators.planners.learned.planner import (
+    LearnedPlanner,
+    MovingAverage,
+    Schema,
+    torch_session,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count
 

@@ -13,27 +13,28 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.checkpoint import (
+from placewright.operators.planners.learned.planner import (
     Schema,
     check_parameters,
     load_parameters,
 )
 from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
 from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
-from placewright.operators.planners.lists.ranks import (
+from placewright.operators.planners.lists.setup import (
+    Setup,
     mean_downward_rank,
     mean_upward_rank,
     optimistic_costs,
+    set_up,
 )
-from placewright.operators.planners.lists.setup import Setup, set_up
-from placewright.operators.planners.placements.search import Score
+from placewright.operators.planners.placements import Score
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
     Windows,
+    dispatches,
     fully_linked,
     start_order,
 )
-from placewright.operators.planners.sequences.search_state import dispatches
 from placewright.operators.problem import (
     Links,
     Objective,

@@ -33,14 +33,12 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
-from placewright.operators.planners.lists.ranks import (
+from placewright.operators.planners.lists.setup import (
+    Setup,
     mean_critical_path,
     mean_downward_rank,
     mean_upward_rank,
     optimistic_costs,
-)
-from placewright.operators.planners.lists.setup import (
-    Setup,
     scheduled_plan,
     set_up,
     within_memory,

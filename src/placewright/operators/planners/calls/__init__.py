@@ -1,1 +1,0 @@
-"""Calls of accelerators through host memory: shortest chains over ideals."""

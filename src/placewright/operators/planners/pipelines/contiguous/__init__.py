@@ -1,1 +1,0 @@
-"""Pipelines in a chain of nested ideals: dynamic programs, stage numbers."""

@@ -1,1 +1,0 @@
-"""Pipelines over links: every pair of devices has its own price."""

@@ -1,1 +1,0 @@
-"""Pipelines around host memory that need not be contiguous."""

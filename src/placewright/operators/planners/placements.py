@@ -1,0 +1,483 @@
+"""Local search on placements: chunks of moves, cooling schedule, deadline.
+
+Moves are compiled, and shared by every search on placements.
+One move takes an operator, preferably a critical one, and sends it alone, with what is connected
+to it, or with a stretch of the topological order to another device, or exchanges two groups.
+The judge's simulator evaluates every move. Memory comes first: a move with fewer excess bytes is
+accepted, one with more is not; among equals simulated annealing decides on the value.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
+from placewright.operators.judge import Judge
+from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.planners.annealing import draw, group_members
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.fast_state import FastState
+from placewright.operators.simulation.full import simulate
+from placewright.operators.simulation.full_state import Layout, SimulatorState
+from placewright.operators.simulation.inputs import DONE, Mode, default_order
+from placewright.operators.simulation.scores import score
+from placewright.operators.sizes import home_bytes
+from placewright.operators.structure.groups import Groups
+
+CHUNK = 48
+"""Moves between two looks at the clock and at the critical path."""
+
+BLOCK = 4096
+"""Placements that are scored together."""
+
+COLDEST = 1e-2
+"""The last temperature, as a share of the first."""
+
+
+class Score(NamedTuple):
+    """Bytes over the memories first, then seconds: less is better."""
+
+    over_bytes: float
+    value_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A placement with its score; `order`, `dispatch` and `call` as in a plan."""
+
+    place: IntArray
+    score: Score
+    order: IntArray | None = None
+    dispatch: Dispatch = Dispatch.READY
+    call: IntArray | None = None
+
+    def plan(self) -> OperatorPlan:
+        """As a plan."""
+        return OperatorPlan(self.place, self.order, self.dispatch, self.call)
+
+
+def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
+    """Judge placements without an order; best first."""
+    if not places:
+        return []
+    values, over = judge.many(np.stack(places))
+    scores = [Score(float(o), float(v)) for v, o in zip(values, over, strict=True)]
+    return [Start(p, s) for p, s in zip(places, scores, strict=True)]
+
+
+def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
+    """Judge a plan with its order.
+
+    Raises `InfeasibleError`: a tensor has no link.
+    """
+    judgement = judge(plan)
+    score = Score(float(judgement.violation_bytes), float(judgement.value))
+    return Start(plan.placement, score, plan.order, plan.dispatch, plan.call)
+
+
+def improve(
+    judge: Judge,
+    groups: Groups,
+    start: Start,
+    *,
+    moves: int,
+    heat: float,
+    seed: int,
+    deadline_s: float = math.inf,
+) -> Start:
+    """The best placement found on a walk of about `moves` moves from `start`.
+
+    Where there are no more placements than moves, the best of all of them.
+
+    `heat`: first temperature, in mean operator times. It falls to a hundredth along the walk.
+    """
+    with np.errstate(over="ignore"):  # infinitely many, as good as
+        placements = np.prod(groups.allowed.sum(axis=1), dtype=np.float64)
+    if placements <= moves:
+        return _best_of_all(judge, groups, start, deadline_s)
+    instance, simulator = _instance(judge, groups, start), judge.full
+    score = (start.score.value_s, start.score.over_bytes)
+    walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
+    walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
+    cooling = COLDEST ** (1.0 / max(1, moves))
+    while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
+        done = int(walk.counts[EVALUATED])
+        list_critical(instance, simulator, walk)
+        anneal_moves(instance, *simulator, walk, min(CHUNK, moves - done), cooling)
+        # Only the simulation of `list_critical` was counted: no move changes anything any more.
+        if walk.counts[EVALUATED] <= done + 1:
+            break
+    best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
+    return Start(walk.best.copy(), best, start.order, start.dispatch)
+
+
+def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) -> Start:
+    """The start, or the first of the placements that are best under its order, if it is better."""
+    devices, best = [np.flatnonzero(row) for row in groups.allowed], start
+    # Those with a single device have no digit: NumPy counts in at most 64 of them.
+    free = [g for g, each in enumerate(devices) if len(each) != 1]
+    single = np.array([each[0] if len(each) else 0 for each in devices])
+    sizes = [len(devices[g]) for g in free]
+    count = math.prod(sizes)
+    for first in range(0, count, BLOCK):
+        if time.perf_counter() >= deadline_s:
+            break
+        block = np.arange(first, min(first + BLOCK, count))
+        columns = np.tile(single, (len(block), 1))
+        for g, digit in zip(free, np.unravel_index(block, sizes) if free else (), strict=True):
+            columns[:, g] = devices[g][digit]
+        places = columns[:, groups.group]
+        values, over = judge.many(places, start.order, start.dispatch)
+        k = np.lexsort((values, over))[0]
+        score = Score(float(over[k]), float(values[k]))
+        if score < best.score:
+            best = Start(places[k], score, start.order, start.dispatch)
+    return best
+
+
+def mean_operator_s(problem: OperatorProblem) -> float:
+    """Mean run time over operators and the devices that can run them."""
+    return float(problem.compute_s[np.isfinite(problem.compute_s)].mean())
+
+
+def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
+    problem = judge.problem
+    group_start, members = group_members(groups.group, len(groups.allowed))
+    neighbour_start, neighbours = _neighbours(problem)
+    return PlacementInstance(
+        fast=judge.fast,
+        mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
+        throughput=problem.objective is Objective.THROUGHPUT,
+        group=groups.group,
+        group_start=group_start,
+        members=members,
+        neighbour_start=neighbour_start,
+        neighbours=neighbours,
+        allowed=groups.allowed,
+        topological=problem.topology.order,
+        position=np.argsort(problem.topology.order),
+        order=default_order(problem) if start.order is None else thawed(start.order),
+    )
+
+
+def _neighbours(problem: OperatorProblem) -> tuple[IntArray, IntArray]:
+    """CSR: producers and consumers of every operator, by number, each once per tensor."""
+    producer = problem.tensor_producer[problem.consumed]
+    own = np.concatenate([producer, problem.consumers])
+    other = np.concatenate([problem.consumers, producer])
+    by = np.lexsort((other, own))
+    return np.searchsorted(own[by], np.arange(problem.n + 1)), other[by]
+
+
+def operator_bytes(problem: OperatorProblem) -> FloatArray:
+    """Shape (n,): resident bytes and what an operator makes."""
+    made = np.bincount(problem.tensor_producer, home_bytes(problem), problem.n)
+    return problem.resident_bytes + made
+
+
+VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
+"""Slots of `Walk.score`."""
+
+RANDOM, CRITICAL, MOVED, EVALUATED = 0, 1, 2, 3
+"""Slots of `Walk.counts`: random state, lengths of the two lists, placements evaluated."""
+
+
+class PlacementInstance(NamedTuple):
+    """The problem as moves read it.
+
+    Attributes
+    ----------
+    group_start, members
+        CSR: operators of each group.
+    neighbour_start, neighbours
+        CSR: producers and consumers of each operator.
+    allowed
+        Shape (groups, m).
+    topological, position
+        Shape (n,), a topological order and the place of each operator in it.
+    order
+        Fixed priorities, or empty for the upward rank under each placement.
+    """
+
+    fast: FastState
+    mode: Mode
+    throughput: bool
+    group: IntArray
+    group_start: IntArray
+    members: IntArray
+    neighbour_start: IntArray
+    neighbours: IntArray
+    allowed: BoolArray
+    topological: IntArray
+    position: IntArray
+    order: IntArray
+
+
+class Walk(NamedTuple):
+    """State of a search: current and best placement, their scores, and scratch lists."""
+
+    place: IntArray
+    best: IntArray
+    score: FloatArray
+    counts: IntArray
+    critical: IntArray
+    moved: IntArray
+    moved_from: IntArray
+    seen: BoolArray
+    load_s: FloatArray
+
+
+def begin(
+    groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
+) -> Walk:
+    """A walk that starts at `place` with its score: value, excess bytes."""
+    n, (value, over) = len(place), score
+    walk = Walk(
+        place=place.copy(),
+        best=place.copy(),
+        score=np.array([value, over, value, over, np.inf]),
+        counts=np.zeros(4, dtype=np.int64),
+        critical=np.zeros(2 * n, dtype=np.int64),
+        moved=np.zeros(groups, dtype=np.int64),
+        moved_from=np.zeros(groups, dtype=np.int64),
+        seen=np.zeros(groups, dtype=np.bool_),
+        load_s=np.zeros(devices),
+    )
+    walk.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
+    walk.counts[EVALUATED] = 1
+    return walk
+
+
+@njit_no_refcount
+def anneal_moves(
+    s: PlacementInstance,
+    w: IntArray,
+    x: FloatArray,
+    o: Layout,
+    walk: Walk,
+    evaluations: int,
+    cooling: float,
+) -> None:
+    """Evaluate `evaluations` moves; the temperature is multiplied by `cooling` after each."""
+    stop = walk.counts[EVALUATED] + evaluations
+    idle = 0
+    while walk.counts[EVALUATED] < stop and idle < 100 * evaluations:
+        if not _propose(s, walk):
+            idle += 1
+            continue
+        value, over = _evaluate(s, w, x, o, walk)
+        if _accepted(walk, value, over):
+            walk.score[VALUE], walk.score[OVER] = value, over
+            if over < walk.score[BEST_OVER] or (
+                over == walk.score[BEST_OVER] and value < walk.score[BEST_VALUE]
+            ):
+                walk.score[BEST_VALUE], walk.score[BEST_OVER] = value, over
+                for i in range(len(walk.place)):
+                    walk.best[i] = walk.place[i]
+        else:
+            _undo(s, walk)
+        walk.score[TEMPERATURE] *= cooling
+
+
+@njit_inline
+def _evaluate(
+    s: PlacementInstance, w: IntArray, x: FloatArray, o: Layout, walk: Walk
+) -> tuple[float, float]:
+    """Value and excess bytes of the current placement."""
+    walk.counts[EVALUATED] += 1
+    value, over = score(s.fast, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
+    return value, np.inf if value == np.inf else float(over)
+
+
+@njit_internal
+def _accepted(walk: Walk, value: float, over: float) -> bool:
+    if over != walk.score[OVER]:
+        return bool(over < walk.score[OVER])
+    worse = value - walk.score[VALUE]
+    if worse <= 0:
+        return True
+    heat = walk.score[TEMPERATURE]
+    # ``nan`` (both values ``inf``) compares false: such a move is refused.
+    return bool(heat > 0 and draw(walk.counts, RANDOM, 1 << 20) / (1 << 20) < np.exp(-worse / heat))
+
+
+@njit_internal
+def _propose(s: PlacementInstance, walk: Walk) -> bool:
+    """Change the current placement; False if nothing changed."""
+    walk.counts[MOVED] = 0
+    i = _pick(s, walk)
+    here = walk.place[i]
+    there = _target(s, walk, i)
+    # Nothing was evaluated: such draws count as idle, and do not cool the walk.
+    if there == here or not s.allowed[s.group[i], there]:
+        return False
+    kind = draw(walk.counts, RANDOM, 10)
+    if kind < 5:
+        _send(s, walk, s.group[i], there)
+    elif kind < 7:
+        _send_stretch(s, walk, i, there)
+    elif kind < 9:
+        _send_connected(s, walk, i, there)
+    else:
+        _exchange(s, walk, i, there)
+    for x in range(walk.counts[MOVED]):
+        walk.seen[walk.moved[x]] = False
+    return bool(walk.counts[MOVED] > 0)
+
+
+@njit_internal
+def _pick(s: PlacementInstance, walk: Walk) -> int:
+    if walk.counts[CRITICAL] > 0 and draw(walk.counts, RANDOM, 3) > 0:
+        return int(walk.critical[draw(walk.counts, RANDOM, walk.counts[CRITICAL])])
+    return draw(walk.counts, RANDOM, len(walk.place))
+
+
+@njit_internal
+def _target(s: PlacementInstance, walk: Walk, i: int) -> int:
+    """A neighbour's device half of the time, else any."""
+    first, last = s.neighbour_start[i], s.neighbour_start[i + 1]
+    if last > first and draw(walk.counts, RANDOM, 2) == 0:
+        return int(walk.place[s.neighbours[first + draw(walk.counts, RANDOM, last - first)]])
+    return draw(walk.counts, RANDOM, s.allowed.shape[1])
+
+
+@njit_internal
+def _send(s: PlacementInstance, walk: Walk, g: int, there: int) -> None:
+    """Move a group once, if it may go there and is not there."""
+    here = walk.place[s.members[s.group_start[g]]]
+    # `seen`: a group is recorded once per move, with the device that it had before.
+    if walk.seen[g] or here == there or not s.allowed[g, there]:
+        return
+    walk.seen[g] = True
+    walk.moved[walk.counts[MOVED]], walk.moved_from[walk.counts[MOVED]] = g, here
+    walk.counts[MOVED] += 1
+    for a in range(s.group_start[g], s.group_start[g + 1]):
+        walk.place[s.members[a]] = there
+
+
+@njit_internal
+def _undo(s: PlacementInstance, walk: Walk) -> None:
+    for x in range(walk.counts[MOVED]):
+        g = walk.moved[x]
+        for a in range(s.group_start[g], s.group_start[g + 1]):
+            walk.place[s.members[a]] = walk.moved_from[x]
+
+
+@njit_internal
+def _send_stretch(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Move all operators on the device of `i` within a stretch of the topological order."""
+    here, n = walk.place[i], len(walk.place)
+    length = 2
+    # Lengths by doubling: short stretches often, half of the order sometimes.
+    while length < n // 2 and draw(walk.counts, RANDOM, 4) > 0:
+        length *= 2
+    first = s.position[i] - draw(walk.counts, RANDOM, length)
+    for x in range(max(0, first), min(n, first + length)):
+        j = s.topological[x]
+        if walk.place[j] == here:
+            _send(s, walk, s.group[j], there)
+
+
+@njit_internal
+def _send_connected(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Move groups reached from `i` over tensors within its device, nearest first."""
+    here, limit = walk.place[i], 2
+    while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
+        limit *= 2
+    _send(s, walk, s.group[i], there)
+    # `moved` is the queue of a breadth-first search and the log for `_undo` at once.
+    at = 0
+    while at < walk.counts[MOVED]:
+        g = walk.moved[at]
+        at += 1
+        for b in range(s.group_start[g], s.group_start[g + 1]):
+            j = s.members[b]
+            for a in range(s.neighbour_start[j], s.neighbour_start[j + 1]):
+                if walk.counts[MOVED] >= limit:
+                    return
+                if walk.place[s.neighbours[a]] == here:
+                    _send(s, walk, s.group[s.neighbours[a]], there)
+
+
+@njit_internal
+def _exchange(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+    """Exchange the group of `i` with one group from device `there`."""
+    here, n = walk.place[i], len(walk.place)
+    start = draw(walk.counts, RANDOM, n)
+    for x in range(n):
+        j = (start + x) % n
+        if walk.place[j] == there and s.allowed[s.group[j], here]:
+            _send(s, walk, s.group[i], there)
+            _send(s, walk, s.group[j], here)
+            return
+
+
+def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -> None:
+    """List the critical path: from the last operator back along what each one waited for."""
+    walk.counts[CRITICAL] = 0
+    walk.counts[EVALUATED] += 1
+    # The fast simulator keeps no starts and arrivals of transfers: the full one runs once a chunk.
+    if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
+        end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
+        # Stable: numpy breaks ties by the instructions of the CPU otherwise, and plans with them.
+        _follow_back(*simulator, walk, np.argsort(end_s, kind="stable"))
+
+
+@njit_no_refcount
+def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntArray) -> None:
+    """`by_end` lists the operators by when they ended."""
+    i, at = by_end[-1], o.n
+    for size in range(o.n):
+        walk.critical[size] = i
+        walk.counts[CRITICAL] = size + 1
+        start = x[o.start_s + i]
+        if start <= 0.0:
+            return
+        # Starts only become earlier along the path: `at` goes through the list once.
+        while at > 0 and x[o.end_s + by_end[at - 1]] >= start:
+            at -= 1
+        i = _blocker(w, x, o, walk.place, i, by_end, at)
+        if i < 0:
+            return
+
+
+@njit_internal
+def _blocker(
+    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, by_end: IntArray, at: int
+) -> int:
+    """What operator `i` waited for: its latest input or, if that came earlier, its device.
+
+    Operators that ended when it started are in `by_end` from `at` on.
+    """
+    latest, source = -1.0, -1
+    for a in range(w[o.in_offsets + i], w[o.in_offsets + i + 1]):
+        p = w[o.producer + w[o.in_tensors + a]]
+        arrival = _arrival_s(w, x, o, place, w[o.in_tensors + a], place[i])
+        if arrival > latest:
+            latest, source = arrival, p
+    start = x[o.start_s + i]
+    # Its inputs were there before: it waited for the operator that ended when it started.
+    while latest < start and at < o.n and x[o.end_s + by_end[at]] == start:
+        j = by_end[at]
+        if place[j] == place[i] and j != i:
+            return int(j)
+        at += 1
+    return source
+
+
+@njit_inline
+def _arrival_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
+    """When tensor `k` was made on device `d` or came there."""
+    p = w[o.producer + k]
+    if place[p] == d:
+        return x[o.end_s + p]  # type: ignore[no-any-return]
+    e = w[o.first_transfer + k]
+    while w[o.transfer_target + e] != d:
+        e += 1
+    return x[o.event_s + o.m + e]  # type: ignore[no-any-return]

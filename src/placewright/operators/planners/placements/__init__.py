@@ -1,1 +1,0 @@
-"""Local moves on placements, judged one by one."""

@@ -1,1 +1,0 @@
-"""Placement as a PBQP under prices, and where its search begins."""

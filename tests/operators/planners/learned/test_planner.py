@@ -1,0 +1,122 @@
+"""Checkpoints are read back equal, and refused where they do not belong."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright import planners, solve
+from placewright.errors import InputError
+from placewright.operators.conformance import tiny
+from placewright.operators.learning import train
+from placewright.operators.planners.learned import planner
+from placewright.operators.planners.learned.evaluation import Evaluations
+from placewright.operators.planners.learned.planner import (
+    Schema,
+    load_parameters,
+    save_parameters,
+)
+from placewright.planning.contract import Context
+from placewright.planning.parameters import choose
+from tests.operators.planners.learned.graphs import drawn_graph
+
+SCHEMA = Schema("post", "costs 1", "64 groups")
+
+
+def test_parameters_come_back_equal(tmp_path: Path) -> None:
+    """Arrays, dtypes and facts."""
+    parameters = {"a.weight": np.arange(6.0).reshape(2, 3), "b": np.array(2.5, dtype=np.float32)}
+    path = save_parameters(tmp_path / "p.safetensors", parameters, SCHEMA, evaluations=7)
+    found, facts = load_parameters(path, SCHEMA)
+    assert facts == {"evaluations": 7}
+    assert found.keys() == parameters.keys()
+    for name, value in parameters.items():
+        assert found[name].dtype == value.dtype
+        assert np.array_equal(found[name], value)
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (Schema("hp3c", "costs 1", "64 groups"), "planner"),
+        (Schema("post", "costs 2", "64 groups"), "features"),
+        (Schema("post", "costs 1", "32 groups"), "network"),
+        (Schema("post", "costs 1", "64 groups", "abc"), "problem"),
+    ],
+)
+def test_of_something_else_is_refused(tmp_path: Path, other: Schema, word: str) -> None:
+    """By name, with both."""
+    path = save_parameters(tmp_path / "p.safetensors", {"a": np.zeros(2)}, SCHEMA)
+    with pytest.raises(InputError, match=word) as error:
+        load_parameters(path, other)
+    assert "p.safetensors" in str(error.value)
+    assert "train" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "text", "pickle", "cut", "nan", "plain"])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
+    """Four parts, whatever the file holds."""
+    path = save_parameters(tmp_path / "p.safetensors", {"a": np.zeros(200)}, SCHEMA)
+    data = path.read_bytes()
+    if kind == "nan":
+        save_parameters(path, {"a": np.array([1.0, np.nan])}, SCHEMA)
+    elif kind == "plain":
+        from safetensors.numpy import save
+
+        path.write_bytes(save({"a": np.zeros(2)}))
+    elif kind == "missing":
+        path.unlink()
+    else:
+        other = {
+            "empty": b"",
+            "text": b"hello",
+            "pickle": b"\x80\x04cos\nsystem\n",
+            "cut": data[:-9],
+        }
+        path.write_bytes(other[kind])
+    with pytest.raises(InputError) as error:
+        load_parameters(path, SCHEMA)
+    assert "p.safetensors" in str(error.value)
+
+
+@pytest.mark.parametrize("planner", ["post", "hsdag", "doppler", "rnn"])
+def test_parameters_that_do_not_fit_are_named(tmp_path: Path, planner: str) -> None:
+    """A file whose header is right, with a parameter left out or of another shape."""
+    pytest.importorskip("torch")
+    small = "" if planner == "post" else "hidden=4"
+    problem, path = drawn_graph(3, 12), tmp_path / "p.safetensors"
+    train(problem, f"{planner}({small})", path, evaluations=30)
+    chosen: Any = choose(planners(problem), f"{planner}({small})")[1]
+    found, _ = load_parameters(path, chosen.schema(problem))
+    name = sorted(found)[-1]
+    lacking = {key: value for key, value in found.items() if key != name}
+    options = ", ".join(x for x in (small, "samples=30", f"checkpoint={str(path)!r}") if x)
+    for damaged in (lacking, lacking | {name: np.zeros((7, 7, 7))}):
+        save_parameters(path, damaged, chosen.schema(problem))
+        with pytest.raises(InputError, match=f"its parameter '{name}' does not fit") as error:
+            solve(problem, f"{planner}({options})")
+        assert planner in str(error.value)
+        assert "train" in str(error.value)
+
+
+def test_an_empty_path_is_said() -> None:
+    """A message without a place would not help."""
+    with pytest.raises(InputError, match=r"its path is empty: the checkpoint cannot be read"):
+        load_parameters("", SCHEMA)
+
+
+def test_importing_torch_is_not_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds until torch is there are added to the deadline; a second session adds none."""
+    clock = iter((10.0, 12.5, 20.0, 20.0))
+    monkeypatch.setattr(planner, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    deadline_s = time.perf_counter() + 60.0
+    evaluations = Evaluations(tiny([[1.0, 1.0]] * 3), Context(deadline_s=deadline_s))
+    with planner.torch_session("post", evaluations):
+        assert evaluations.context.deadline_s == deadline_s + 2.5
+    with planner.torch_session("post", evaluations):
+        assert evaluations.context.deadline_s == deadline_s + 2.5
