@@ -5,8 +5,8 @@ As `pipelines.contraction`, except that a tensor has a direction and that every 
 its own price. Tensors with the same producer and the same readers are added up, those of each pass
 apart where passes do not mix.
 
-*The program:* x[v, d]: node v is on device d. Tensor k, made by a and read by R, is read on device d
-where read[k, d] >= x[r, d] for r in R, and must then come from somewhere:
+*The program:* x[v, d]: node v is on device d. Tensor k, made by a and read by R, is read on device
+d where read[k, d] >= x[r, d] for r in R, and must then come from somewhere:
 
     sum over s of send[k, s, d] >= read[k, d] - x[a, d],     send[k, s, d] <= x[a, s].
 
