@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.deployment.export import current_weights, own_tensor
 from placewright.deployment.workers import reachability
 from placewright.errors import InputError
+from placewright.io.arguments import checked
 from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.adaptive.trials import challengers
 from placewright.planning.contract import STEPS
 from placewright.report.history import QUIET, event_text
@@ -17,12 +21,86 @@ from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
+    import torch
+
     from placewright.adapt.timeline import Timeline
+    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
+    from placewright.operators.adaptive.policy import Policy
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.planning.contract import Meter, Monitor
+
+
+@checked
+class PlacedTrainer(TrainingLoop):
+    """Trains a placed model; made by `placewright.PlacedModel.trainer`, and what `Trainer` is.
+
+    While it is open it owns the state: what the placed model saves are the workers' weights.
+
+    Attributes
+    ----------
+    placed
+        The placed model.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        folder: str | Path | None = None,
+        *,
+        schedulers: Any = (),
+        steps: int | None = None,
+        adapt: bool = True,
+        policy: Policy | None = None,
+        snapshot_every: int = 50,
+        rejoin_every: int = 20,
+        patience_s: float = 10.0,
+        seed: int | None = None,
+    ) -> None:
+        passing = None
+        if folder is None:
+            passing = Scratch()
+            folder = passing.name
+        run = placed.adaptive_run(
+            Path(folder),
+            steps=steps,
+            adapt=adapt,
+            policy=policy,
+            snapshot_every=snapshot_every,
+            rejoin_every=rejoin_every,
+            patience_s=patience_s,
+            seed=seed,
+        )
+        load = placed.workload
+        super().__init__(
+            load.source.model,
+            run,
+            load.source,
+            schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
+            structure=load.structure,
+            guards=None if load.weights else load.guards,
+        )
+        self.placed = placed
+        if load.weights:
+            self.keep = placed.keep_trained
+        if passing is not None:
+            weakref.finalize(self, passing.cleanup)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the model's ``state_dict`` would return had it been trained here until now.
+
+        Copies, fetched from the workers between two steps; `finish` writes them into the model.
+
+        Raises
+        ------
+        RunError
+            The trainer is closed.
+        """
+        state = self.run.state() if self.run.done else {}
+        weights = current_weights(self.placed.workload, state)
+        return {name: own_tensor(weight) for name, weight in weights.items()}
 
 
 def adaptive_run(

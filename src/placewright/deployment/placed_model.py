@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.timeline import Timeline
+    from placewright.deployment.adaptive import PlacedTrainer
     from placewright.deployment.calls import Calls
     from placewright.deployment.planning import TriedPlan
-    from placewright.deployment.trainer import PlacedTrainer
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.operators.adaptive.policy import Policy
@@ -418,7 +418,7 @@ class PlacedModel:
             The model was not placed with ``training=True``; another trainer of it is open; or the
             folder holds another model's snapshots, or another run is using it.
         """
-        from placewright.deployment.trainer import PlacedTrainer
+        from placewright.deployment.adaptive import PlacedTrainer
 
         return PlacedTrainer(
             self,

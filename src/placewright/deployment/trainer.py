@@ -1,99 +1,24 @@
-"""Trainers of placed models: `PlacedTrainer`, and `Trainer`, which places by itself."""
+"""Trainer: place a training step and train it, in one object."""
 
 from __future__ import annotations
 
-import weakref
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.adaptive import note_events, note_start
-from placewright.deployment.export import current_weights, own_tensor
+from placewright.deployment.adaptive import PlacedTrainer, note_events, note_start
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.planning.contract import monitor_of, silent
-from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
     import torch
 
     from placewright.cluster.cluster import Cluster
-    from placewright.operators.adaptive.policy import Policy
     from placewright.operators.check import Comparison
     from placewright.runtime.engines.engine import Engine, EngineName
-
-
-@checked
-class PlacedTrainer(TrainingLoop):
-    """Trains a placed model; made by `placewright.PlacedModel.trainer`, and what `Trainer` is.
-
-    While it is open it owns the state: what the placed model saves are the workers' weights.
-
-    Attributes
-    ----------
-    placed
-        The placed model.
-    """
-
-    def __init__(
-        self,
-        placed: PlacedModel,
-        folder: str | Path | None = None,
-        *,
-        schedulers: Any = (),
-        steps: int | None = None,
-        adapt: bool = True,
-        policy: Policy | None = None,
-        snapshot_every: int = 50,
-        rejoin_every: int = 20,
-        patience_s: float = 10.0,
-        seed: int | None = None,
-    ) -> None:
-        passing = None
-        if folder is None:
-            passing = Scratch()
-            folder = passing.name
-        run = placed.adaptive_run(
-            Path(folder),
-            steps=steps,
-            adapt=adapt,
-            policy=policy,
-            snapshot_every=snapshot_every,
-            rejoin_every=rejoin_every,
-            patience_s=patience_s,
-            seed=seed,
-        )
-        load = placed.workload
-        super().__init__(
-            load.source.model,
-            run,
-            load.source,
-            schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
-            structure=load.structure,
-            guards=None if load.weights else load.guards,
-        )
-        self.placed = placed
-        if load.weights:
-            self.keep = placed.keep_trained
-        if passing is not None:
-            weakref.finalize(self, passing.cleanup)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What the model's ``state_dict`` would return had it been trained here until now.
-
-        Copies, fetched from the workers between two steps; `finish` writes them into the model.
-
-        Raises
-        ------
-        RunError
-            The trainer is closed.
-        """
-        state = self.run.state() if self.run.done else {}
-        weights = current_weights(self.placed.workload, state)
-        return {name: own_tensor(weight) for name, weight in weights.items()}
 
 
 @checked
