@@ -24,11 +24,11 @@ import simpy
 
 from ceft_pbqp import captured
 from placewright.operators.conformance import random_placement, tiny
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 
 SIZES = ((500, 4), (5000, 4), (500, 16))

@@ -1,4 +1,4 @@
-"""The command line: one thin file per verb; here they are put together.
+"""The command line: one file per verb or a few; here they are put together.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible; 130 where Ctrl-C left nothing to show,
 143 after SIGTERM and 129 after SIGHUP, as shells expect of them.

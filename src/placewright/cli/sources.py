@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from placewright.cli.console import Console
-from placewright.cli.pipeline_options import DIFFMAXIMA, PipelineOptions
+from placewright.cli.options import DIFFMAXIMA, PipelineOptions
 from placewright.errors import InputError, UnsupportedError
 from placewright.numerics.collector import collector_paused
 

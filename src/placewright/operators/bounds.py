@@ -49,6 +49,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray
+from placewright.operators.costs import Ceft, ceft
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.load_bounds import balanced_weights, head_load_tail_bound, load_bound
 from placewright.operators.problem import (
     Objective,
@@ -58,8 +60,6 @@ from placewright.operators.problem import (
 )
 from placewright.operators.relaxed_bound import relaxed_bounds
 from placewright.operators.simulation.star import is_star_latency, least_tails
-from placewright.operators.structure.costs import Ceft, ceft
-from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import BoundContext
 from placewright.report.text import size
 from placewright.solvers.programs import installed

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.operators.costs import kernel_costs
+from placewright.operators.groups import break_of_chain
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.problem import (
@@ -39,8 +41,6 @@ from placewright.operators.simulation.inputs import (
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.star_judge import judge_star, star_scores
-from placewright.operators.structure.costs import kernel_costs
-from placewright.operators.structure.groups import break_of_chain
 
 __all__ = ["Judge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 

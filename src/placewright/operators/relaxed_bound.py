@@ -38,10 +38,10 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import ceft, linked
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.load_bounds import windows_of
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.costs import ceft, linked
-from placewright.operators.structure.groups import Groups, groups_of
 from placewright.solvers.programs import LinearProgram, Solution
 
 END = 0

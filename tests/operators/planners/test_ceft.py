@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem, tiny
+from placewright.operators.costs import ceft
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners import planners
 from placewright.operators.planners.lists.planners import CEFT, CEFT_CPOP, ListScheduler
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
-from placewright.operators.structure.costs import ceft
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.parameters import choose
 from placewright.testing.conformance import PlannerConformance

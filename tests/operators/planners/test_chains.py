@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem, tiny
+from placewright.operators.groups import groups_of
 from placewright.operators.planners.chains import (
     chain_of,
     coarse,
@@ -13,7 +14,6 @@ from placewright.operators.planners.chains import (
     units_by_group,
     units_by_module,
 )
-from placewright.operators.structure.groups import groups_of
 
 CHAIN = [(0, 1.0, [1]), (1, 2.0, [2]), (2, 3.0, [3])]
 

@@ -9,12 +9,12 @@ import pytest
 
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import chain_of, units_by_group
 from placewright.operators.planners.micro_batches import MicroBatches, best_stages, windowed
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from tests.operators.simulation.reference import simulate

@@ -11,6 +11,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_placement, random_problem
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import (
     SINK,
@@ -23,7 +24,6 @@ from placewright.operators.planners.min_cut import (
     two_devices,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 from placewright.testing.conformance import PlannerConformance
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem
+from placewright.operators.costs import kernel_costs
 from placewright.operators.judge import judge
 from placewright.operators.planners.lists.planners import PEFT
 from placewright.operators.planners.lists.setup import optimistic_costs
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
-from placewright.operators.structure.costs import kernel_costs
 from placewright.planning.contract import Context
 from tests.operators.planners.test_heft import paper
 from tests.published import published

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import placements
@@ -20,7 +21,6 @@ from placewright.operators.planners.placements import (
     score_plan,
 )
 from placewright.operators.problem import Objective
-from placewright.operators.structure.groups import groups_of
 
 
 @settings(max_examples=100, deadline=None)

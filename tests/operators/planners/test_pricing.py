@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
+from placewright.operators.groups import group_costs
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.min_cut import MinCut
@@ -24,7 +25,6 @@ from placewright.operators.planners.pricing import (
     within_memories,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import group_costs
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.solvers.pbqp import PbqpSolution, solve_pbqp
 

@@ -11,6 +11,7 @@ import pytest
 
 from placewright.errors import MissingDependencyError
 from placewright.operators.conformance import random_placement, random_problem, tiny
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
@@ -34,7 +35,6 @@ from placewright.operators.planners.sequences.search import (
     start_order,
 )
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve

@@ -27,6 +27,7 @@ from placewright.operators.conformance import (
     tiny,
     with_random_views,
 )
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
@@ -37,7 +38,6 @@ from placewright.operators.simulation.fast import simulate as simulate_fast
 from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.inputs import NO_ORDER, default_order
 from placewright.operators.simulation.scores import bytes_over
-from placewright.operators.structure.groups import groups_of
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.simulation import reference
 from tests.operators.star_cases import star

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
+from placewright.operators.groups import break_of_chain
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import star_loads
-from placewright.operators.structure.groups import break_of_chain
 from tests.operators.simulation.reference import readers
 
 

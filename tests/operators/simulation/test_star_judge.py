@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.errors import InfeasibleError
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star_judge import star_scores
-from placewright.operators.structure.groups import groups_of
 from tests.operators.star_cases import star
 from tests.operators.star_instances import star_problem
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.groups import groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pbqp import Pbqp
 from placewright.operators.planners.placements import Start, score_all, score_plan
@@ -33,7 +34,6 @@ from placewright.operators.planners.starts import (
     with_paths,
 )
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Needs, Proposal, Share, last_of
 
 DISTANCE = 0.03
@@ -79,7 +79,7 @@ class CeftPbqp:
       best plan so far, and improves them by local moves on the judge, critical operators first.
       So it is never worse than any of these.
     - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
-      the least at which the plan fits (`pricing.byte_prices`); what that and `Pbqp` give is
+      the least at which the plan fits (`pricing`); what that and `Pbqp` give is
       improved like the rest, with half as many moves again.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount

@@ -11,6 +11,8 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_inline
+from placewright.operators.costs import linked
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
@@ -24,8 +26,6 @@ from placewright.operators.planners.chains import (
 )
 from placewright.operators.planners.placements import Start, score_all
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Count
 
 

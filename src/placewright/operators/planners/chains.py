@@ -8,9 +8,9 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
+from placewright.operators.costs import linked
+from placewright.operators.groups import Groups
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import Groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,12 +12,12 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, IntArray, thawed
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.chains import depth_first_line, units_by_module
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Proposal
 
 CHAIN_SHARE = 0.1

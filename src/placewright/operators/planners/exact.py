@@ -56,11 +56,11 @@ class Exact:
 
     The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give a
     mixed-integer program for a commercial solver. Ours is built on the contracted graph
-    (`pipelines.contraction`), of stage numbers (`pipelines.contiguous.stages`), and starts from
+    (`pipelines.contraction`), of stage numbers (`pipelines.stages`), and starts from
     `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
     Where plans need not be contiguous, HiGHS goes on from there with one variable per hyperedge and
-    device instead of one for what goes in and one for what goes out (`pipelines.slots.program`).
-    Before it and beside it placements are annealed (`pipelines.slots.walks`); before it and in the
+    device instead of one for what goes in and one for what goes out (`pipelines.slots`).
+    Before it and beside it placements are annealed (`pipelines.slot_moves`); before it and in the
     last quarter of the time three devices at a time are planned anew (`by_trios` there), in
     the last quarter beside annealing too.
 

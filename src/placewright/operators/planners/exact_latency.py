@@ -40,7 +40,7 @@ from placewright.planning.contract import Context, Proposal
 @final
 @dataclass(frozen=True, slots=True)
 class ExactLatency:
-    """Labels on ideals: which calls and CPU blocks follow each other (see `calls.labels`).
+    """Labels on ideals: which calls and CPU blocks follow each other (see `call_labels`).
 
     The model is that of Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5.1; the
     algorithm is ours. They give a mixed-integer program, whose relaxation is nearly useless
@@ -50,9 +50,9 @@ class ExactLatency:
     First along one topological order, then over all ideals with a beam, then over all ideals:
     the last pass proves the optimum, or at the deadline gives the least open label as the bound.
     Where ideals are many, chains of operators are joined before, except around the cuts of the
-    last plan, as long as that helps. Operators without cost are left out and put back
-    (`calls.reductions`). With several calls per accelerator, a problem with one call on each of as
-    many copies gives a bound, and mostly the plan (there, too).
+    last plan, as long as that helps. Operators without cost are left out and put back. With several
+    calls per accelerator, a problem with one call on each of as many copies gives a bound, and
+    mostly the plan.
 
     O(pairs of ideals x labels); the passes before the last are cut short by nothing but the
     deadline, so the same seed gives the same plan where it is not reached.

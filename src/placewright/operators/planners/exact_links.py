@@ -50,12 +50,11 @@ STARTS = 0.25
 class ExactLinks:
     """Optimal throughput where every pair of devices has a link of its own, contiguous or not.
 
-    A mixed-integer program (`pipelines.links.program`) after Tarnawski et al., NeurIPS 2020, arXiv
+    A mixed-integer program (`pipelines.links`) after Tarnawski et al., NeurIPS 2020, arXiv
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
     solved by HiGHS. It starts from the best of: the plan at hand, single devices, and the line cut
-    for a stand-in around host memory (`star_stand_in`), each annealed on the loads
-    (`pipelines.links.moves`), in a quarter of the time. Where plans need not be contiguous,
-    contiguous ones are tried first.
+    for a stand-in around host memory (`star_stand_in`), each annealed on the loads,
+    in a quarter of the time. Where plans need not be contiguous, contiguous ones are tried first.
 
     The program counts resident bytes of a device, not the tensors of one sample that pass through.
     Where the judged peaks do not fit, the program is solved again with that much less

@@ -8,12 +8,12 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.groups import Groups, group_costs, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import depth_first_line
 from placewright.operators.planners.lists.setup import within_memory
 from placewright.operators.planners.placements import operator_bytes
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context
 
 

@@ -2,7 +2,7 @@
 
 The model of a window has the device and the time of each of its operators. What comes before the
 window and after it stays as it is: the model knows when devices and channels are through with the
-one, when its tensors arrive, and the longest ways through the other (`sequences.tails`). Times are
+one, when its tensors arrive, and the longest ways through the other (`sequences.moves`). Times are
 whole units, rounded up.
 """
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.costs import linked
+from placewright.operators.groups import groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chains import (
@@ -24,8 +26,6 @@ from placewright.operators.planners.chains import (
 )
 from placewright.operators.planners.placements import Start, score_plan
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context, Count, Proposal
 
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import linked
+from placewright.operators.groups import Groups, group_costs, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing import (
     PricingContext,
@@ -23,8 +25,6 @@ from placewright.operators.planners.pricing import (
     serial_bound,
 )
 from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context, Proposal, last_of
 from placewright.solvers.programs import installed, missing
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
+from placewright.operators.groups import Groups
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members
@@ -28,7 +29,6 @@ from placewright.operators.simulation.full_state import Layout, SimulatorState
 from placewright.operators.simulation.inputs import DONE, Mode, default_order
 from placewright.operators.simulation.scores import score
 from placewright.operators.sizes import home_bytes
-from placewright.operators.structure.groups import Groups
 
 CHUNK = 48
 """Moves between two looks at the clock and at the critical path."""

@@ -28,6 +28,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import linked
+from placewright.operators.groups import Groups, group_costs, groups_of
 from placewright.operators.judge import Judge, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import first_places
@@ -38,8 +40,6 @@ from placewright.operators.planners.placements import (
     score_all,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import Groups, group_costs, groups_of
 from placewright.planning.contract import Context, Needs
 from placewright.solvers.pbqp import Pbqp, PbqpSolution, solve_pbqp
 

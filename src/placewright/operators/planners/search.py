@@ -44,10 +44,10 @@ class Search:
     Starts from `Context.incumbent` or, without one, from the best list schedule. Rounds grow
     and alternate hot and cool. In each, sequences are annealed first (`sequences.moves`: one
     operator, its place in the sequence, a walk of connected ones; critical operators first), in
-    windows where they are long (`sequences.tails`). Decoding them is what the judge does but for
+    windows where they are long (`sequences.moves`). Decoding them is what the judge does but for
     memory (`sequences.decode`); what comes out is judged in every dispatch. Where memories are
     limited or sequences make no sense, placements are annealed on the judge itself
-    (`placements.moves`: also stretches of the topological order, exchanges; bytes over the memories
+    (`placements`: also stretches of the topological order, exchanges; bytes over the memories
     first).
 
     The work is fixed by `effort`: the same seed gives the same plan unless a deadline cuts it

@@ -8,6 +8,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.costs import ceft
+from placewright.operators.groups import Groups
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import first_places
 from placewright.operators.planners.filling import TopologicalSplit
@@ -23,8 +25,6 @@ from placewright.operators.planners.placements import Start, score_plan
 from placewright.operators.planners.pricing import PricingContext, within_memory
 from placewright.operators.planners.trivial import RoundRobin
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.costs import ceft
-from placewright.operators.structure.groups import Groups
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution
 

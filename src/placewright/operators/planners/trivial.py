@@ -9,9 +9,9 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
+from placewright.operators.groups import groups_of
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Context
 
 

@@ -136,7 +136,7 @@ def _reset(s: FastState, mode: Mode, base: Offsets) -> None:
     begin = base.pending
     for d in range(s.m):
         device = s.devices[base.device + index(d)]
-        # A spare row, the stretch, and another spare row: see the drawing in `fast.state`.
+        # A spare row, the stretch, and another spare row: see the drawing in `fast_state`.
         begin = index(begin + 1)
         device.begin = device.pending_end = begin
         begin = index(begin + device.end)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.structure.costs import Costs
+from placewright.operators.costs import Costs
 
 # Determined by the problem.
 

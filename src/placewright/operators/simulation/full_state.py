@@ -24,9 +24,9 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_internal
+from placewright.operators.costs import Costs
 from placewright.operators.queues import push
 from placewright.operators.simulation.inputs import DONE, NO_KERNEL, NO_LINK, Mode
-from placewright.operators.structure.costs import Costs
 
 
 class Layout(NamedTuple):

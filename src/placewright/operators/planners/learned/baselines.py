@@ -22,7 +22,7 @@ from placewright.planning.contract import Count
 @final
 @dataclass(frozen=True, slots=True)
 class LocalSearch(LearnedPlanner):
-    """Annealing of placements on the judge (`placements.search`) within a number of evaluations.
+    """Annealing of placements on the judge (`placements`) within a number of evaluations.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from placewright.operators.simulation.star import accelerators, most_calls
 
 
 class Blocks(NamedTuple):
-    """Groups that are placed as one (`calls.graph.CallGraph`), numbered topologically.
+    """Groups that are placed as one (`call_graph.CallGraph`), numbered topologically.
 
     Attributes
     ----------

@@ -14,10 +14,10 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_nogil
+from placewright.operators.groups import groups_of
 from placewright.operators.planners.annealing import csr, draw
 from placewright.operators.planners.learned.calls import over_links
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 
 DEVICE_FEATURES = (
     "load",

@@ -12,6 +12,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import linked
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.calls import CallDecoder
@@ -28,8 +30,6 @@ from placewright.operators.planners.trivial import RoundRobin, Single
 from placewright.operators.problem import Communication, OperatorProblem
 from placewright.operators.simulation.star import is_star_latency
 from placewright.operators.simulation.star_judge import star_scores
-from placewright.operators.structure.costs import linked
-from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, proposal_of
 
 TEACHERS: tuple[Planner, ...] = (HEFT, HEFT_CONTENDED, PEFT, CPOP, CEFT)
@@ -59,8 +59,9 @@ class Evaluations:
 
     Placements that break memory limits or use missing links cost more than the worst trivial plan,
     and more the farther they are over. Other rules (groups, pins, operators that a device cannot
-    run) are kept by drawing devices per group, among those that `placewright.operators.structure.
-    groups.Groups.allowed` allows. Every judged plan counts, the trivial ones too.
+    run) are kept by drawing devices per group, among those that
+    `placewright.operators.groups.Groups.allowed` allows. Every judged plan counts, the trivial ones
+    too.
 
     Attributes
     ----------

@@ -14,9 +14,9 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_internal
+from placewright.operators.groups import groups_of
 from placewright.operators.planners.learned.grouping import Grouping
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 
 VERSION = "groups 1"
 """Version of `group_features`; changes with the meaning of any column."""

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.groups import groups_of
 from placewright.operators.planners.learned.planner import softmax
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 
 How = Literal["colocation", "chains", "modules"]
 

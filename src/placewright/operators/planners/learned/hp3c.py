@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.groups import groups_of
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import (
@@ -23,7 +24,6 @@ from placewright.operators.planners.learned.planner import (
     torch_session,
 )
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.groups import groups_of
 from placewright.planning.contract import Count, Share
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_cached, njit_internal, njit_nogil
+from placewright.operators.costs import Costs, move_time
 from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.queues import pop, push
-from placewright.operators.structure.costs import Costs, move_time
 
 
 class MemoryState(NamedTuple):

@@ -19,8 +19,8 @@ from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount, njit_nogil
+from placewright.operators.costs import Costs, move_time
 from placewright.operators.queues import pop, push
-from placewright.operators.structure.costs import Costs, move_time
 
 
 class Rules(NamedTuple):

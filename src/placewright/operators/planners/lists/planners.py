@@ -30,6 +30,7 @@ from typing import Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.operators.costs import Ceft, ceft, linked
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
@@ -44,7 +45,6 @@ from placewright.operators.planners.lists.setup import (
     within_memory,
 )
 from placewright.operators.problem import Links, OperatorProblem, pairwise_only
-from placewright.operators.structure.costs import Ceft, ceft, linked
 from placewright.planning.contract import Context, Needs
 
 Rank = Literal["upward", "through", "optimistic", "ceft-up", "ceft-through"]

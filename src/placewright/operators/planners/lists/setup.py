@@ -13,12 +13,12 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
+from placewright.operators.costs import Costs, kernel_costs, linked, move_time
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.problem import Links, OperatorProblem
-from placewright.operators.structure.costs import Costs, kernel_costs, linked, move_time
-from placewright.operators.structure.groups import Groups, groups_of
 
 _BUDGET_ROUNDS = 8
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.operators.costs import linked
 from placewright.operators.planners.pipelines.contraction import node_edges, nodes_of, work_of
 from placewright.operators.planners.pipelines.slots import (
     TOLERANCE,
@@ -46,7 +47,6 @@ from placewright.operators.planners.pipelines.slots import (
     sorted_out,
 )
 from placewright.operators.problem import Communication, OperatorProblem
-from placewright.operators.structure.costs import linked
 from placewright.planning.contract import Progress, silent
 from placewright.solvers.programs import LinearProgram
 

@@ -3,7 +3,7 @@
 In annealing, nodes move to other devices or are exchanged.
 The energy is the sum over devices of (load / least seen) to a high power, which follows the largest
 load and still sees the others. Moves that overfill a memory are not made. Slots are devices here
-(`pipelines.slots.program.slot_kinds`), without replicated stages, clusters and passes.
+(`pipelines.slots.slot_kinds`), without replicated stages, clusters and passes.
 """
 
 from __future__ import annotations

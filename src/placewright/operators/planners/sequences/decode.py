@@ -6,7 +6,7 @@ do, channels serve in the sequence's order of producers, the judge's in the orde
 ended: the same once the sequence has been settled into that order (`settle`).
 
 Only a window of the sequence is decoded again after a move: what comes before it has not changed,
-and of what comes after it the longest paths to the end are known (`sequences.tails`).
+and of what comes after it the longest paths to the end are known (`sequences.moves`).
 
 A move changes when the producers of its operator send, which may be long before the window. An
 instance that is `late` leaves that as it was, and sends what is missing when it is read: an

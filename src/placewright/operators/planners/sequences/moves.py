@@ -2,7 +2,7 @@
 
 A move takes an operator, preferably a critical one, to another place in the sequence, to another
 device, or both, or sends it with what a walk along tensors meets. Moves stay within the state's
-window (`sequences.tails`); without one, that is the whole sequence. A move changes nothing before
+window (see *tails*); without one, that is the whole sequence. A move changes nothing before
 its first operator, so decoding goes on from there. It stops as soon as an operator ends too late
 for the move to be taken: the threshold is drawn beforehand.
 

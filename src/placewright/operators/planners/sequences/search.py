@@ -12,6 +12,8 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
+from placewright.operators.costs import Costs, kernel_costs, linked
+from placewright.operators.groups import Groups, groups_of
 from placewright.operators.judge import Judge, OperatorJudgement
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import group_members
@@ -34,8 +36,6 @@ from placewright.operators.planners.sequences.moves import anneal, anneal_window
 from placewright.operators.planners.starts import LIST_SCHEDULERS
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
-from placewright.operators.structure.costs import Costs, kernel_costs, linked
-from placewright.operators.structure.groups import Groups, groups_of
 from placewright.planning.contract import Context, Planner, proposal_of
 
 

@@ -14,10 +14,10 @@ from placewright.operators.conformance import (
     random_problem,
     tiny,
 )
+from placewright.operators.costs import ceft
 from placewright.operators.judge import Judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.structure.costs import ceft
 
 SEEDS = range(80)
 

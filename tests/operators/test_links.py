@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem, tiny
+from placewright.operators.costs import linked
 from placewright.operators.planners.lists.planners import CPOP, HEFT, PEFT
 from placewright.operators.planners.lists.setup import set_up
-from placewright.operators.structure.costs import linked
 from placewright.planning.contract import Context, Planner, proposal_of
 
 INF = float("inf")

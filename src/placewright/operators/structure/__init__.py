@@ -1,1 +1,0 @@
-"""Properties of a problem alone: groups, links, costs, contiguity, CEFT's tables."""
