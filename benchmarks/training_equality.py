@@ -42,7 +42,7 @@ from placewright import (
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.runtime.engines.local import LocalGroup
 from training_models import MODELS, Batches, Lion, model_and_batches
@@ -232,7 +232,7 @@ def train(
     problem = profile(graph, cluster, method="analytic")
     draw = np.random.default_rng(workers)
     groups = draw.integers(0, workers, size=int(problem.colocation.max()) + 1)
-    job = Job(graph, cluster, problem, initial_state(source, graph.program))
+    job = AdaptiveJob(graph, cluster, problem, initial_state(source, graph.program))
     run = AdaptiveRun(
         job,
         folder,

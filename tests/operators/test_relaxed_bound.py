@@ -19,7 +19,7 @@ from placewright.operators.relaxed_bound import (
     END,
     WHOLE,
     Choices,
-    Program,
+    RelaxedProgram,
     Solver,
     cuts_of,
     relaxed_bounds,
@@ -59,7 +59,7 @@ def test_no_plan_beats_the_relaxed_bound(links: Links) -> None:
     assert reached > 20
 
 
-def schedule(program: Program, plan: OperatorPlan) -> np.ndarray:
+def schedule(program: RelaxedProgram, plan: OperatorPlan) -> np.ndarray:
     """A plan as values of the program's columns, transfers left out."""
     judgement = judge(program.problem, plan)
     values = np.zeros(program.linear.size.columns)
@@ -79,7 +79,7 @@ def test_every_schedule_keeps_every_cut(seed: int) -> None:
     except InfeasibleError:
         return
     choices = Choices(problem, quick / WHOLE, max(x.value for x in plans) / quick * WHOLE * 1.0001)
-    program = Program(choices)
+    program = RelaxedProgram(choices)
     first = program.linear.size.rows
     for plan in plans:
         assert choices.allowed[choices.groups.group, plan.plan.placement].all()

@@ -112,9 +112,11 @@ class Console:
                 else:
                     warnings.showwarning(each.message, each.category, each.filename, each.lineno)
 
-    def meter(self, title: str, names: Names = SEARCH, unit: str = "s") -> Meter:
+    def meter(self, title: str, names: Names = SEARCH, unit: str = "s") -> ConsoleMeter:
         """A progress display with this title, to be used in a ``with`` statement."""
-        return Meter(title, visible=not self.quiet and sys.stderr.isatty(), names=names, unit=unit)
+        return ConsoleMeter(
+            title, visible=not self.quiet and sys.stderr.isatty(), names=names, unit=unit
+        )
 
 
 def document(data: Any, style: str) -> str:
@@ -159,7 +161,7 @@ def _print_table(table: Any) -> None:
     Console(highlight=False).print(table)
 
 
-class Meter:
+class ConsoleMeter:
     """One line on stderr that keeps itself up to date; `placewright.planning.contract.Progress`.
 
     Nothing is printed where stderr is no terminal. The line disappears at the end.

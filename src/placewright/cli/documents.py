@@ -131,7 +131,7 @@ KindArgument = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DocumentKind:
     """A kind of file and how its page is made: ``page(data, path)``."""
 
     document: Document
@@ -178,7 +178,7 @@ def schema(console: Console, kind: KindArgument = None, format: FormatOption = "
     console.answer(lambda: data, lambda: _table(schemas))
 
 
-def kinds() -> dict[str, Kind]:
+def kinds() -> dict[str, DocumentKind]:
     """Every kind of file with its page."""
     from placewright.files import documents
     from placewright.graph.page import graph_page
@@ -190,7 +190,7 @@ def kinds() -> dict[str, Kind]:
         files, views = wing.files(), wing_views(wing)
         for document in (files.plan_document, files.problem_document):
             pages[document.kind] = partial(views.saved_page, document.kind)
-    return {name: Kind(document, pages[name]) for name, document in documents().items()}
+    return {name: DocumentKind(document, pages[name]) for name, document in documents().items()}
 
 
 def sorted_kinds(known: Iterable[str]) -> list[str]:

@@ -42,7 +42,7 @@ from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
-    from placewright.cli.sources import Loaded as LoadedSource
+    from placewright.cli.sources import LoadedSource
     from placewright.planning.wing import Loaded
 
 

@@ -32,7 +32,7 @@ from placewright.errors import CheckError, InputError, MissingDependencyError, U
 from placewright.planning.fixed_plan import refuse_beside_plan
 
 if TYPE_CHECKING:
-    from placewright.cli.sources import Loaded
+    from placewright.cli.sources import LoadedSource
     from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workload import Workload
     from placewright.measurement.measurement import Measurement
@@ -287,7 +287,7 @@ def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> N
         measurement.check.demand()
 
 
-def _runnable(loaded: Loaded) -> Workload:
+def _runnable(loaded: LoadedSource) -> Workload:
     """What was loaded, if it is a model."""
     from placewright.deployment.workload import Workload
 
@@ -317,7 +317,7 @@ FolderOption = Annotated[
 ]
 
 
-def run_model_file(console: Console, loaded: Loaded, options: RunOptions) -> None:
+def run_model_file(console: Console, loaded: LoadedSource, options: RunOptions) -> None:
     """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
     from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
@@ -351,7 +351,7 @@ def run_model_file(console: Console, loaded: Loaded, options: RunOptions) -> Non
         measured.check.demand()
 
 
-def _plan(console: Console, loaded: Loaded, options: RunOptions) -> Result:
+def _plan(console: Console, loaded: LoadedSource, options: RunOptions) -> Result:
     from placewright.planning.fixed_plan import judged_plan
     from placewright.planning.solving import solve
 

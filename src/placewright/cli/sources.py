@@ -97,7 +97,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
+class LoadedSource:
     """A problem and what it was made of, as far as it was made of anything."""
 
     problem: OperatorProblem
@@ -144,7 +144,7 @@ def find_cluster(spec: str | None) -> Cluster:
 
 
 @collector_paused()
-def load(options: SourceOptions, console: Console) -> Loaded:
+def load(options: SourceOptions, console: Console) -> LoadedSource:
     """The problem that SOURCE and the options ask for.
 
     Raises
@@ -209,13 +209,13 @@ def is_file(source: str) -> bool:
     return path.name.endswith((".json", ".json.gz")) or os.path.isfile(path)
 
 
-def _from_file(path: Path, options: SourceOptions, console: Console) -> Loaded:
+def _from_file(path: Path, options: SourceOptions, console: Console) -> LoadedSource:
     _only_models(options)
     from placewright.files import document_kind
 
     kind = document_kind(path)
     if kind == "problem":
-        return Loaded(_kept_problem(path, options))
+        return LoadedSource(_kept_problem(path, options))
     if kind != "graph":
         raise InputError(
             f"is a {kind.replace('-', ' ')}, not something to plan here",
@@ -228,10 +228,10 @@ def _from_file(path: Path, options: SourceOptions, console: Console) -> Loaded:
     graph, cluster = read_graph(path), find_cluster(options.on)
     with _profiling(console, graph, cluster):
         problem = _profiled(graph, cluster, options, table)
-    return Loaded(problem, graph, cluster)
+    return LoadedSource(problem, graph, cluster)
 
 
-def _from_model_file(options: SourceOptions, console: Console) -> Loaded:
+def _from_model_file(options: SourceOptions, console: Console) -> LoadedSource:
     from placewright.deployment.model_files import default_cluster, profile_model_file
 
     table = _kept_profile(options, console)
@@ -240,7 +240,7 @@ def _from_model_file(options: SourceOptions, console: Console) -> Loaded:
     cluster = own or find_cluster(options.on)
     with _profiling(console, file.graph, cluster):
         problem = options.of(profile_model_file(file, cluster, method=options.method, table=table))
-    return Loaded(problem, file.graph, cluster, file=file)
+    return LoadedSource(problem, file.graph, cluster, file=file)
 
 
 def _captured_file(options: SourceOptions, console: Console) -> ModelFile | TensorFlowModel:
@@ -261,7 +261,7 @@ def _captured_file(options: SourceOptions, console: Console) -> ModelFile | Tens
         return capture_model_file(options.source, options.batch)
 
 
-def _from_model(options: SourceOptions, console: Console) -> Loaded:
+def _from_model(options: SourceOptions, console: Console) -> LoadedSource:
     table, cluster = _kept_profile(options, console), find_cluster(options.on)
     graph, model = load_graph(options, console, weights=True)
     from placewright.deployment.workload import state_of
@@ -271,7 +271,7 @@ def _from_model(options: SourceOptions, console: Console) -> Loaded:
     with _profiling(console, graph, cluster):
         state = state_of(model, graph, stored)
         problem = _profiled(graph, cluster, options, table, None if stored else state)
-    return Loaded(problem, graph, cluster, model, state, stored)
+    return LoadedSource(problem, graph, cluster, model, state, stored)
 
 
 @contextmanager
@@ -303,7 +303,7 @@ def _profiled(
     return options.of(profile(graph, cluster, state=state, method=options.method, table=table))
 
 
-def _published(scheme: str, options: SourceOptions) -> Loaded:
+def _published(scheme: str, options: SourceOptions) -> LoadedSource:
     """The problem of a published format, on ``--on`` where it has no devices of its own."""
     from placewright.files import formats, read
 
@@ -316,7 +316,7 @@ def _published(scheme: str, options: SourceOptions) -> Loaded:
         cluster = find_cluster(options.on)
     given: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
     given |= {"objective": "latency"} if "objective" in takes else {}
-    return Loaded(options.of(read(options.source, **given)), cluster=cluster)
+    return LoadedSource(options.of(read(options.source, **given)), cluster=cluster)
 
 
 def _kept_problem(path: Path, options: SourceOptions) -> OperatorProblem:

@@ -12,7 +12,7 @@ from placewright.deployment.export import current_weights, own_tensor
 from placewright.deployment.workers import reachability
 from placewright.errors import InputError
 from placewright.io.arguments import checked
-from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.adaptive.trials import challengers
 from placewright.planning.contract import STEPS
@@ -137,7 +137,7 @@ def adaptive_run(
         # Others, policies for one, are no numbers.
         if name == "steps" or name in least:
             _refuse_below(name, value, least.get(name, 1))
-    job = Job(
+    job = AdaptiveJob(
         workload.graph,
         workload.cluster,
         known.alone,

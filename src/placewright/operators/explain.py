@@ -25,7 +25,7 @@ from placewright.report.text import bare_numbers, seconds
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class OperatorExplanation:
     """Placement of one operator of a plan, and its alternatives.
 
     Attributes
@@ -74,7 +74,7 @@ class Explanation:
 
 def explain(
     problem: OperatorProblem, plan: OperatorPlan, name: str
-) -> Explanation | ModuleExplanation:
+) -> OperatorExplanation | ModuleExplanation:
     """Explain an operator or a module of a plan; every alternative is judged, with only it moved.
 
     Raises `UnknownNameError`: the problem has no such operator or module; offers the nearest.
@@ -89,7 +89,9 @@ def explain(
     raise UnknownNameError(what, name, [*modules, *problem.operator_names], where=problem.name)
 
 
-def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str) -> Explanation:
+def explain_operator(
+    problem: OperatorProblem, plan: OperatorPlan, operator: str
+) -> OperatorExplanation:
     """Explain one operator that the problem has."""
     op, judged = problem.operator_names.index(operator), judge(problem, plan)
     here, group = int(plan.placement[op]), problem.colocation == problem.colocation[op]
@@ -100,7 +102,7 @@ def explain_operator(problem: OperatorProblem, plan: OperatorPlan, operator: str
     ]
     others.sort(key=lambda a: a.value_s)
     critical = critical_spans(judged)
-    return Explanation(
+    return OperatorExplanation(
         operator=operator,
         device=problem.device_names[here],
         compute_s=float(problem.compute_s[op, here]),

@@ -41,7 +41,7 @@ from placewright.report.text import amount, percent, plain_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Training:
+class PlannerTraining:
     """Result of a training.
 
     Attributes
@@ -97,7 +97,7 @@ def train(
     seed: int = 0,
     progress: Progress = silent,
     measure: Any = None,
-) -> Training:
+) -> PlannerTraining:
     """Train a planner on a problem and keep its parameters; after Ctrl-C those so far.
 
     ``solve(problem, 'post(checkpoint="FILE")')`` starts from them.
@@ -153,7 +153,7 @@ def train(
         )
     facts = {"evaluations": before + run.count, "value_s": judgement.value, "seed": seed}
     path = save_parameters(checkpoint, run.parameters, schema, problem=problem.name, **facts)
-    return Training(
+    return PlannerTraining(
         problem.name,
         label,
         proposal.plan,
@@ -190,7 +190,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One planner: values by seed, and points of its curve.
 
     Attributes
@@ -228,7 +228,7 @@ class LearnedComparison:
     seconds: float
     seeds: tuple[int, ...]
     bound: float
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     interrupted: bool = False
 
     def as_json(self) -> dict[str, Any]:
@@ -356,9 +356,9 @@ class _Outcome:
     within: float | None = None
 
 
-def _row(label: str, runs: Sequence[_Outcome]) -> Row:
+def _row(label: str, runs: Sequence[_Outcome]) -> ComparisonRow:
     within = tuple(run.within for run in runs if run.within is not None)
-    return Row(
+    return ComparisonRow(
         label,
         tuple(run.value for run in runs),
         within,
@@ -368,11 +368,11 @@ def _row(label: str, runs: Sequence[_Outcome]) -> Row:
     )
 
 
-def _rules(problem: OperatorProblem) -> list[Row]:
+def _rules(problem: OperatorProblem) -> list[ComparisonRow]:
     """The best single device and the list schedules, each once."""
     known = planners(problem)
-    rows: list[Row] = []
-    singles: list[Row] = []
+    rows: list[ComparisonRow] = []
+    singles: list[ComparisonRow] = []
     for name in (*(f"only:{device}" for device in problem.device_names), *RULES):
         planner, began = known[name], time.perf_counter()
         if planner.unsupported_reason(problem) is not None:
@@ -383,7 +383,7 @@ def _rules(problem: OperatorProblem) -> list[Row]:
             continue
         if judgement.feasible:
             took = time.perf_counter() - began
-            row = Row(name, (judgement.value,), (judgement.value,), 1, (took,))
+            row = ComparisonRow(name, (judgement.value,), (judgement.value,), 1, (took,))
             (singles if name.startswith(SINGLE) else rows).append(row)
     best = sorted(singles, key=lambda row: row.at_evaluations[0])[:1]
     return [*best, *rows]

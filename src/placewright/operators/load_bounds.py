@@ -121,7 +121,7 @@ STEPS = 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Windows:
+class HeadTailWindows:
     """Pairs of a head a and a tail b, and what must be done between them.
 
     `around`: Shape (heads, tails): a + b.
@@ -150,7 +150,7 @@ class Windows:
         return needed
 
 
-def windows_of(head: FloatArray, tail: FloatArray, most: int = STEPS) -> Windows:
+def windows_of(head: FloatArray, tail: FloatArray, most: int = STEPS) -> HeadTailWindows:
     """At most so many heads and tails, the least of each among them.
 
     `head`, `tail`: Shape (n,): an operator starts no earlier, and from its end it is no less to the
@@ -159,7 +159,7 @@ def windows_of(head: FloatArray, tail: FloatArray, most: int = STEPS) -> Windows
     heads, tails = _steps(head, most), _steps(tail, most)
     at = np.searchsorted(heads, head, side="right") - 1
     to = np.searchsorted(tails, tail, side="right") - 1
-    return Windows(heads[:, None] + tails[None, :], at, to)
+    return HeadTailWindows(heads[:, None] + tails[None, :], at, to)
 
 
 def head_load_tail_bound(

@@ -69,7 +69,7 @@ class Crossing:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ModuleSplit:
     """A module on several devices; seconds by device."""
 
     module: str
@@ -87,7 +87,7 @@ class PlacementSummary:
 
     devices: tuple[DeviceSummary, ...]
     crossings: tuple[Crossing, ...]
-    split: tuple[Split, ...]
+    split: tuple[ModuleSplit, ...]
     module_map: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class _Node:
         return any((c.resident.sum() > 0 and c.home() != self.home()) or c.hides() for c in inside)
 
 
-def _modules(judged: OperatorJudgement) -> tuple[dict[int, list[str]], tuple[Split, ...]]:
+def _modules(judged: OperatorJudgement) -> tuple[dict[int, list[str]], tuple[ModuleSplit, ...]]:
     """By device names of modules, and the modules that devices share."""
     p = judged.problem
     root = _tree(judged)
@@ -281,7 +281,7 @@ def _modules(judged: OperatorJudgement) -> tuple[dict[int, list[str]], tuple[Spl
         on = [d for d in range(p.m) if any(node.operators[d] for node in nodes)]
         seconds = {p.device_names[d]: float(sum(n.seconds[d] for n in nodes)) for d in on}
         resident = {p.device_names[d]: float(sum(n.resident[d] for n in nodes)) for d in on}
-        split.append(Split(name, seconds, resident))
+        split.append(ModuleSplit(name, seconds, resident))
     return homes, tuple(split)
 
 

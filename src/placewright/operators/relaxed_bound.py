@@ -60,7 +60,7 @@ Terms = tuple[IntArray | int, FloatArray | float]
 """Columns and their factors, in one shape or to be broadcast."""
 
 
-class Program:
+class RelaxedProgram:
     """The program in HiGHS; rows can be added.
 
     Attributes
@@ -206,7 +206,7 @@ LEAST_S = 0.1
 class Solver:
     """The program, solved again and again; rows that are new since are added before."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: RelaxedProgram) -> None:
         self.program, self.linear = program, program.linear
         self.answer, self.changed = Solution(), True
 
@@ -285,7 +285,7 @@ def relaxed_bounds(
     """
     begun, unit_s = time.perf_counter(), bound_s / WHOLE
     choices = Choices(problem, unit_s, value_s / unit_s * (1.0 + ROOM))
-    solver, best = Solver(Program(choices)), 0.0
+    solver, best = Solver(RelaxedProgram(choices)), 0.0
     for best in _cut(solver, choices, begun + CUT_SHARE * (deadline_s - begun)):
         yield min(best * unit_s, value_s)
     _raise_if_interrupted(solver)
@@ -358,7 +358,7 @@ class Cuts:
         Operators with the most operators on their ways, the most first.
     """
 
-    program: Program
+    program: RelaxedProgram
     follows: BoolArray
     counted: FloatArray
     widest: IntArray
@@ -432,7 +432,7 @@ class Cuts:
         self.program.at_most(0.0, self.program.load(np.flatnonzero(some), d), *others)
 
 
-def cuts_of(program: Program) -> Cuts:
+def cuts_of(program: RelaxedProgram) -> Cuts:
     """For a program of at most some thousand operators."""
     follows = followers(program.problem)
     ways = follows.sum(axis=1).astype(np.float64) * follows.sum(axis=0)

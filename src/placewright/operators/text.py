@@ -19,8 +19,8 @@ from placewright.report.text import (
 )
 
 if TYPE_CHECKING:
-    from placewright.operators.explain import Alternative, Explanation, ModuleExplanation
-    from placewright.operators.placement_summary import PlacementSummary, Split
+    from placewright.operators.explain import Alternative, ModuleExplanation, OperatorExplanation
+    from placewright.operators.placement_summary import ModuleSplit, PlacementSummary
     from placewright.operators.problem import OperatorProblem
     from placewright.report.trace import Trace
 
@@ -91,7 +91,7 @@ def _listed(lines: Sequence[str], noun: str) -> list[str]:
     return [*lines[:MOST_LINES], *([f"... and {more} more {noun}"] if more > 0 else [])]
 
 
-def _split(split: Split) -> str:
+def _split(split: ModuleSplit) -> str:
     """By seconds, or by resident bytes where nothing takes time."""
     kind = "seconds" if sum(split.seconds.values()) else "resident bytes"
     amounts = split.seconds if kind == "seconds" else split.resident_bytes
@@ -148,7 +148,7 @@ def _traffic(way: str, preposition: str, amounts: Mapping[str, float]) -> list[s
     return [f"  bytes {way}: {', '.join(parts)}"]
 
 
-def explanation_text(explanation: Explanation) -> str:
+def explanation_text(explanation: OperatorExplanation) -> str:
     """An operator's device, time and alternatives, as text."""
     e = explanation
     mates = _along(e.group - 1)

@@ -69,7 +69,7 @@ def _track(trace: Trace, track: int, y: float, height: float, top: float) -> str
     return tag("g", *parts, class_=class_, data_device=track if is_device else None)
 
 
-def _bar(trace: Trace, block: Block, y: float, height: float, top: float) -> str:
+def _bar(trace: Trace, block: GanttBlock, y: float, height: float, top: float) -> str:
     x, length = _x(block.start_s, top), _x(block.end_s, top) - _x(block.start_s, top)
     dense = block.busy_s / max(block.end_s - block.start_s, 1e-30)
     return tag(
@@ -84,7 +84,7 @@ def _bar(trace: Trace, block: Block, y: float, height: float, top: float) -> str
     )
 
 
-def _tip(trace: Trace, block: Block) -> str:
+def _tip(trace: Trace, block: GanttBlock) -> str:
     what = trace.labels[block.label]
     if block.count > 1:
         what = f"{block.count} short spans, longest {what}"
@@ -114,7 +114,7 @@ def _short(name: str, most: int = 20) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GanttBlock:
     """One span, or a run of spans each too short to be seen alone.
 
     Attributes
@@ -134,7 +134,7 @@ class Block:
     label: int
 
 
-def visible_blocks(trace: Trace, track: int, finest_s: float) -> list[Block]:
+def visible_blocks(trace: Trace, track: int, finest_s: float) -> list[GanttBlock]:
     """The track's spans in order; runs of spans shorter than `finest_s` are merged.
 
     A run grows while the gap to the next span and that span itself are shorter than `finest_s`
@@ -164,8 +164,8 @@ def _breaks(starts: FloatArray, ends: FloatArray, finest_s: float) -> list[int]:
     return breaks
 
 
-def _block(starts: FloatArray, ends: FloatArray, labels: list[int]) -> Block:
+def _block(starts: FloatArray, ends: FloatArray, labels: list[int]) -> GanttBlock:
     lengths = ends - starts
     longest = labels[int(lengths.argmax())]
     start, end = float(starts[0]), float(ends.max())
-    return Block(start, end, float(lengths.sum()), len(labels), longest)
+    return GanttBlock(start, end, float(lengths.sum()), len(labels), longest)

@@ -80,7 +80,7 @@ def _curve(edge: Edge, at: dict[int, Point]) -> str:
     return f"M{number(x1)} {number(y1)}C{ends}"
 
 
-def _node(node: Node, at: Point, largest: float, device_names: tuple[str, ...]) -> str:
+def _node(node: DrawnNode, at: Point, largest: float, device_names: tuple[str, ...]) -> str:
     radius = SMALLEST + (LARGEST - SMALLEST) * math.sqrt(node.seconds / largest)
     many = f" ({node.count} operators)" if node.count > 1 else ""
     tip = f"{node.name}{many}\n{device_names[node.colour]}, {seconds(node.seconds)}"
@@ -172,7 +172,7 @@ class ColouredGraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DrawnNode:
     """One operator or group.
 
     Attributes
@@ -204,7 +204,7 @@ class Edge:
 class Picture:
     """Nodes and edges to be drawn; `grouped` names what nodes were grouped by, if at all."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[DrawnNode, ...]
     edges: tuple[Edge, ...]
     grouped: str = ""
 
@@ -293,7 +293,9 @@ def _contract(
     mean_depth = np.bincount(group, depth) / count
     first = np.unique(group, return_index=True)[1]
     nodes = tuple(
-        Node(_key_text(key), int(graph.colour[i]), float(d), float(s), int(c), bool(graph.back[i]))
+        DrawnNode(
+            _key_text(key), int(graph.colour[i]), float(d), float(s), int(c), bool(graph.back[i])
+        )
         for key, i, d, s, c in zip(number, first, mean_depth, seconds, count, strict=True)
     )
     return Picture(nodes, _edges(graph, group), grouped)

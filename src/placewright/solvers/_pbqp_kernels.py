@@ -10,7 +10,7 @@ from placewright.solvers._pbqp_work import (
     FIRED,
     POOL_TOP,
     RECORDS,
-    Work,
+    WorkList,
     alive,
     cheapest,
     delete,
@@ -32,7 +32,7 @@ DONE, POOL_FULL = 0, 1
 
 
 @njit_no_refcount
-def normalise_all(w: Work) -> None:
+def normalise_all(w: WorkList) -> None:
     """Normalise every edge that is still there."""
     for k in range(len(w.ends)):
         if alive(w, k):
@@ -40,7 +40,7 @@ def normalise_all(w: Work) -> None:
 
 
 @njit_no_refcount
-def run(w: Work, greedy: bool) -> int:
+def run(w: WorkList, greedy: bool) -> int:
     """Reduce until nothing applies; with `greedy` RN decides where nothing else does.
 
     Returns POOL_FULL where RII needs room for a matrix: give `w` a larger pool, call again.
@@ -69,7 +69,7 @@ def run(w: Work, greedy: bool) -> int:
 
 
 @njit_no_refcount
-def fix(w: Work, node: int, option: int) -> None:
+def fix(w: WorkList, node: int, option: int) -> None:
     """Decide `node`: its edges become costs of its neighbours."""
     while w.head[node] >= 0:
         h = w.head[node]
@@ -85,7 +85,7 @@ def fix(w: Work, node: int, option: int) -> None:
 
 
 @njit_no_refcount
-def back_propagate(w: Work, choice: IntArray) -> None:
+def back_propagate(w: WorkList, choice: IntArray) -> None:
     """Choose for the retired nodes, last first; `choice` already holds the live nodes'."""
     # A node only depends on neighbours that went after it, which are decided by now. Matrices of
     # deleted edges are still in the pool: new ones are put behind them, never in their place.
@@ -106,7 +106,7 @@ def back_propagate(w: Work, choice: IntArray) -> None:
 
 
 @njit_no_refcount
-def settled_cost(w: Work) -> float:
+def settled_cost(w: WorkList) -> float:
     """Sum of the cheapest options of the nodes that left without an edge."""
     total = 0.0
     for r in range(w.counts[RECORDS]):
@@ -116,7 +116,7 @@ def settled_cost(w: Work) -> float:
 
 
 @njit_internal
-def room_needed(w: Work, node: int) -> int:
+def room_needed(w: WorkList, node: int) -> int:
     """Matrix entries that RII on `node` may add."""
     h = w.head[node]
     u, v = w.ends[h // 2, 1 - h % 2], w.ends[w.after[h] // 2, 1 - w.after[h] % 2]
@@ -124,7 +124,7 @@ def room_needed(w: Work, node: int) -> int:
 
 
 @njit_internal
-def _note(w: Work, slot: int, h: int) -> None:
+def _note(w: WorkList, slot: int, h: int) -> None:
     """Remember in the next record how its node was tied to its neighbour."""
     m, si, sj, other = view(w, h)
     r, a = w.counts[RECORDS], 1 + 4 * slot
@@ -133,7 +133,7 @@ def _note(w: Work, slot: int, h: int) -> None:
 
 
 @njit_internal
-def _reduce_one(w: Work, node: int) -> None:
+def _reduce_one(w: WorkList, node: int) -> None:
     """RI: fold `node` into its only neighbour."""
     h = w.head[node]
     m, si, sj, other = view(w, h)
@@ -149,7 +149,7 @@ def _reduce_one(w: Work, node: int) -> None:
 
 
 @njit_internal
-def _reduce_two(w: Work, node: int) -> None:
+def _reduce_two(w: WorkList, node: int) -> None:
     """RII: fold `node` into the edge between its two neighbours."""
     h, g = w.head[node], w.after[w.head[node]]
     m, si, sj, u = view(w, h)
@@ -185,7 +185,7 @@ def _reduce_two(w: Work, node: int) -> None:
 
 
 @njit_internal
-def _normalise(w: Work, edge: int) -> None:
+def _normalise(w: WorkList, edge: int) -> None:
     """Move row and column minima into the node costs; delete the edge if nothing is left.
 
     What remains of an entry is rounding noise if it is tiny beside what was taken off it.
@@ -208,7 +208,7 @@ def _normalise(w: Work, edge: int) -> None:
 
 
 @njit_internal
-def pull(w: Work, h: int) -> None:
+def pull(w: WorkList, h: int) -> None:
     """Move the minima of one side, over allowed options of the other, into its node."""
     node = w.ends[h // 2, h % 2]
     m, si, sj, other = view(w, h)
@@ -228,7 +228,7 @@ def pull(w: Work, h: int) -> None:
 
 
 @njit_internal
-def _local_best(w: Work, node: int) -> int:
+def _local_best(w: WorkList, node: int) -> int:
     """RN: the option that is cheapest when every neighbour follows it alone."""
     best, best_cost = 0, np.inf
     for i in range(options(w, node)):
@@ -248,7 +248,7 @@ def _local_best(w: Work, node: int) -> int:
 
 
 @njit_internal
-def _dominate_all(w: Work) -> bool:
+def _dominate_all(w: WorkList) -> bool:
     """Forbid dominated options everywhere; whether that made a node ready for RI or RII."""
     changed = False
     for node in range(len(w.head)):
@@ -264,7 +264,7 @@ def _dominate_all(w: Work) -> bool:
 
 
 @njit_internal
-def _dominate(w: Work, node: int) -> bool:
+def _dominate(w: WorkList, node: int) -> bool:
     """Forbid options that another one beats whatever the neighbours do."""
     changed = False
     at = w.start[node]
@@ -282,7 +282,7 @@ def _dominate(w: Work, node: int) -> bool:
 
 
 @njit_internal
-def _worst_excess(w: Work, node: int, b: int, i: int) -> float:
+def _worst_excess(w: WorkList, node: int, b: int, i: int) -> float:
     """How much dearer option `b` than `i` can be, over all answers of the neighbours."""
     excess = w.cost[w.start[node] + b] - w.cost[w.start[node] + i]
     h = w.head[node]

@@ -30,7 +30,7 @@ from placewright.solvers._pbqp_kernels import (
 from placewright.solvers._pbqp_work import (
     FIRED,
     Arrays,
-    Work,
+    WorkList,
     alive,
     branching_node,
     cheapest,
@@ -49,14 +49,14 @@ ROOT_SWEEPS, SWEEPS = 100, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """When to stop opening branches."""
 
     branches: int
     deadline_s: float
 
 
-class Greedy(NamedTuple):
+class GreedyAnswer(NamedTuple):
     """Assignment by reductions with RN."""
 
     choice: IntArray
@@ -77,24 +77,24 @@ class _Core(NamedTuple):
 
     arrays: Arrays
     nodes: IntArray
-    greedy: Greedy
+    greedy: GreedyAnswer
     lower: float
 
 
-def reduce_greedily(arrays: Arrays) -> Greedy:
+def reduce_greedily(arrays: Arrays) -> GreedyAnswer:
     """R0, RI, RII, and RN where nothing else applies."""
     w = prepare(arrays, _first_room(arrays))
     normalise_all(w)
     w = _reduced(w, greedy=True)
     choice = np.zeros(len(arrays.start) - 1, dtype=np.int64)
     back_propagate(w, choice)
-    return Greedy(choice, float(evaluate(arrays, choice)), int(w.counts[FIRED]))
+    return GreedyAnswer(choice, float(evaluate(arrays, choice)), int(w.counts[FIRED]))
 
 
-class Search:
+class PbqpSearch:
     """One exact solve: counts the branches it opens."""
 
-    def __init__(self, limits: Limits, scale: float) -> None:
+    def __init__(self, limits: SearchLimits, scale: float) -> None:
         self.limits = limits
         self.tolerance = 1e-9 * (scale if math.isfinite(scale) else 1.0)
         self.opened = 0
@@ -157,7 +157,7 @@ class Search:
         return self.opened >= self.limits.branches or time.perf_counter() >= self.limits.deadline_s
 
 
-def _cores(w: Work, tolerance: float, sweeps: int) -> list[_Core]:
+def _cores(w: WorkList, tolerance: float, sweeps: int) -> list[_Core]:
     """The connected parts that are left, each with a bound and an RN answer."""
     label = components(w)
     found = []
@@ -182,7 +182,7 @@ def _first_room(arrays: Arrays) -> int:
     return 4 * len(arrays.cost) + len(arrays.pool) // 2
 
 
-def _reduced(w: Work, *, greedy: bool) -> Work:
+def _reduced(w: WorkList, *, greedy: bool) -> WorkList:
     """Run the reductions; where they run out of room, double it."""
     while run(w, greedy) == POOL_FULL:
         pool = np.empty(2 * len(w.pool) + int((w.start[1:] - w.start[:-1]).max()) ** 2)
@@ -192,7 +192,7 @@ def _reduced(w: Work, *, greedy: bool) -> Work:
 
 
 @njit_no_refcount
-def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
+def tighten(w: WorkList, sweeps: int, upper: float, tolerance: float) -> float:
     """Shift costs for at most `sweeps` passes there and back; the bound that is reached.
 
     Options and pairs whose bound reaches `upper` are forbidden: nothing cheaper has them.
@@ -214,7 +214,7 @@ def tighten(w: Work, sweeps: int, upper: float, tolerance: float) -> float:
 
 
 @njit_no_refcount
-def sweep(w: Work, sweeps: int) -> float:
+def sweep(w: WorkList, sweeps: int) -> float:
     """Shift costs for `sweeps` passes there and back; the bound that is reached."""
     for _ in range(sweeps):
         _there_and_back(w)
@@ -222,7 +222,7 @@ def sweep(w: Work, sweeps: int) -> float:
 
 
 @njit_internal
-def _there_and_back(w: Work) -> None:
+def _there_and_back(w: WorkList) -> None:
     """One pass over all nodes, and one in the opposite order."""
     for node in range(len(w.head)):
         _visit(w, node, True)
@@ -231,7 +231,7 @@ def _there_and_back(w: Work) -> None:
 
 
 @njit_internal
-def _bound(w: Work) -> float:
+def _bound(w: WorkList) -> float:
     total = 0.0
     for i in range(len(w.head)):
         total += cheapest(w, i)
@@ -242,7 +242,7 @@ def _bound(w: Work) -> float:
 
 
 @njit_internal
-def _edge_minimum(w: Work, edge: int) -> float:
+def _edge_minimum(w: WorkList, edge: int) -> float:
     """Smallest entry among allowed options, 0 where a node has none left."""
     m, si, sj, other = view(w, 2 * edge)
     node = w.ends[edge, 0]
@@ -257,7 +257,7 @@ def _edge_minimum(w: Work, edge: int) -> float:
 
 
 @njit_internal
-def _visit(w: Work, node: int, forward: bool) -> None:
+def _visit(w: WorkList, node: int, forward: bool) -> None:
     """Gather all minima at `node`, then share its costs among the edges ahead."""
     ahead = behind = 0
     h = w.head[node]
@@ -285,7 +285,7 @@ def _visit(w: Work, node: int, forward: bool) -> None:
 
 
 @njit_internal
-def _push_costs(w: Work, node: int, h: int, share: float, low: float) -> None:
+def _push_costs(w: WorkList, node: int, h: int, share: float, low: float) -> None:
     m, si, sj, other = view(w, h)
     for i in range(options(w, node)):
         c = w.cost[w.start[node] + i]
@@ -295,7 +295,7 @@ def _push_costs(w: Work, node: int, h: int, share: float, low: float) -> None:
 
 
 @njit_internal
-def _forbid(w: Work, bound: float, upper: float) -> None:
+def _forbid(w: WorkList, bound: float, upper: float) -> None:
     """Forbid options and pairs that no assignment cheaper than `upper` can have."""
     for i in range(len(w.head)):
         low = cheapest(w, i)

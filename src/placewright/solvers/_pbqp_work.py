@@ -16,7 +16,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 
 RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
-"""Slots of `Work.counts`; FIRED counts heuristic decisions (RN)."""
+"""Slots of `WorkList.counts`; FIRED counts heuristic decisions (RN)."""
 
 
 class Arrays(NamedTuple):
@@ -33,7 +33,7 @@ class Arrays(NamedTuple):
     pool: FloatArray
 
 
-class Work(NamedTuple):
+class WorkList(NamedTuple):
     """A PBQP under reduction. ``degree`` is -1 for nodes that are gone.
 
     Half-edges at a node: ``head[node]``, then `after` and `before` of each, -1 at the ends of the
@@ -61,7 +61,7 @@ class Work(NamedTuple):
 
 
 @njit_cached
-def prepare(arrays: Arrays, room: int) -> Work:
+def prepare(arrays: Arrays, room: int) -> WorkList:
     """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
     n, e = len(arrays.start) - 1, len(arrays.ends)
     pool = np.empty(len(arrays.pool) + room)
@@ -72,7 +72,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
         degree[arrays.ends[k, 1]] += 1
     top = degree.max() if n else 0
     widest = (arrays.start[1:] - arrays.start[:-1]).max() if n else 0
-    w = Work(
+    w = WorkList(
         arrays.start,
         arrays.cost.copy(),
         arrays.ends.copy(),
@@ -99,7 +99,7 @@ def prepare(arrays: Arrays, room: int) -> Work:
 
 
 @njit_no_refcount
-def cheapest(w: Work, node: int) -> float:
+def cheapest(w: WorkList, node: int) -> float:
     """Cost of the cheapest option of a node."""
     least = np.inf
     for a in range(w.start[node], w.start[node + 1]):
@@ -121,7 +121,7 @@ def evaluate(arrays: Arrays, choice: IntArray) -> float:
 
 
 @njit_cached
-def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
+def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
     """The live nodes with ``wanted[node] == 1`` as a problem of its own, and their numbers."""
     n = len(w.head)
     number = np.full(n, -1, np.int64)
@@ -160,7 +160,7 @@ def extract(w: Work, wanted: IntArray) -> tuple[Arrays, IntArray]:
 
 
 @njit_cached
-def components(w: Work) -> IntArray:
+def components(w: WorkList) -> IntArray:
     """Component of every live node, numbered by its first node; -1 for retired nodes."""
     label = np.full(len(w.head), -1, np.int64)
     stack = np.empty(len(w.head), np.int64)
@@ -183,7 +183,7 @@ def components(w: Work) -> IntArray:
 
 
 @njit_no_refcount
-def branching_node(w: Work) -> int:
+def branching_node(w: WorkList) -> int:
     """The live node of highest degree, the first of several."""
     best = 0
     for i in range(1, len(w.degree)):
@@ -193,12 +193,12 @@ def branching_node(w: Work) -> int:
 
 
 @njit_no_refcount
-def options(w: Work, node: int) -> int:
+def options(w: WorkList, node: int) -> int:
     return int(w.start[node + 1] - w.start[node])
 
 
 @njit_no_refcount
-def alive(w: Work, edge: int) -> bool:
+def alive(w: WorkList, edge: int) -> bool:
     """Whether edge is in the lists: it is the head or has a predecessor."""
     # A head has no predecessor, nor has what is in no list: only the node's `head` tells them
     # apart.
@@ -207,7 +207,7 @@ def alive(w: Work, edge: int) -> bool:
 
 
 @njit_no_refcount
-def view(w: Work, h: int) -> tuple[int, int, int, int]:
+def view(w: WorkList, h: int) -> tuple[int, int, int, int]:
     """Matrix offset, stride of own option, stride of the other's option, other node."""
     edge, side = h // 2, h % 2
     other = w.ends[edge, 1 - side]
@@ -217,7 +217,7 @@ def view(w: Work, h: int) -> tuple[int, int, int, int]:
 
 
 @njit_no_refcount
-def link(w: Work, h: int) -> None:
+def link(w: WorkList, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     first = w.head[node]
     w.before[h], w.after[h], w.head[node] = -1, first, h
@@ -226,7 +226,7 @@ def link(w: Work, h: int) -> None:
 
 
 @njit_no_refcount
-def unlink(w: Work, h: int) -> None:
+def unlink(w: WorkList, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     if w.before[h] >= 0:
         w.after[w.before[h]] = w.after[h]
@@ -238,7 +238,7 @@ def unlink(w: Work, h: int) -> None:
 
 
 @njit_internal
-def enqueue(w: Work, node: int) -> None:
+def enqueue(w: WorkList, node: int) -> None:
     d = w.degree[node]
     first = w.bucket[d]
     w.bucket_before[node], w.bucket_after[node], w.bucket[d] = -1, first, node
@@ -247,7 +247,7 @@ def enqueue(w: Work, node: int) -> None:
 
 
 @njit_internal
-def dequeue(w: Work, node: int) -> None:
+def dequeue(w: WorkList, node: int) -> None:
     # Before `degree` changes: it says which bucket the node is in.
     left, right = w.bucket_before[node], w.bucket_after[node]
     if left >= 0:
@@ -259,7 +259,7 @@ def dequeue(w: Work, node: int) -> None:
 
 
 @njit_internal
-def delete(w: Work, edge: int) -> None:
+def delete(w: WorkList, edge: int) -> None:
     for side in range(2):
         node = w.ends[edge, side]
         unlink(w, 2 * edge + side)
@@ -269,7 +269,7 @@ def delete(w: Work, edge: int) -> None:
 
 
 @njit_no_refcount
-def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
+def insert(w: WorkList, edge: int, u: int, v: int, matrix: int) -> None:
     """Give the slot of a deleted edge to a new one."""
     w.ends[edge, 0], w.ends[edge, 1], w.matrix[edge] = u, v, matrix
     for side in range(2):
@@ -281,7 +281,7 @@ def insert(w: Work, edge: int, u: int, v: int, matrix: int) -> None:
 
 
 @njit_internal
-def retire(w: Work, node: int) -> None:
+def retire(w: WorkList, node: int) -> None:
     """Take `node` off the work list; its record says no neighbour until one is noted."""
     dequeue(w, node)
     w.degree[node] = -1
@@ -290,7 +290,7 @@ def retire(w: Work, node: int) -> None:
 
 
 @njit_internal
-def edge_between(w: Work, u: int, v: int) -> int:
+def edge_between(w: WorkList, u: int, v: int) -> int:
     """The half-edge at u that leads to v, -1 if there is none."""
     # Walk the shorter of the two lists.
     a, b = (u, v) if w.degree[u] <= w.degree[v] else (v, u)
@@ -303,7 +303,7 @@ def edge_between(w: Work, u: int, v: int) -> int:
 
 
 @njit_internal
-def highest(w: Work) -> int:
+def highest(w: WorkList) -> int:
     """A live node of highest degree, -1 if all are gone. Degrees never rise above the first."""
     while w.counts[HIGHEST] >= 0:
         if w.bucket[w.counts[HIGHEST]] >= 0:

@@ -27,7 +27,7 @@ from placewright.numerics.arrays import (
     freeze_arrays,
     thawed,
 )
-from placewright.solvers._pbqp_search import Limits, Search, reduce_greedily
+from placewright.solvers._pbqp_search import PbqpSearch, SearchLimits, reduce_greedily
 from placewright.solvers._pbqp_work import Arrays, evaluate
 
 
@@ -173,7 +173,7 @@ def solve_pbqp(
         proved = greedy.fired == 0
         lower = greedy.value if proved else -math.inf
         return PbqpSolution(greedy.choice, greedy.value, lower, proved, greedy.fired, 0)
-    search = Search(Limits(branch_limit, deadline_s), scale=abs(greedy.value))
+    search = PbqpSearch(SearchLimits(branch_limit, deadline_s), scale=abs(greedy.value))
     found = search.descend(problem.arrays, greedy.value)
     value, choice = greedy.value, greedy.choice
     if found.choice is not None and found.value < value:

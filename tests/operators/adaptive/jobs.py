@@ -10,7 +10,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.operators.adaptive.run import Job
+from placewright.operators.adaptive.run import AdaptiveJob
 from placewright.profiling.build import profile
 from tests.processes import limit_memory
 
@@ -29,13 +29,13 @@ def net() -> torch.nn.Module:
     )
 
 
-def job(cluster: Cluster = TRIO) -> tuple[ModelSource, Job]:
+def job(cluster: Cluster = TRIO) -> tuple[ModelSource, AdaptiveJob]:
     """Its training step on the cluster, costs by formula."""
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     source = ModelSource(net(), (x,), mean_square, None, "small")
     graph = capture_source(source, training=True)
     problem = profile(graph, cluster, method="analytic")
-    return source, Job(graph, cluster, problem, initial_state(source, graph.program))
+    return source, AdaptiveJob(graph, cluster, problem, initial_state(source, graph.program))
 
 
 def starve(session: Any, spare_bytes: int) -> None:

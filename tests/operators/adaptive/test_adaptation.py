@@ -19,7 +19,7 @@ from placewright.graph.program import Program
 from placewright.operators.adaptive.adaptation import RecoveryProbe, Replanner
 from placewright.operators.adaptive.online_profile import OnlineProfile
 from placewright.operators.adaptive.policy import Policy
-from placewright.operators.adaptive.run import AdaptiveRun, Job, problem_of
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, problem_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
@@ -34,7 +34,7 @@ DUO = Cluster(
 )
 
 
-def heavy() -> tuple[ModelSource, Job]:
+def heavy() -> tuple[ModelSource, AdaptiveJob]:
     """Some ten milliseconds of matrix products, measured costs."""
     torch.manual_seed(0)
     layers = [torch.nn.Linear(384, 384) for _ in range(4)]
@@ -43,10 +43,10 @@ def heavy() -> tuple[ModelSource, Job]:
     )
     graph = capture_source(source, training=True)
     state = initial_state(source, graph.program)
-    return source, Job(graph, DUO, profile(graph, DUO, state=state), state)
+    return source, AdaptiveJob(graph, DUO, profile(graph, DUO, state=state), state)
 
 
-def work_on(device: int, job: Job, run: AdaptiveRun) -> float:
+def work_on(device: int, job: AdaptiveJob, run: AdaptiveRun) -> float:
     """Share of a step's computation that the plan in force places on a device.
 
     Weighted, for most operators cost nearly nothing and may stay wherever they are.

@@ -27,7 +27,7 @@ from placewright.errors import InfeasibleError, InputError, RunError, WorkerErro
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.adaptive.adaptation import Adaptation
-from placewright.operators.adaptive.run import AdaptiveRun, Batch, Job, check_run
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, Batch, check_run
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
@@ -38,7 +38,9 @@ from placewright.runtime.session import Session
 from tests.operators.adaptive.jobs import TRIO, job
 
 
-def equal_to_eager(run: AdaptiveRun, source: ModelSource, training_job: Job, steps: int) -> None:
+def equal_to_eager(
+    run: AdaptiveRun, source: ModelSource, training_job: AdaptiveJob, steps: int
+) -> None:
     """Every parameter and buffer equals plain PyTorch's after as many steps."""
     assert isinstance(training_job.graph.program, Program)
     expected = run_eager(source, training=True, steps=steps)
@@ -99,7 +101,7 @@ def test_a_full_disk_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with AdaptiveRun(training_job, tmp_path, snapshot_every=3, rejoin_every=1000) as run:
         for _ in range(4):
             run.step()
-        monkeypatch.setattr(Job, "state_bytes", 1 << 62)
+        monkeypatch.setattr(AdaptiveJob, "state_bytes", 1 << 62)
         for _ in range(4):
             run.step()
         kill(run, 0)
@@ -435,7 +437,7 @@ def test_a_device_that_ran_out_of_memory_gets_a_plan_that_needs_less(
     source = ModelSource(torch.nn.Linear(8, 8), (x,), mean_square, None, "wide")
     graph = capture_source(source, training=True)
     problem = profile(graph, TRIO, method="analytic")
-    training_job = Job(graph, TRIO, problem, initial_state(source, graph.program))
+    training_job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))
     on_b = OperatorPlan(np.ones(problem.n, dtype=np.int64))
     ended = WorkerError("raised an error", where="device 'b'")
 

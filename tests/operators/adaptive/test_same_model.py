@@ -11,20 +11,20 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
-from placewright.operators.adaptive.run import Job
+from placewright.operators.adaptive.run import AdaptiveJob
 from tests.operators.adaptive.jobs import TRIO, net
 
 
 def captured(
     *layers: torch.nn.Module, optimizer: str = "adam"
-) -> tuple[Job, dict[str, torch.Tensor]]:
+) -> tuple[AdaptiveJob, dict[str, torch.Tensor]]:
     """A job, and what a snapshot of it holds."""
     model = torch.nn.Sequential(*layers) if layers else net()
     source = ModelSource(model, (torch.ones(5, 6),), mean_square, None, "Sequential")
     graph = capture_source(source, training=True, optimizer=optimizer)
     assert isinstance(graph.program, Program)
     state = initial_state(source, graph.program)
-    job = Job(graph, TRIO, None, state)  # type: ignore[arg-type]
+    job = AdaptiveJob(graph, TRIO, None, state)  # type: ignore[arg-type]
     return job, {name: state[name] for name in job.changing}
 
 

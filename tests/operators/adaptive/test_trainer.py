@@ -14,7 +14,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError, RunError
-from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.profiling.build import profile
 from tests.operators.adaptive.jobs import TRIO, net
@@ -30,7 +30,7 @@ def trainer_of(
     source = ModelSource(model, inputs, LOSS, targets, "net")
     graph = capture_source(source, training=True)
     problem = profile(graph, TRIO, method="analytic")
-    job = Job(graph, TRIO, problem, initial_state(source, graph.program))
+    job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))
     return TrainingLoop(model, AdaptiveRun(job, folder))
 
 
@@ -100,7 +100,7 @@ def test_a_full_disk_at_the_end_loses_no_model(
     plain_losses(plain, data[:1])
     with trainer_of(model, data[0], tmp_path) as trainer:
         trainer.step(*data[0])
-        monkeypatch.setattr(Job, "state_bytes", 1 << 62)
+        monkeypatch.setattr(AdaptiveJob, "state_bytes", 1 << 62)
         with pytest.raises(RunError, match="the last snapshot is not written"):
             trainer.finish()
     for a, b in zip(model.parameters(), plain.parameters(), strict=True):

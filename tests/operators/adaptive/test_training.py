@@ -17,7 +17,7 @@ from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
-from placewright.operators.adaptive.run import AdaptiveRun, Job
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
@@ -40,7 +40,7 @@ def trainer_of(
     problem = profile(graph, TRIO, method="analytic")
     groups = {g: k % 3 for k, g in enumerate(dict.fromkeys(problem.colocation.tolist()))}
     placement = [groups[g] for g in problem.colocation.tolist()]
-    job = Job(graph, TRIO, problem, initial_state(source, graph.program))
+    job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))
     plan = OperatorPlan(np.array(placement))
     return TrainingLoop(
         model,

@@ -16,7 +16,7 @@ from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.planners.starts import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
@@ -106,7 +106,7 @@ def test_never_worse_than_pbqp_where_memory_is_short(memory_bytes: float) -> Non
     """PBQP's own way into the memories is among the starts."""
     problem = training_step(20, memory_bytes)
     found = score(problem, QUICK(problem, Context()).plan)
-    assert found <= score(problem, Pbqp()(problem, Context()).plan)
+    assert found <= score(problem, PbqpPlanner()(problem, Context()).plan)
 
 
 def test_fits_where_no_single_device_does() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.operators.conformance import named_instances
 from placewright.operators.judge import judge
-from placewright.operators.planners.lists.planners import CPOP, RANKS, Tables, path_device
+from placewright.operators.planners.lists.planners import CPOP, RANKS, RankTables, path_device
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
@@ -30,7 +30,7 @@ LIBRARY = {
 def test_the_papers_example() -> None:
     """Priority 108 along 0, 1, 8, 9, all on the second device; length 86."""
     problem = paper()
-    tables = Tables(set_up(problem))
+    tables = RankTables(set_up(problem))
     priority, path = RANKS["through"](tables), tables.path
     assert path.tolist() == [0, 1, 8, 9]
     assert priority[path] == pytest.approx(108)
@@ -41,7 +41,7 @@ def test_the_papers_example() -> None:
 
 def test_a_chain_is_all_critical() -> None:
     """Five of five: the downward rank adds the producer's cost, not the operator's own."""
-    tables = Tables(set_up(named_instances()["chain"]))
+    tables = RankTables(set_up(named_instances()["chain"]))
     assert tables.path.tolist() == [0, 1, 2, 3, 4]
     assert np.ptp(RANKS["through"](tables)) < 1e-12
     assert tables.downward.tolist() == [0.0, 3.5, 7.0, 10.5, 14.0]
@@ -51,7 +51,7 @@ def test_the_path_goes_to_a_device_that_can_run_it() -> None:
     """Least sum of times, among the devices that can run most of the path."""
     inf = float("inf")
     setup = set_up(named_instances()["chain"].replace(compute_s=[[2.0, 3.0]] * 4 + [[inf, 3.0]]))
-    assert path_device(setup, Tables(setup).path) == 1
+    assert path_device(setup, RankTables(setup).path) == 1
 
 
 @pytest.mark.parametrize("name", LIBRARY)

@@ -9,7 +9,7 @@ from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import list_schedule
-from placewright.operators.planners.lists.planners import HEFT, Tables
+from placewright.operators.planners.lists.planners import HEFT, RankTables
 from placewright.operators.planners.lists.setup import (
     Setup,
     mean_upward_rank,
@@ -95,7 +95,7 @@ def test_the_judge_agrees_with_the_schedule() -> None:
     for seed in range(200):
         problem = random_problem(seed, links="free")
         setup = set_up(problem)
-        place, start, end = schedule(setup, HEFT.sequence(Tables(setup)))
+        place, start, end = schedule(setup, HEFT.sequence(RankTables(setup)))
         plan = scheduled_plan(problem, place, start, end)
         judgement = judge(problem, plan)
         assert plan.dispatch is Dispatch.IN_ORDER
@@ -141,7 +141,7 @@ def test_the_gap_before_the_first_is_used() -> None:
 def test_ties_go_first_in_first_out_and_to_the_earlier_device() -> None:
     """Equal operators on equal devices: in input order, first device first."""
     problem = tiny([[1.0, 1.0]] * 4, links="free")
-    assert HEFT.sequence(Tables(set_up(problem))).tolist() == [0, 1, 2, 3]
+    assert HEFT.sequence(RankTables(set_up(problem))).tolist() == [0, 1, 2, 3]
     assert HEFT(problem, Context()).placement.tolist() == [0, 1, 0, 1]
 
 

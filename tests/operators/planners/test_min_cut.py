@@ -16,8 +16,8 @@ from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import (
     SINK,
     SOURCE,
+    FlowNetwork,
     MinCut,
-    Network,
     min_cut,
     serial_costs,
     swaps,
@@ -119,7 +119,7 @@ def test_ctrl_c_while_devices_swap_keeps_where_they_began(monkeypatch: pytest.Mo
         MinCut()(serial(3, devices=2), Context())
 
 
-def cut_cost(network: Network, side: list[bool]) -> float:
+def cut_cost(network: FlowNetwork, side: list[bool]) -> float:
     """What the arcs from the source's side to the other cost."""
     arcs = zip(network.tail, network.head, network.capacity, strict=True)
     return sum(c for a, b, c in arcs if side[a] and not side[b])
@@ -129,7 +129,7 @@ def cut_cost(network: Network, side: list[bool]) -> float:
 def test_no_cut_is_cheaper(seed: int) -> None:
     """All cuts of small random networks, some arcs forbidden."""
     rng = np.random.default_rng(seed)
-    network = Network()
+    network = FlowNetwork()
     nodes = [SOURCE, SINK, *(network.node() for _ in range(6))]
     for _ in range(int(rng.integers(0, 16))):
         a, b = rng.choice(nodes, 2, replace=False).tolist()

@@ -11,7 +11,7 @@ import pytest
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import check_plan
-from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Planner
 from placewright.testing.conformance import PlannerConformance
@@ -33,7 +33,7 @@ def test_serial_time_is_least(seed: int) -> None:
     n = int(rng.integers(2, 7))
     tensors = [(int(rng.integers(0, j)), float(rng.random()), [j]) for j in range(1, n)]
     problem = tiny(rng.random((n, 3)).tolist(), tensors, overlap="serial")
-    proposal = Pbqp()(problem, Context())
+    proposal = PbqpPlanner()(problem, Context())
     plan = proposal.plan
     least = Judge(problem).many(every_placement(problem))[0].min()
     assert judge(problem, plan).value == pytest.approx(least)
@@ -49,7 +49,7 @@ def test_serial_bound_holds_with_fan_out() -> None:
         )
         values, _ = Judge(problem).many(every_placement(problem))
         if np.isfinite(values).any():
-            proposal = Pbqp()(problem, Context())
+            proposal = PbqpPlanner()(problem, Context())
             plan = proposal.plan
             check_plan(problem, plan)
             assert proposal.bound <= values.min() * (1 + 1e-9)
@@ -62,7 +62,7 @@ def test_prices_for_bytes_find_room() -> None:
     sizes = [9.0, 9.0, 0.5, 9.0, 9.0]
     chain = [(i, s, [i + 1]) for i, s in enumerate(sizes)]
     problem = tiny([[1.0, 2.0]] * 6, chain, resident_bytes=[10.0] * 6, memory_bytes=[60.0, 60.0])
-    judgement = judge(problem, Pbqp()(problem, Context()).plan)
+    judgement = judge(problem, PbqpPlanner()(problem, Context()).plan)
     assert judgement.feasible
     assert len(judgement.transfers) == 1
     assert judgement.transfers.tensor.tolist() == [2]
@@ -75,9 +75,9 @@ def test_ctrl_c_in_the_bound_keeps_the_plan(monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyboardInterrupt
 
     problem = tiny([[1.0, 2.0]] * 3, [(0, 9.0, [1, 2])], overlap="serial")
-    whole = Pbqp()(problem, Context())
-    monkeypatch.setattr(sys.modules[Pbqp.__module__], "serial_bound", pressed)
-    proposal = Pbqp()(problem, Context())
+    whole = PbqpPlanner()(problem, Context())
+    monkeypatch.setattr(sys.modules[PbqpPlanner.__module__], "serial_bound", pressed)
+    proposal = PbqpPlanner()(problem, Context())
     plan = proposal.plan
     assert proposal.interrupted
     assert np.array_equal(plan.placement, whole.plan.placement)
@@ -90,4 +90,4 @@ class TestConformancePbqp(PlannerConformance):
 
     def planner(self, problem: OperatorProblem) -> Planner:
         """The planner under test."""
-        return Pbqp()
+        return PbqpPlanner()

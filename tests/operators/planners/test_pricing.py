@@ -16,7 +16,7 @@ from placewright.operators.groups import group_costs
 from placewright.operators.judge import Judge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.min_cut import MinCut
-from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.planners.pricing import (
     placement_graph,
     placement_pbqp,
@@ -75,7 +75,7 @@ def test_groups_are_one_node() -> None:
     assert graph.pairs.tolist() == [[0, 1]]
 
 
-@pytest.mark.parametrize("planner", [Pbqp(), MinCut()], ids=lambda planner: planner.name)
+@pytest.mark.parametrize("planner", [PbqpPlanner(), MinCut()], ids=lambda planner: planner.name)
 @pytest.mark.parametrize("proved", [2.5, -math.inf, math.inf])
 def test_a_solve_without_an_answer_is_a_bound_at_most(
     monkeypatch: pytest.MonkeyPatch, planner: Planner, proved: float

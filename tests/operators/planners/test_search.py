@@ -31,7 +31,7 @@ from placewright.operators.planners.sequences.moves import anneal_windows, close
 from placewright.operators.planners.sequences.search import (
     USUAL,
     OrderSearch,
-    Windows,
+    SequenceWindows,
     start_order,
 )
 from placewright.operators.problem import Links, OperatorProblem
@@ -132,7 +132,7 @@ def test_windows_that_estimate_transfers_are_exact_when_closed(links: Links) -> 
     """Whatever a window believed, its state and the best one are worth what is said."""
     for seed in range(12):
         problem = random_problem(seed, most_operators=200, most_devices=5, links=links)
-        orders, state = a_line(problem, Windows(late=True))
+        orders, state = a_line(problem, SequenceWindows(late=True))
         before = state.score[VALUE]
         state.score[TEMPERATURE] = 0.02 * before
         for _ in range(12):
@@ -151,7 +151,7 @@ def test_a_limit_refuses_only_what_is_over_it(links: Links) -> None:
     overloads = 0
     for seed in range(40):
         problem = random_problem(seed, most_operators=60, links=links)
-        orders, s = a_line(problem, Windows(late=True))
+        orders, s = a_line(problem, SequenceWindows(late=True))
         f, n, rng = orders.instance, len(s.sequence), np.random.default_rng(seed)
         allowed = problem.allowed()
         for low, high in ((0, n - 1), (n // 3, 2 * n // 3)):
@@ -169,7 +169,9 @@ def test_a_limit_refuses_only_what_is_over_it(links: Links) -> None:
     assert overloads > 100
 
 
-def a_line(problem: OperatorProblem, windows: Windows = USUAL) -> tuple[OrderSearch, SequenceState]:
+def a_line(
+    problem: OperatorProblem, windows: SequenceWindows = USUAL
+) -> tuple[OrderSearch, SequenceState]:
     """A random placement, decoded in the order of its simulation."""
     place = random_placement(problem, np.random.default_rng(0))
     sequence = start_order(judge(problem, OperatorPlan(place)))

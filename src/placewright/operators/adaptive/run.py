@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class AdaptiveJob:
     """A placed model with its cluster, profile and initial state.
 
     Attributes
@@ -108,8 +108,6 @@ MOST_SPARED = 2
 UNSTATED = 0.9
 """Share of what the judge expected that a device gets which failed before it could count."""
 
-__all__ = ["AdaptiveRun", "Batch", "Job"]
-
 
 @dataclass
 class AdaptiveRun(FaultTolerantRun):
@@ -134,7 +132,7 @@ class AdaptiveRun(FaultTolerantRun):
         Steps on batches of other shapes than the example's; ``None``: there are none.
     """
 
-    job: Job
+    job: AdaptiveJob
     plan: OperatorPlan | None = None
     challengers: Sequence[OperatorPlan] = ()
     interference: InterferenceProfile | None = None

@@ -36,7 +36,7 @@ from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
-from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.planners.search import Search
 from placewright.operators.planners.trivial import Random, RoundRobin, Single, single_loads_s
 from placewright.operators.problem import OperatorProblem
@@ -79,7 +79,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         PEFT,
         CEFT,
         CEFT_CPOP,
-        Pbqp(),
+        PbqpPlanner(),
         CeftPbqp(),
         Search(),
         Lns(),

@@ -42,7 +42,7 @@ NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class CallChain:
     """The best chain, if any is better than what was known.
 
     Attributes
@@ -68,7 +68,7 @@ def best_chain(
     below_s: float = math.inf,
     beam: int = NO_LIMIT,
     deadline_s: float = math.inf,
-) -> Chain:
+) -> CallChain:
     """The shortest chain over the ideals `sets` that ends before `below_s`.
 
     `beam`: labels that go on from each ideal; fewer make it a heuristic.
@@ -79,7 +79,7 @@ def best_chain(
         g = lattice(graph, sets, deadline_s if graph.blocks else math.inf)
     except TimeoutError:
         nowhere = np.full(graph.problem.n, -1)
-        return Chain(nowhere, nowhere, math.inf, 0.0)
+        return CallChain(nowhere, nowhere, math.inf, 0.0)
     machines = _machines(graph)
     pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))
     last = len(sets) - 1
@@ -95,7 +95,7 @@ def best_chain(
     # What would end earlier goes on from a label that has not been extended, unless one was lost.
     bound = min(value, below_s, _least_open(pool, x, last))
     place, call = _walk_back(graph, g, pool, end)
-    return Chain(place, call, value, 0.0 if pool.state[2] > 0 else bound)
+    return CallChain(place, call, value, 0.0 if pool.state[2] > 0 else bound)
 
 
 def _machines(graph: CallGraph) -> Machines:

@@ -14,7 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.groups import groups_of
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pbqp import Pbqp
+from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.planners.placements import Start, score_all, score_plan
 from placewright.operators.planners.pricing import (
     PlacementGraph,
@@ -79,7 +79,7 @@ class CeftPbqp:
       best plan so far, and improves them by local moves on the judge, critical operators first.
       So it is never worse than any of these.
     - Where plain PBQP does not fit the memories, bytes get a price on the devices that are short,
-      the least at which the plan fits (`pricing`); what that and `Pbqp` give is
+      the least at which the plan fits (`pricing`); what that and `PbqpPlanner` give is
       improved like the rest, with half as many moves again.
 
     A plan that fits the memories beats one that does not, then the shorter one wins. The amount
@@ -230,7 +230,7 @@ class CeftPbqp:
             places = within_memories(d, costs, self.halvings, context.deadline_s)
             if not places:
                 return []
-            *_, plain = Pbqp().plans(d.problem, context)
+            *_, plain = PbqpPlanner().plans(d.problem, context)
         except InfeasibleError:
             return []  # no link for some tensor: other candidates may still find a way
         found = [score_plan(d.judge, plain.plan), *score_all(d.judge, places)]

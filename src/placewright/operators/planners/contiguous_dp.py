@@ -17,9 +17,9 @@ from placewright.operators.planners.pipelines.contraction import (
 )
 from placewright.operators.planners.pipelines.ideals import (
     MOST_CELLS,
-    Chain,
-    Lattice,
-    OutOfTimeError,
+    IdealChain,
+    IdealLattice,
+    NoTimeLeftError,
     best_chain,
     chain,
     lattice_of,
@@ -55,13 +55,13 @@ class LinearisedDp:
 
 def best_line(
     c: Contraction, deadline_s: float = float("inf"), *, always_one: bool = True
-) -> Chain:
+) -> IdealChain:
     """The best cut of the lines; only the first one where time is short.
 
     `always_one`: whether the first line is cut even beyond the deadline.
     Raises `InfeasibleError`: no cut fits, or none was found in time.
     """
-    best: Chain | None = None
+    best: IdealChain | None = None
     first_s = float("inf") if always_one else deadline_s
     if (c.nodes + 1) * np.prod(np.array(c.counts) + 1.0) > MOST_CELLS:
         raise InfeasibleError(
@@ -77,7 +77,7 @@ def best_line(
                 if best is None
                 else best_chain(c, line, best.value_s, deadline_s)
             )
-        except OutOfTimeError:
+        except NoTimeLeftError:
             break
         if found is not None and (best is None or found.value_s < best.value_s):
             best = found
@@ -89,10 +89,10 @@ def best_line(
     return best
 
 
-def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | None:
+def _within_reach(c: Contraction, line: IdealLattice, deadline_s: float) -> IdealChain | None:
     """The best cut, under limits that double: a low one keeps the stages that are tried short.
 
-    Raises `OutOfTimeError` (at the deadline).
+    Raises `NoTimeLeftError` (at the deadline).
     """
     limit = 1.5 * c.least_s
     while 0.0 < limit < c.most_s:  # zero where nothing takes time but transfers
@@ -103,7 +103,9 @@ def _within_reach(c: Contraction, line: Lattice, deadline_s: float) -> Chain | N
     return best_chain(c, line, np.inf, deadline_s)
 
 
-def line_or_none(c: Contraction, deadline_s: float, *, always_one: bool = True) -> Chain | None:
+def line_or_none(
+    c: Contraction, deadline_s: float, *, always_one: bool = True
+) -> IdealChain | None:
     """The best cut of the lines, where one fits and is found; see `best_line`."""
     try:
         return best_line(c, deadline_s, always_one=always_one)
@@ -168,7 +170,9 @@ class NoProofError(Exception):
     """Why not all ideals were looked at."""
 
 
-def over_ideals(c: Contraction, line: Chain | None, most: int, deadline_s: float) -> Chain:
+def over_ideals(
+    c: Contraction, line: IdealChain | None, most: int, deadline_s: float
+) -> IdealChain:
     """The best chain of ideals.
 
     `line`: a chain that is known; stages with more work than its largest are not looked at.
@@ -184,13 +188,13 @@ def over_ideals(c: Contraction, line: Chain | None, most: int, deadline_s: float
     limit = np.inf if line is None else line.value_s * (1 + 1e-9)
     try:
         found = best_chain(c, lattice, limit, deadline_s)
-    except OutOfTimeError:
+    except NoTimeLeftError:
         raise NoProofError("time limit reached") from None
     if found is None:
         raise InfeasibleError("no contiguous plan fits the memories")
     return found
 
 
-def proved(chain: Chain, n: int) -> float:
+def proved(chain: IdealChain, n: int) -> float:
     """A bound: the optimum less what rounding in sums of n numbers can do."""
     return chain.value_s * (1.0 - 8.0 * n * float(np.finfo(np.float64).eps))

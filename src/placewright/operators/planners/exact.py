@@ -25,7 +25,7 @@ from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
-from placewright.operators.planners.pipelines.ideals import Chain
+from placewright.operators.planners.pipelines.ideals import IdealChain
 from placewright.operators.planners.pipelines.slot_moves import HEATS, annealed, beside, by_trios
 from placewright.operators.planners.pipelines.slots import (
     best_cuts,
@@ -214,7 +214,7 @@ def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
     return ExactSchedule() if problem.objective is Objective.LATENCY else ExactLinks()
 
 
-def _line_plan(c: Contraction, start: Chain | None) -> Proposal[OperatorPlan]:
+def _line_plan(c: Contraction, start: IdealChain | None) -> Proposal[OperatorPlan]:
     """The best cut of one line of operators, for use without a solver."""
     if start is None:
         raise MissingDependencyError("ortools", extra="exact", purpose="a plan of this problem")

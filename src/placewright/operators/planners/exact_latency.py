@@ -22,7 +22,7 @@ from placewright.operators.planners.call_graph import (
     line,
     predecessors,
 )
-from placewright.operators.planners.call_labels import NO_LIMIT, Chain, best_chain
+from placewright.operators.planners.call_labels import NO_LIMIT, CallChain, best_chain
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star import (
     accelerators,
@@ -201,7 +201,7 @@ class CallSearch:
                 return
             near = finer
 
-    def _look(self, graph: CallGraph, sets: list[int], beam: int) -> Chain:
+    def _look(self, graph: CallGraph, sets: list[int], beam: int) -> CallChain:
         """The best chain that beats the plan known; its plan is judged."""
         found = best_chain(
             graph, sets, below_s=self.value_s, beam=beam, deadline_s=self.context.deadline_s

@@ -210,7 +210,7 @@ CHUNK = 10_000
 """Moves between two looks at the clock."""
 
 
-class LoadInstance(NamedTuple):
+class LinkInstance(NamedTuple):
     """`Pairs` as the kernel reads it.
 
     Attributes
@@ -242,7 +242,7 @@ class LoadInstance(NamedTuple):
     passes: int
 
 
-def instance_of(c: Pairs) -> LoadInstance:
+def instance_of(c: Pairs) -> LinkInstance:
     """Arrays from lists."""
     touch: list[list[int]] = [[] for _ in range(c.nodes)]
     ends: list[list[int]] = [[] for _ in range(c.nodes)]
@@ -252,7 +252,7 @@ def instance_of(c: Pairs) -> LoadInstance:
     for u, v in c.edges.tolist():
         ends[u].append(v)
         ends[v].append(-1 - u)
-    return LoadInstance(
+    return LinkInstance(
         c.work_s,
         c.resident_bytes,
         c.memory_bytes,
@@ -286,7 +286,7 @@ def anneal(
     return walk.best if c.value_s(walk.best) <= c.value_s(device) else device
 
 
-class Walk(NamedTuple):
+class LinkWalk(NamedTuple):
     """State of a walk.
 
     Attributes
@@ -312,7 +312,7 @@ class Walk(NamedTuple):
 
 
 @njit_cached
-def _begin(b: LoadInstance, start: IntArray, seed: int) -> Walk:
+def _begin(b: LinkInstance, start: IntArray, seed: int) -> LinkWalk:
     """State before the first move."""
     np.random.seed(seed)
     n, m = b.work.shape
@@ -328,11 +328,13 @@ def _begin(b: LoadInstance, start: IntArray, seed: int) -> Walk:
     seen = np.zeros(m, dtype=np.bool_)
     for k in range(len(b.producer)):
         _add(b, k, place, 1.0, load, seen)
-    return Walk(place, start.copy(), load, held, ahead, np.array([_value(load, m)]))
+    return LinkWalk(place, start.copy(), load, held, ahead, np.array([_value(load, m)]))
 
 
 @njit_cached
-def _run_moves(b: LoadInstance, walk: Walk, first: int, last: int, moves: int, heat: float) -> None:
+def _run_moves(
+    b: LinkInstance, walk: LinkWalk, first: int, last: int, moves: int, heat: float
+) -> None:
     """Moves `first` to `last` of `moves`, the colder the later; the best by the largest load."""
     m = len(walk.held)
     place, load, held, ahead = walk.place, walk.load, walk.held, walk.ahead
@@ -388,7 +390,7 @@ def _value(load: FloatArray, m: int) -> float:
 
 
 @njit_cached
-def _work(b: LoadInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
+def _work(b: LinkInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
     """Add the compute time of a node on a device to the loads, or subtract it."""
     backward = b.backward_work[v, d]
     load[d] += sign * (b.work[v, d] - backward)
@@ -397,7 +399,7 @@ def _work(b: LoadInstance, v: int, d: int, sign: float, load: FloatArray) -> Non
 
 
 @njit_cached
-def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
+def _target(b: LinkInstance, v: int, place: IntArray, m: int) -> int:
     """The device of a node that v shares a tensor with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
@@ -411,7 +413,7 @@ def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
 
 @njit_cached
 def _add(
-    b: LoadInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
+    b: LinkInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
 ) -> None:
     """Add the transfers of tensor k to the loads, or subtract them."""
     home, first = place[b.producer[k]], b.backward[k] * b.work.shape[1]
@@ -428,7 +430,7 @@ def _add(
 
 
 @njit_cached
-def _shift(b: LoadInstance, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
+def _shift(b: LinkInstance, v: int, a: int, to: int, place: IntArray, ahead: IntArray) -> None:
     """Count the edges of v on another device than a."""
     for x in range(b.edge_offsets[v], b.edge_offsets[v + 1]):
         w = b.edge[x]

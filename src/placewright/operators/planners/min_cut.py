@@ -195,7 +195,7 @@ def exchange(costs: Serial, place: IntArray, a: int, b: int) -> tuple[IntArray, 
     far it can be from the best; ``inf`` where every exchange is forbidden.
     """
     free = (place == a) | (place == b)
-    network = Network()
+    network = FlowNetwork()
     node = {g: network.node() for g in np.flatnonzero(free).tolist()}
     price = costs.compute_s[:, [a, b]].copy()
     for k, readers in enumerate(costs.readers):
@@ -253,7 +253,7 @@ def swaps(costs: Serial, place: IntArray, deadline_s: float) -> Iterator[IntArra
 
 
 def _send(
-    network: Network,
+    network: FlowNetwork,
     costs: Serial,
     k: int,
     readers: list[int],
@@ -287,7 +287,7 @@ _LARGEST = 2.0**50
 
 
 @dataclass(slots=True)
-class Network:
+class FlowNetwork:
     """Nodes and arcs, built up one by one; nodes 0 and 1 are source and sink.
 
     An arc costs its capacity where its tail is on the source's side and its head is not;
@@ -312,7 +312,7 @@ class Network:
             self.capacity.append(capacity)
 
 
-def min_cut(network: Network) -> tuple[BoolArray, float]:
+def min_cut(network: FlowNetwork) -> tuple[BoolArray, float]:
     """Which nodes are on the source's side of the cheapest cut, and how far it can be from it.
 
     Capacities are rounded to integers; the cut is the cheapest for these, so its cost is at most

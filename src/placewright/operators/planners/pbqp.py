@@ -22,7 +22,7 @@ from placewright.planning.contract import Context, Needs, Proposal, Share, last_
 
 @final
 @dataclass(frozen=True, slots=True)
-class Pbqp:
+class PbqpPlanner:
     """Placement as a partitioned boolean quadratic problem.
 
     Scholz, Eckstein 2002 (doi 10.1145/513829.513854); Anderson, Gregg, CGO 2018, for neural

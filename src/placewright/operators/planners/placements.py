@@ -25,7 +25,7 @@ from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.full import simulate
-from placewright.operators.simulation.full_state import Layout, SimulatorState
+from placewright.operators.simulation.full_state import SimulatorState, StateLayout
 from placewright.operators.simulation.inputs import DONE, Mode, default_order
 from placewright.operators.simulation.scores import score
 from placewright.operators.sizes import home_bytes
@@ -182,10 +182,10 @@ def operator_bytes(problem: OperatorProblem) -> FloatArray:
 
 
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
-"""Slots of `Walk.score`."""
+"""Slots of `PlacementWalk.score`."""
 
 RANDOM, CRITICAL, MOVED, EVALUATED = 0, 1, 2, 3
-"""Slots of `Walk.counts`: random state, lengths of the two lists, placements evaluated."""
+"""Slots of `PlacementWalk.counts`: random state, lengths of the two lists, placements evaluated."""
 
 
 class PlacementInstance(NamedTuple):
@@ -219,7 +219,7 @@ class PlacementInstance(NamedTuple):
     order: IntArray
 
 
-class Walk(NamedTuple):
+class PlacementWalk(NamedTuple):
     """State of a search: current and best placement, their scores, and scratch lists."""
 
     place: IntArray
@@ -235,10 +235,10 @@ class Walk(NamedTuple):
 
 def begin(
     groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
-) -> Walk:
+) -> PlacementWalk:
     """A walk that starts at `place` with its score: value, excess bytes."""
     n, (value, over) = len(place), score
-    walk = Walk(
+    walk = PlacementWalk(
         place=place.copy(),
         best=place.copy(),
         score=np.array([value, over, value, over, np.inf]),
@@ -259,8 +259,8 @@ def anneal_moves(
     s: PlacementInstance,
     w: IntArray,
     x: FloatArray,
-    o: Layout,
-    walk: Walk,
+    o: StateLayout,
+    walk: PlacementWalk,
     evaluations: int,
     cooling: float,
 ) -> None:
@@ -287,7 +287,7 @@ def anneal_moves(
 
 @njit_inline
 def _evaluate(
-    s: PlacementInstance, w: IntArray, x: FloatArray, o: Layout, walk: Walk
+    s: PlacementInstance, w: IntArray, x: FloatArray, o: StateLayout, walk: PlacementWalk
 ) -> tuple[float, float]:
     """Value and excess bytes of the current placement."""
     walk.counts[EVALUATED] += 1
@@ -296,7 +296,7 @@ def _evaluate(
 
 
 @njit_internal
-def _accepted(walk: Walk, value: float, over: float) -> bool:
+def _accepted(walk: PlacementWalk, value: float, over: float) -> bool:
     if over != walk.score[OVER]:
         return bool(over < walk.score[OVER])
     worse = value - walk.score[VALUE]
@@ -308,7 +308,7 @@ def _accepted(walk: Walk, value: float, over: float) -> bool:
 
 
 @njit_internal
-def _propose(s: PlacementInstance, walk: Walk) -> bool:
+def _propose(s: PlacementInstance, walk: PlacementWalk) -> bool:
     """Change the current placement; False if nothing changed."""
     walk.counts[MOVED] = 0
     i = _pick(s, walk)
@@ -332,14 +332,14 @@ def _propose(s: PlacementInstance, walk: Walk) -> bool:
 
 
 @njit_internal
-def _pick(s: PlacementInstance, walk: Walk) -> int:
+def _pick(s: PlacementInstance, walk: PlacementWalk) -> int:
     if walk.counts[CRITICAL] > 0 and draw(walk.counts, RANDOM, 3) > 0:
         return int(walk.critical[draw(walk.counts, RANDOM, walk.counts[CRITICAL])])
     return draw(walk.counts, RANDOM, len(walk.place))
 
 
 @njit_internal
-def _target(s: PlacementInstance, walk: Walk, i: int) -> int:
+def _target(s: PlacementInstance, walk: PlacementWalk, i: int) -> int:
     """A neighbour's device half of the time, else any."""
     first, last = s.neighbour_start[i], s.neighbour_start[i + 1]
     if last > first and draw(walk.counts, RANDOM, 2) == 0:
@@ -348,7 +348,7 @@ def _target(s: PlacementInstance, walk: Walk, i: int) -> int:
 
 
 @njit_internal
-def _send(s: PlacementInstance, walk: Walk, g: int, there: int) -> None:
+def _send(s: PlacementInstance, walk: PlacementWalk, g: int, there: int) -> None:
     """Move a group once, if it may go there and is not there."""
     here = walk.place[s.members[s.group_start[g]]]
     # `seen`: a group is recorded once per move, with the device that it had before.
@@ -362,7 +362,7 @@ def _send(s: PlacementInstance, walk: Walk, g: int, there: int) -> None:
 
 
 @njit_internal
-def _undo(s: PlacementInstance, walk: Walk) -> None:
+def _undo(s: PlacementInstance, walk: PlacementWalk) -> None:
     for x in range(walk.counts[MOVED]):
         g = walk.moved[x]
         for a in range(s.group_start[g], s.group_start[g + 1]):
@@ -370,7 +370,7 @@ def _undo(s: PlacementInstance, walk: Walk) -> None:
 
 
 @njit_internal
-def _send_stretch(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+def _send_stretch(s: PlacementInstance, walk: PlacementWalk, i: int, there: int) -> None:
     """Move all operators on the device of `i` within a stretch of the topological order."""
     here, n = walk.place[i], len(walk.place)
     length = 2
@@ -385,7 +385,7 @@ def _send_stretch(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
 
 
 @njit_internal
-def _send_connected(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+def _send_connected(s: PlacementInstance, walk: PlacementWalk, i: int, there: int) -> None:
     """Move groups reached from `i` over tensors within its device, nearest first."""
     here, limit = walk.place[i], 2
     while limit < len(walk.moved) // 2 and draw(walk.counts, RANDOM, 3) > 0:
@@ -406,7 +406,7 @@ def _send_connected(s: PlacementInstance, walk: Walk, i: int, there: int) -> Non
 
 
 @njit_internal
-def _exchange(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
+def _exchange(s: PlacementInstance, walk: PlacementWalk, i: int, there: int) -> None:
     """Exchange the group of `i` with one group from device `there`."""
     here, n = walk.place[i], len(walk.place)
     start = draw(walk.counts, RANDOM, n)
@@ -418,7 +418,7 @@ def _exchange(s: PlacementInstance, walk: Walk, i: int, there: int) -> None:
             return
 
 
-def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -> None:
+def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: PlacementWalk) -> None:
     """List the critical path: from the last operator back along what each one waited for."""
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
@@ -430,7 +430,9 @@ def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: Walk) -
 
 
 @njit_no_refcount
-def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntArray) -> None:
+def _follow_back(
+    w: IntArray, x: FloatArray, o: StateLayout, walk: PlacementWalk, by_end: IntArray
+) -> None:
     """`by_end` lists the operators by when they ended."""
     i, at = by_end[-1], o.n
     for size in range(o.n):
@@ -449,7 +451,7 @@ def _follow_back(w: IntArray, x: FloatArray, o: Layout, walk: Walk, by_end: IntA
 
 @njit_internal
 def _blocker(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, by_end: IntArray, at: int
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, i: int, by_end: IntArray, at: int
 ) -> int:
     """What operator `i` waited for: its latest input or, if that came earlier, its device.
 
@@ -472,7 +474,9 @@ def _blocker(
 
 
 @njit_inline
-def _arrival_s(w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int) -> float:
+def _arrival_s(
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, k: int, d: int
+) -> float:
     """When tensor `k` was made on device `d` or came there."""
     p = w[o.producer + k]
     if place[p] == d:

@@ -41,7 +41,7 @@ class _Loose(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class NodeEntry(_Loose):
+class MsrNode(_Loose):
     """One operator; times in milliseconds."""
 
     id: int
@@ -67,7 +67,7 @@ class MsrFile(_Loose):
     memory: Annotated[Amount, Field(alias="maxSizePerFPGA")]
     accelerators: Annotated[int, Field(alias="maxFPGAs", ge=0, le=MOST_DEVICES)]
     cpus: Annotated[int, Field(alias="maxCPUs", ge=0, le=MOST_DEVICES)]
-    nodes: Annotated[list[NodeEntry], Field(min_length=1)]
+    nodes: Annotated[list[MsrNode], Field(min_length=1)]
     edges: list[EdgeEntry]
 
 
@@ -188,7 +188,7 @@ def read_expert(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
     return plan
 
 
-def _index(nodes: Sequence[NodeEntry], where: str) -> dict[int, int]:
+def _index(nodes: Sequence[MsrNode], where: str) -> dict[int, int]:
     index = {node.id: i for i, node in enumerate(nodes)}
     if len(index) < len(nodes):
         twice = next(node.id for i, node in enumerate(nodes) if index[node.id] != i)
@@ -196,7 +196,7 @@ def _index(nodes: Sequence[NodeEntry], where: str) -> dict[int, int]:
     return index
 
 
-def _times(nodes: Sequence[NodeEntry], k: int, cpus: int) -> FloatArray:
+def _times(nodes: Sequence[MsrNode], k: int, cpus: int) -> FloatArray:
     """Seconds of every node on every device, ``inf`` on an accelerator that cannot run it."""
     accelerator = [node.accelerator if node.supported else np.inf for node in nodes]
     times_ms = np.stack([accelerator] * k + [[node.cpu for node in nodes]] * cpus, axis=1)
@@ -227,7 +227,7 @@ def _tensors(
     return list(readers), [list(some) for some in readers.values()], list(cost.values())
 
 
-def _classes(nodes: Sequence[NodeEntry]) -> IntArray:
+def _classes(nodes: Sequence[MsrNode]) -> IntArray:
     """Position of the first node of each colour class; a node without one is alone."""
     first: dict[int, int] = {}
     own = enumerate(nodes)

@@ -16,7 +16,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.queues import pop, pop_request, push, push_request
 from placewright.operators.simulation.full_state import (
-    Layout,
+    StateLayout,
     channel_of,
     fill_queues,
     list_transfers,
@@ -31,7 +31,7 @@ from placewright.operators.simulation.inputs import DONE, STUCK, Mode
 
 @njit_no_refcount
 def simulate(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, order: IntArray
 ) -> int:
     """Simulate one placement; times and peaks are in the state afterwards.
 
@@ -63,7 +63,7 @@ def simulate(
 
 
 @njit_inline
-def _stuck(w: IntArray, o: Layout) -> int:
+def _stuck(w: IntArray, o: StateLayout) -> int:
     """Name the first operator that waits forever."""
     # From the last to the first: the least index stays (rule P3).
     for i in range(o.n - 1, -1, -1):
@@ -73,7 +73,7 @@ def _stuck(w: IntArray, o: Layout) -> int:
 
 
 @njit_no_refcount
-def makespan(x: FloatArray, o: Layout) -> float:
+def makespan(x: FloatArray, o: StateLayout) -> float:
     """End of the last operator, after `simulate`."""
     last = 0.0
     for i in range(o.n):
@@ -82,7 +82,7 @@ def makespan(x: FloatArray, o: Layout) -> float:
 
 
 @njit_no_refcount
-def over_bytes(w: IntArray, o: Layout) -> int:
+def over_bytes(w: IntArray, o: StateLayout) -> int:
     """Bytes over the devices' memories, summed, after `simulate`."""
     total = 0
     for d in range(o.m):
@@ -92,7 +92,7 @@ def over_bytes(w: IntArray, o: Layout) -> int:
 
 @njit_no_refcount
 def largest_load(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, load_s: FloatArray
 ) -> float:
     """Seconds per sample of the busiest device (rules L1 and L4); `load_s` is scratch, shape (m,).
 
@@ -106,7 +106,7 @@ def largest_load(
 
 @njit_inline
 def _largest(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, load_s: FloatArray, only: int
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, load_s: FloatArray, only: int
 ) -> float:
     """The largest load of the first pass (0), of the second (1), or of both together (-1)."""
     for d in range(o.m):
@@ -133,7 +133,9 @@ def _largest(
 
 
 @njit_internal
-def simulate_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray) -> None:
+def simulate_parallel(
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray
+) -> None:
     """Run rounds of rule E3: what ends at one instant, then channels, then devices choose."""
     # Rule E3: the first round starts operators only, nothing has been requested yet.
     _devices_choose(w, x, o, mode, 0.0)
@@ -153,7 +155,7 @@ def simulate_parallel(w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: 
 
 
 @njit_internal
-def _schedule(w: IntArray, x: FloatArray, o: Layout, event: int, end_s: float) -> None:
+def _schedule(w: IntArray, x: FloatArray, o: StateLayout, event: int, end_s: float) -> None:
     """Something ends at `end_s`."""
     x[o.event_s + event] = end_s
     push(w, o.event_queue, w[o.event_count], x, o.event_s, event)
@@ -161,7 +163,9 @@ def _schedule(w: IntArray, x: FloatArray, o: Layout, event: int, end_s: float) -
 
 
 @njit_internal
-def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, now: float) -> None:
+def _start(
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, d: int, i: int, now: float
+) -> None:
     """Device `d` starts operator `i`; its outputs take room from now on (rule M2)."""
     x[o.start_s + i] = now
     x[o.end_s + i] = now + x[o.compute_s + i * o.m + d]
@@ -172,7 +176,7 @@ def _start(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int, i: int, no
 
 @njit_internal
 def _deliver(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, k: int, d: int
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, k: int, d: int
 ) -> None:
     """Tensor `k` is on device `d`: its consumers there wait for one tensor less."""
     for b in range(w[o.offsets + k], w[o.offsets + k + 1]):
@@ -184,7 +188,7 @@ def _deliver(
 
 
 @njit_inline
-def _touch(w: IntArray, o: Layout, channel: int) -> None:
+def _touch(w: IntArray, o: StateLayout, channel: int) -> None:
     """A channel has to choose in this round."""
     if w[o.is_touched + channel] == 0:
         w[o.is_touched + channel] = 1
@@ -194,7 +198,7 @@ def _touch(w: IntArray, o: Layout, channel: int) -> None:
 
 @njit_internal
 def _request(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
     """Queue transfer `e` for its channel; where links are free, for the end of this round."""
     if not mode.contended:
@@ -212,7 +216,7 @@ def _request(
 
 @njit_inline
 def _finish_operator(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, d: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, d: int, now: float
 ) -> None:
     i = w[o.running + d]
     # Idle from this round on: `_devices_choose` comes after all ends of the instant (rule E3).
@@ -231,7 +235,7 @@ def _finish_operator(
 
 @njit_inline
 def _finish_transfer(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, e: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, e: int, now: float
 ) -> None:
     k, d = w[o.transfer_tensor + e], w[o.transfer_target + e]
     if mode.memory:
@@ -245,7 +249,7 @@ def _finish_transfer(
 
 
 @njit_internal
-def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: float) -> None:
+def _send(w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, e: int, now: float) -> None:
     """Transfer `e` starts."""
     k = w[o.transfer_tensor + e]
     x[o.sent_s + e] = now
@@ -255,7 +259,7 @@ def _send(w: IntArray, x: FloatArray, o: Layout, place: IntArray, e: int, now: f
 
 @njit_inline
 def _channels_choose(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, now: float
 ) -> None:
     """Start the first request of every free channel; where links are free, every request."""
     for at in range(w[o.touched_count]):
@@ -276,7 +280,7 @@ def _channels_choose(
 
 
 @njit_inline
-def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
+def _next(w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, d: int) -> int:
     """The operator that device `d` starts now, -1 for none (rules D2 and D3)."""
     base, size = w[o.ready_base + d], w[o.ready_count + d]
     if not mode.in_order:
@@ -295,7 +299,7 @@ def _next(w: IntArray, x: FloatArray, o: Layout, mode: Mode, d: int) -> int:
 
 
 @njit_inline
-def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: float) -> None:
+def _devices_choose(w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, now: float) -> None:
     """Start what every free device may start."""
     for d in range(o.m):
         if w[o.running + d] >= 0:
@@ -309,7 +313,7 @@ def _devices_choose(w: IntArray, x: FloatArray, o: Layout, mode: Mode, now: floa
 
 @njit_internal
 def simulate_serial(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:
     """Run one operator, then its transfers, and again (rules S1 to S3)."""
     now = 0.0
@@ -345,7 +349,7 @@ def simulate_serial(
 
 @njit_inline
 def _serial_transfers(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, i: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, i: int, now: float
 ) -> float:
     """Send what operator `i` made, best reader first; returns when the last one has arrived."""
     size = 0
@@ -374,7 +378,9 @@ def _serial_transfers(
 
 
 @njit_internal
-def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now: float) -> None:
+def change_held(
+    w: IntArray, x: FloatArray, o: StateLayout, d: int, change: int, now: float
+) -> None:
     """Change the bytes held from `now` on; a level counts once time has passed over it (M4)."""
     # `peak` is of levels that lasted; changes at one instant add up before they are looked at.
     if now > x[o.changed_s + d]:
@@ -384,7 +390,7 @@ def change_held(w: IntArray, x: FloatArray, o: Layout, d: int, change: int, now:
 
 
 @njit_inline
-def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
+def _transfer_to(w: IntArray, o: StateLayout, k: int, d: int) -> int:
     """The transfer of tensor `k` to device `d`; there is one."""
     # One per device at most: a short search, and no table of t * m.
     e = w[o.first_transfer + k]
@@ -394,7 +400,7 @@ def _transfer_to(w: IntArray, o: Layout, k: int, d: int) -> int:
 
 
 @njit_inline
-def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
+def _readers_at(w: IntArray, o: StateLayout, place: IntArray, k: int, d: int) -> int:
     """Where in ``w`` the readers of the copy of tensor `k` on device `d` are counted."""
     if place[w[o.producer + k]] == d:
         return o.home_readers + k
@@ -402,7 +408,7 @@ def _readers_at(w: IntArray, o: Layout, place: IntArray, k: int, d: int) -> int:
 
 
 @njit_internal
-def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
+def count_views(w: IntArray, o: StateLayout, place: IntArray) -> None:
     """Count every view as a reader of its base (rule M5)."""
     for a in range(o.shared):
         k = w[o.views + a]
@@ -412,7 +418,7 @@ def count_views(w: IntArray, o: Layout, place: IntArray) -> None:
 
 @njit_internal
 def _release_viewed(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, d: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, k: int, d: int, now: float
 ) -> None:
     """A view of tensor `k` on device `d` has no reader left; `k` may be a view itself."""
     while k >= 0:
@@ -428,7 +434,7 @@ def _release_viewed(
 
 @njit_internal
 def release_home(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, k: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, k: int, now: float
 ) -> None:
     """Count one reader less of tensor `k` where it is made; a view releases its base."""
     w[o.home_readers + k] -= 1
@@ -441,7 +447,7 @@ def release_home(
 
 @njit_internal
 def release_inputs(
-    w: IntArray, x: FloatArray, o: Layout, place: IntArray, i: int, now: float
+    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, i: int, now: float
 ) -> None:
     """Operator `i` has ended and reads its inputs no more."""
     d = place[i]

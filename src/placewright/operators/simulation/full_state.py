@@ -1,7 +1,7 @@
 """State of the full simulator: a problem and one simulation of it, in two flat arrays.
 
 Every whole number stands in one int64 array ``w``, every real number in one float64 array ``x``,
-one part after the other, and `Layout` says where each part begins::
+one part after the other, and `StateLayout` says where each part begins::
 
     w  | producer | offsets | ... | memory_bytes | second_pass | waiting | ready_queue | ... |
          ^ 0        ^ t                                          ^ o.waiting
@@ -29,7 +29,7 @@ from placewright.operators.queues import push
 from placewright.operators.simulation.inputs import DONE, NO_KERNEL, NO_LINK, Mode
 
 
-class Layout(NamedTuple):
+class StateLayout(NamedTuple):
     """Sizes, then where each part of ``w`` and ``x`` begins; the length of each is in brackets.
 
     A *transfer* brings one tensor to one other device. Transfers are numbered by tensor: those of
@@ -110,7 +110,7 @@ class SimulatorState(NamedTuple):
 
     w: IntArray
     x: FloatArray
-    o: Layout
+    o: StateLayout
 
 
 def make_state(costs: Costs, channels: int, second_pass: BoolArray | None = None) -> SimulatorState:
@@ -121,7 +121,7 @@ def make_state(costs: Costs, channels: int, second_pass: BoolArray | None = None
     (n, m), t = costs.compute_s.shape, len(costs.producer)
     # A tensor goes to no more devices than it has readers, nor than there are others.
     transfers = int(np.minimum(np.diff(costs.offsets), m - 1).sum())
-    # Names of `Costs` are those of `Layout`, so that parts need no list of their own.
+    # Names of `Costs` are those of `StateLayout`, so that parts need no list of their own.
     given = {name: array.ravel() for name, array in costs._asdict().items()}
     given["second_pass"] = np.zeros(n, np.int64) if second_pass is None else second_pass + 0
     own_whole, own_real = _own_sizes(n, m, t, channels, transfers)
@@ -133,7 +133,7 @@ def make_state(costs: Costs, channels: int, second_pass: BoolArray | None = None
         part = w if name in whole else x
         part[begin[name] : begin[name] + len(array)] = array
     passes = 1 if second_pass is None else 2
-    return SimulatorState(w, x, Layout(n, m, t, channels, len(costs.views), passes, **begin))
+    return SimulatorState(w, x, StateLayout(n, m, t, channels, len(costs.views), passes, **begin))
 
 
 def copy_state(state: SimulatorState) -> SimulatorState:
@@ -144,7 +144,7 @@ def copy_state(state: SimulatorState) -> SimulatorState:
 def _own_sizes(
     n: int, m: int, t: int, channels: int, transfers: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Lengths of what a simulation writes, whole and real, in the order of `Layout`."""
+    """Lengths of what a simulation writes, whole and real, in the order of `StateLayout`."""
     whole = {"waiting": n, "ready_queue": n, "ready_base": m + 1, "ready_count": m, "running": m}
     whole |= {"first_transfer": t + 1, "transfer_tensor": transfers, "transfer_target": transfers}
     whole |= {"best_reader": transfers, "copy_readers": transfers, "request_queue": transfers}
@@ -163,21 +163,21 @@ def _begins(lengths: dict[str, int]) -> dict[str, int]:
 
 
 @njit_inline
-def transfer_s(x: FloatArray, o: Layout, k: int, source: int, target: int) -> float:
+def transfer_s(x: FloatArray, o: StateLayout, k: int, source: int, target: int) -> float:
     """Seconds that tensor `k` holds the channel from `source` to `target` (rule C2)."""
     pair = source * o.m + target
     return x[o.latency_s + pair] + x[o.tensor_bytes + k] * x[o.seconds_per_byte + pair]  # type: ignore[no-any-return]
 
 
 @njit_inline
-def channel_of(w: IntArray, o: Layout, place: IntArray, e: int) -> int:
+def channel_of(w: IntArray, o: StateLayout, place: IntArray, e: int) -> int:
     """The channel of transfer `e`."""
     source = place[w[o.producer + w[o.transfer_tensor + e]]]
     return w[o.channel + source * o.m + w[o.transfer_target + e]]  # type: ignore[no-any-return]
 
 
 @njit_internal
-def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
+def rank_upward(w: IntArray, x: FloatArray, o: StateLayout, place: IntArray) -> None:
     """Set the priorities of rule O2: minus the upward rank, so that the least comes first."""
     for at in range(o.n - 1, -1, -1):
         i = w[o.order + at]
@@ -196,14 +196,14 @@ def rank_upward(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> None:
 
 
 @njit_inline
-def _comes_before(x: FloatArray, o: Layout, i: int, j: int) -> bool:
+def _comes_before(x: FloatArray, o: StateLayout, i: int, j: int) -> bool:
     """Whether operator `i` comes before `j` in the order (rule O3)."""
     a, b = x[o.priority + i], x[o.priority + j]
     return a < b or (a == b and i < j)
 
 
 @njit_internal
-def list_transfers(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
+def list_transfers(w: IntArray, x: FloatArray, o: StateLayout, place: IntArray) -> int:
     """Number the transfers: each tensor once per other device that reads it (rule C1).
 
     Also finds the best reader of each (rule C4), and counts the readers of every copy (rule M2).
@@ -250,7 +250,7 @@ def _fill(w: IntArray, begin: int, size: int, value: int) -> None:
 
 
 @njit_inline
-def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
+def reset(w: IntArray, x: FloatArray, o: StateLayout, place: IntArray) -> int:
     """Empty the device queues, sized for this placement; hold resident bytes (rule M1)."""
     _fill(w, o.ready_base, o.m + 1, 0)
     _fill(w, o.ready_count, o.m, 0)
@@ -274,7 +274,7 @@ def reset(w: IntArray, x: FloatArray, o: Layout, place: IntArray) -> int:
 
 
 @njit_inline
-def reset_channels(w: IntArray, o: Layout, place: IntArray) -> None:
+def reset_channels(w: IntArray, o: StateLayout, place: IntArray) -> None:
     """Empty the channel queues, sized for this placement's transfers."""
     _fill(w, o.request_base, o.channels + 1, 0)
     _fill(w, o.request_count, o.channels, 0)
@@ -287,7 +287,7 @@ def reset_channels(w: IntArray, o: Layout, place: IntArray) -> None:
 
 
 @njit_inline
-def push_ready(w: IntArray, x: FloatArray, o: Layout, d: int, i: int) -> None:
+def push_ready(w: IntArray, x: FloatArray, o: StateLayout, d: int, i: int) -> None:
     """Operator `i` is ready on device `d`."""
     push(w, o.ready_queue + w[o.ready_base + d], w[o.ready_count + d], x, o.priority, i)
     w[o.ready_count + d] += 1
@@ -295,7 +295,7 @@ def push_ready(w: IntArray, x: FloatArray, o: Layout, d: int, i: int) -> None:
 
 @njit_inline
 def fill_queues(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, order: IntArray
 ) -> None:
     """Queue what has no inputs; in order, the whole sequence of every device."""
     for at in range(o.n):

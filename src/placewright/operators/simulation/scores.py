@@ -25,7 +25,7 @@ from placewright.operators.simulation.fast import (
 )
 from placewright.operators.simulation.fast_state import FastState, Offsets
 from placewright.operators.simulation.full import largest_load, makespan, over_bytes, simulate
-from placewright.operators.simulation.full_state import Layout
+from placewright.operators.simulation.full_state import StateLayout
 from placewright.operators.simulation.inputs import DONE, Mode
 
 
@@ -34,7 +34,7 @@ def score(
     s: FastState,
     w: IntArray,
     x: FloatArray,
-    o: Layout,
+    o: StateLayout,
     mode: Mode,
     throughput: bool,
     place: IntArray,
@@ -74,7 +74,7 @@ def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
 
 @njit_inline
 def _full_result(
-    w: IntArray, x: FloatArray, o: Layout, mode: Mode, place: IntArray, order: IntArray
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, order: IntArray
 ) -> tuple[float, int]:
     """Makespan and bytes over by the full simulator."""
     if simulate(w, x, o, mode, place, order) != DONE:
@@ -87,7 +87,7 @@ def run_many(
     s: FastState,
     w: IntArray,
     x: FloatArray,
-    o: Layout,
+    o: StateLayout,
     mode: Mode,
     throughput: bool,
     placements: IntArray,

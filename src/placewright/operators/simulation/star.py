@@ -208,7 +208,7 @@ def through_host(incoming: HostTransfers, outgoing: HostTransfers) -> Transfers:
     return Transfers(tensor[by], source[by], target[by], start[by], end[by])
 
 
-class Calls(NamedTuple):
+class StarCalls(NamedTuple):
     """The arrays of a problem that the kernel reads, named as in `OperatorProblem`."""
 
     order: IntArray
@@ -225,10 +225,10 @@ class Calls(NamedTuple):
     per_device: int
 
 
-def calls_of(problem: OperatorProblem) -> Calls:
+def calls_of(problem: OperatorProblem) -> StarCalls:
     """The arrays of a problem."""
     t = problem.topology
-    return Calls(
+    return StarCalls(
         t.order,
         t.in_offsets,
         t.in_tensors,
@@ -251,7 +251,7 @@ def most_calls(problem: OperatorProblem) -> int:
 
 @njit_cached
 def simulate_calls(
-    c: Calls, place: IntArray, unit: IntArray
+    c: StarCalls, place: IntArray, unit: IntArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Simulate a plan.
 
@@ -321,7 +321,7 @@ def simulate_calls(
 
 @njit_cached
 def _charge(
-    c: Calls,
+    c: StarCalls,
     k: int,
     place: IntArray,
     unit: IntArray,
@@ -370,7 +370,7 @@ def _members(unit: IntArray, units: int) -> tuple[IntArray, IntArray]:
 
 @njit_cached
 def _deliver(
-    c: Calls,
+    c: StarCalls,
     i: int,
     ready_s: float,
     unit: IntArray,

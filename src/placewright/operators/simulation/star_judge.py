@@ -17,8 +17,8 @@ from placewright.operators.simulation.loads import (
     star_value,
 )
 from placewright.operators.simulation.star import (
-    Calls,
     HostTransfers,
+    StarCalls,
     accelerators,
     calls_of,
     is_star_latency,
@@ -116,7 +116,7 @@ def star_scores(
 
 
 @njit_cached
-def _ends(c: Calls, placements: IntArray, unit: IntArray) -> FloatArray:
+def _ends(c: StarCalls, placements: IntArray, unit: IntArray) -> FloatArray:
     """When the last operator of each placement ends, ``inf`` where one waits for itself."""
     value_s = np.zeros(len(placements))
     for k in range(len(placements)):

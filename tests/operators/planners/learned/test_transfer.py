@@ -15,7 +15,7 @@ from placewright.operators.planners.learned.transfer import (
     HEADS,
     PARAMETERS,
     SCHEMA,
-    Decoder,
+    PolicyDecoder,
     Setting,
     Transfer,
     features,
@@ -92,7 +92,7 @@ def test_the_network_knows_no_positions() -> None:
 def test_a_silent_network_decodes_heft() -> None:
     """With no weight on what follows and plain prices."""
     problem = drawn_graph(4, 40, 3).replace(links="free")
-    decoder = Decoder(problem)
+    decoder = PolicyDecoder(problem)
     plain = Setting(0.0, 1.0, 1.0, trust=0.0)
     score = decoder.decode(plain, np.zeros(40))
     assert score.value_s <= judge(problem, HEFT(problem, Context())).value * (1 + 1e-12)

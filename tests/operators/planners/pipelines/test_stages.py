@@ -9,7 +9,7 @@ import pytest
 
 from placewright.operators.conformance import tiny
 from placewright.operators.planners.pipelines.contraction import contract
-from placewright.operators.planners.pipelines.ideals import Chain
+from placewright.operators.planners.pipelines.ideals import IdealChain
 from placewright.operators.planners.pipelines.stages import best_stages
 
 pytest.importorskip("ortools")
@@ -26,7 +26,7 @@ def test_a_tensor_of_very_large_cost_is_not_cut() -> None:
         host_seconds_per_byte=[1.0, 1.0],
     )
     c = contract(problem, contiguous=True)
-    start = Chain(5.5, np.zeros(3, dtype=np.int64), (0,))
+    start = IdealChain(5.5, np.zeros(3, dtype=np.int64), (0,))
     found = best_stages(c, start, seed=0, deadline_s=math.inf, workers=1)
     assert found.bound_s == pytest.approx(4.0, rel=1e-6)
     assert found.chain is not None

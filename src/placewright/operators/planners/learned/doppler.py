@@ -24,7 +24,7 @@ from placewright.operators.planners.learned.episodes import (
     START,
     EncodedPolicy,
     EpisodeInstance,
-    Trace,
+    EpisodeTrace,
     episode_instance,
     new_trace,
     no_policy,
@@ -213,7 +213,7 @@ class _Policy:
                 *(np.ascontiguousarray(x.numpy(), dtype=np.float64) for x in arrays)
             )
 
-    def likelihood(self, traces: Sequence[Trace]) -> Likelihood:
+    def likelihood(self, traces: Sequence[EpisodeTrace]) -> Likelihood:
         """Log likelihoods of the choices in episodes."""
         import torch
 
@@ -278,18 +278,18 @@ class _Training:
         self.given = bool(evaluations.parameters)
         self.policy.load(evaluations.parameters)
 
-    def ruled(self, siblings: float, transfers: float, *, noise: float = 0.0) -> Trace:
+    def ruled(self, siblings: float, transfers: float, *, noise: float = 0.0) -> EpisodeTrace:
         """An episode of a critical-path teacher: highest rank first, best device by its rule."""
         return ruled_episode(self.b, siblings, transfers, noise, self.random)
 
-    def along(self, place: IntArray) -> Trace:
+    def along(self, place: IntArray) -> EpisodeTrace:
         """An episode that ends at a known placement."""
         trace, policy = new_trace(*self.shape), no_policy(self.shape[0])
         policy.score[:] = self.b.priority
         simulate_episode(self.b, policy, NO_RULE, thawed(place), 0.0, self.random, trace)
         return trace
 
-    def drawn(self, count: int) -> list[Trace]:
+    def drawn(self, count: int) -> list[EpisodeTrace]:
         """Episodes of the policy."""
         policy, traces = self.policy.encoded(), []
         for _ in range(count):
@@ -298,7 +298,7 @@ class _Training:
             traces.append(trace)
         return traces
 
-    def costs(self, traces: Sequence[Trace]) -> FloatArray:
+    def costs(self, traces: Sequence[EpisodeTrace]) -> FloatArray:
         """Evaluate the placements of episodes."""
         return self.found.costs(np.stack([t.place for t in traces]))
 
@@ -320,7 +320,7 @@ class _Training:
             self._update(traces, gain, elite)
             self.found.keep(**self.policy.state())
 
-    def _imitate(self, elite: Sequence[Trace]) -> None:
+    def _imitate(self, elite: Sequence[EpisodeTrace]) -> None:
         for _ in range(self.p.imitation):
             if self.found.context.remaining_s() <= 0:
                 return
@@ -330,7 +330,9 @@ class _Training:
             self.policy.step(-(likely.device + 0.1 * likely.order).mean())
         self.found.keep(**self.policy.state())
 
-    def _update(self, traces: Sequence[Trace], gain: FloatArray, elite: Sequence[Trace]) -> None:
+    def _update(
+        self, traces: Sequence[EpisodeTrace], gain: FloatArray, elite: Sequence[EpisodeTrace]
+    ) -> None:
         import torch
 
         likely, best = self.policy.likelihood(traces), self.policy.likelihood(elite)

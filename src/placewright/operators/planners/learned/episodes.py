@@ -32,8 +32,8 @@ DEVICE_FEATURES = (
     "memory used",
 )
 LOAD, FREE, INPUTS, START, END, SENT, SIBLINGS, COMPUTE, SHARE, MEMORY = range(10)
-"""Columns of `Trace.seen`. A sibling of v makes another input of a consumer of v: where it is, that
-consumer will want v's output to be."""
+"""Columns of `EpisodeTrace.seen`. A sibling of v makes another input of a consumer of v: where it
+is, that consumer will want v's output to be."""
 
 RULES = ((0.0, 0.0), (0.25, 0.0), (0.5, 0.25), (0.5, 0.0), (1.0, 1.0), (1.0, 0.25))
 """Weights of siblings and of transfers in rules of critical-path teachers."""
@@ -83,7 +83,7 @@ class EpisodeInstance(NamedTuple):
     by_load: bool
 
 
-class Trace(NamedTuple):
+class EpisodeTrace(NamedTuple):
     """Choices and features of an episode, by operator; written by `simulate_episode`.
 
     Attributes
@@ -169,9 +169,9 @@ def episode_instance(problem: OperatorProblem, *, by_load: bool = False) -> Epis
     )
 
 
-def new_trace(n: int, m: int) -> Trace:
+def new_trace(n: int, m: int) -> EpisodeTrace:
     """An empty trace."""
-    return Trace(
+    return EpisodeTrace(
         place=np.zeros(n, dtype=np.int64),
         step=np.zeros(n, dtype=np.int64),
         ready=np.zeros(n, dtype=np.int64),
@@ -188,7 +188,7 @@ def simulate_episode(
     forced: IntArray,
     noise: float,
     random: IntArray,
-    t: Trace,
+    t: EpisodeTrace,
 ) -> None:
     """Run one episode and record it in `t`.
 
@@ -266,7 +266,7 @@ def simulate_episode(
 
 def ruled_episode(
     b: EpisodeInstance, siblings: float, transfers: float, noise: float, random: IntArray
-) -> Trace:
+) -> EpisodeTrace:
     """A critical-path teacher: highest rank first, best device by a rule; ties at random.
 
     `noise`: zero for ties by device.
@@ -300,7 +300,7 @@ def _write_features(
     free: FloatArray,
     load: FloatArray,
     used: FloatArray,
-    t: Trace,
+    t: EpisodeTrace,
 ) -> None:
     """Features of every device for operator `v`."""
     m = b.compute_s.shape[1]
@@ -354,7 +354,7 @@ def _choose(
     held: FloatArray,
     count: FloatArray,
     v: int,
-    t: Trace,
+    t: EpisodeTrace,
 ) -> int:
     """The device of `v`, by the teacher's rule or by the policy's policy."""
     m, width = t.open.shape[1], len(policy.out)

@@ -30,7 +30,7 @@ from placewright.operators.planners.lists.setup import (
 from placewright.operators.planners.placements import Score
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
-    Windows,
+    SequenceWindows,
     dispatches,
     fully_linked,
     start_order,
@@ -51,7 +51,7 @@ ROUNDS = 2
 LARGE = 1200
 """Operators above which the walk becomes shorter, to keep the whole below 100 ms at 2,000."""
 
-SHORT = Windows(largest=128, moves=256, late=True)
+SHORT = SequenceWindows(largest=128, moves=256, late=True)
 """Windows of a walk that is over before it has been everywhere: more of them, small and cheap."""
 
 PARAMETERS = Path(__file__).with_name("transfer.safetensors")
@@ -143,7 +143,7 @@ class Transfer:
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The best plan met; raises `InfeasibleError`: links that no schedule can use."""
-        decoder = Decoder(problem)
+        decoder = PolicyDecoder(problem)
         parameters, _ = load_parameters(self.checkpoint or PARAMETERS, SCHEMA)
         check_parameters(parameters, shapes(), self.name)
         decoder.guide(parameters)
@@ -173,7 +173,7 @@ class Transfer:
 
 
 def proposals(
-    decoder: Decoder, count: int, spread: float, rng: np.random.Generator
+    decoder: PolicyDecoder, count: int, spread: float, rng: np.random.Generator
 ) -> Iterator[tuple[Setting, FloatArray]]:
     """The grid, then settings and priorities around the best so far, every other one."""
     none = np.zeros(decoder.problem.n)
@@ -190,7 +190,7 @@ def proposals(
         yield near, noise + size * rng.standard_normal(decoder.problem.n)
 
 
-class Decoder:
+class PolicyDecoder:
     """Decodes list schedules of one problem, judges them and keeps the best plan.
 
     `best`, `score`: the best plan so far and its score.

@@ -45,7 +45,7 @@ class Rules(NamedTuple):
     forced: IntArray
 
 
-class Timeline(NamedTuple):
+class DeviceTimeline(NamedTuple):
     """Busy slots by time, a row per device or channel; the first `size` columns are in use."""
 
     start_s: FloatArray
@@ -143,14 +143,14 @@ def _list_schedule(
     start_s, end_s = np.zeros(n), np.zeros(n)
     chosen, used = np.full(len(r.group_bytes), -1), np.zeros(m)
     open_ = np.empty(m, dtype=np.bool_)
-    busy = Timeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
+    busy = DeviceTimeline(np.empty((m, 64)), np.empty((m, 64)), np.zeros(m, dtype=np.int64))
     # Where something takes no time, touching slots must stay apart: it may fit between them.
     joined = c.compute_s.min() > 0
     if channels is not None:
         most = _most_inputs(c)
         sent = _nothing_sent(c, most)
         shape = (channels, 64 + most)
-        channel_times = Timeline(
+        channel_times = DeviceTimeline(
             np.empty(shape), np.empty(shape), np.zeros(channels, dtype=np.int64)
         )
     for i in sequence:
@@ -235,18 +235,18 @@ def _inputs_ready(c: Costs, place: IntArray, end_s: FloatArray, i: int, d: int) 
 
 
 @njit_cached
-def _grown(timeline: Timeline) -> Timeline:
+def _grown(timeline: DeviceTimeline) -> DeviceTimeline:
     """The same slots with room for twice as many."""
     rows, room = timeline.start_s.shape
     start_s, end_s = np.empty((rows, 2 * room)), np.empty((rows, 2 * room))
     for row in range(rows):
         for x in range(timeline.size[row]):
             start_s[row, x], end_s[row, x] = timeline.start_s[row, x], timeline.end_s[row, x]
-    return Timeline(start_s, end_s, timeline.size)
+    return DeviceTimeline(start_s, end_s, timeline.size)
 
 
 @njit_no_refcount
-def _gap(timeline: Timeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
+def _gap(timeline: DeviceTimeline, row: int, ready_s: float, took_s: float) -> tuple[float, int]:
     """Earliest start from `ready_s` on, and the place of the new slot."""
     # Bisection: the first slot that ends after `ready_s`; earlier ones leave no gap to use.
     low, high = 0, timeline.size[row]
@@ -264,7 +264,9 @@ def _gap(timeline: Timeline, row: int, ready_s: float, took_s: float) -> tuple[f
 
 
 @njit_internal
-def _insert_slot(timeline: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+def _insert_slot(
+    timeline: DeviceTimeline, row: int, slot: int, start_s: float, end_s: float
+) -> None:
     for x in range(timeline.size[row], slot, -1):
         timeline.start_s[row, x] = timeline.start_s[row, x - 1]
         timeline.end_s[row, x] = timeline.end_s[row, x - 1]
@@ -273,7 +275,7 @@ def _insert_slot(timeline: Timeline, row: int, slot: int, start_s: float, end_s:
 
 
 @njit_internal
-def _remove_slot(timeline: Timeline, row: int, slot: int) -> None:
+def _remove_slot(timeline: DeviceTimeline, row: int, slot: int) -> None:
     timeline.size[row] -= 1
     for x in range(slot, timeline.size[row]):
         timeline.start_s[row, x] = timeline.start_s[row, x + 1]
@@ -281,7 +283,9 @@ def _remove_slot(timeline: Timeline, row: int, slot: int) -> None:
 
 
 @njit_internal
-def _insert_joined(timeline: Timeline, row: int, slot: int, start_s: float, end_s: float) -> None:
+def _insert_joined(
+    timeline: DeviceTimeline, row: int, slot: int, start_s: float, end_s: float
+) -> None:
     """As `_insert_slot`; slots that touch become one, which keeps timelines short.
 
     Not where operators may take no time at all: they fit between slots that touch.
@@ -336,7 +340,7 @@ def _missing(c: Costs, sent: Sending, place: IntArray, end_s: FloatArray, i: int
 @njit_internal
 def _reserve(
     c: Costs,
-    channel_times: Timeline,
+    channel_times: DeviceTimeline,
     sent: Sending,
     place: IntArray,
     end_s: FloatArray,
@@ -363,7 +367,7 @@ def _reserve(
 
 @njit_internal
 def _release(
-    c: Costs, channel_times: Timeline, sent: Sending, place: IntArray, d: int, count: int
+    c: Costs, channel_times: DeviceTimeline, sent: Sending, place: IntArray, d: int, count: int
 ) -> None:
     """Undo `_reserve`."""
     for x in range(count - 1, -1, -1):

@@ -52,7 +52,7 @@ DeviceRule = Literal["earliest-finish", "path", "optimistic", "ceft-up", "ceft-p
 Transfers = Literal["different", "all", "fastest"]
 
 
-class Tables:
+class RankTables:
     """What ranks and device rules are computed from, each table once."""
 
     def __init__(self, setup: Setup) -> None:
@@ -87,14 +87,14 @@ class Tables:
         return ceft(self.problem)
 
 
-def _mean_optimistic(t: Tables) -> FloatArray:
+def _mean_optimistic(t: RankTables) -> FloatArray:
     allowed = t.setup.allowed
     usable = np.where(allowed & np.isfinite(t.optimistic), t.optimistic, 0.0)
     mean: FloatArray = usable.sum(axis=1) / allowed.sum(axis=1)
     return mean
 
 
-RANKS: Mapping[Rank, Callable[[Tables], FloatArray]] = MappingProxyType(
+RANKS: Mapping[Rank, Callable[[RankTables], FloatArray]] = MappingProxyType(
     {
         "upward": lambda t: t.upward,
         "through": lambda t: t.upward + t.downward,
@@ -113,7 +113,7 @@ def path_device(setup: Setup, path: IntArray) -> int:
     return int(np.lexsort((took, -allowed.sum(axis=0)))[0])
 
 
-def _after_ceft(t: Tables) -> FloatArray:
+def _after_ceft(t: RankTables) -> FloatArray:
     """The least way from an operator's end on a device to the end of all."""
     usable = np.isfinite(t.ceft.ceft_up_s)
     own_s = np.where(usable, t.problem.compute_s, 0.0)
@@ -121,12 +121,12 @@ def _after_ceft(t: Tables) -> FloatArray:
     return after_s
 
 
-AHEAD: Mapping[str, Callable[[Tables], FloatArray]] = MappingProxyType(
+AHEAD: Mapping[str, Callable[[RankTables], FloatArray]] = MappingProxyType(
     {"optimistic": lambda t: t.optimistic, "ceft-up": _after_ceft}
 )
 """Shape (n, m), seconds that are added to the finish on a device; zero for other rules."""
 
-FORCED: Mapping[str, Callable[[Tables], tuple[IntArray, IntArray | int]]] = MappingProxyType(
+FORCED: Mapping[str, Callable[[RankTables], tuple[IntArray, IntArray | int]]] = MappingProxyType(
     {
         "path": lambda t: (t.path, path_device(t.setup, t.path)),
         "ceft-path": lambda t: (t.ceft.path, t.ceft.path_devices),
@@ -184,7 +184,7 @@ class ListScheduler:
         Where there is another plan, `OutOfTimeError` at the deadline.
         """
         setup = set_up(problem)
-        tables = [Tables(_with_transfers(setup, over)) for over in self.transfers]
+        tables = [RankTables(_with_transfers(setup, over)) for over in self.transfers]
         ranked = [(self.sequence(t), self._forced(t)) for t in tables]
         ahead = AHEAD.get(self.device)
         ahead_s = np.zeros((problem.n, problem.m)) if ahead is None else ahead(tables[0])
@@ -209,11 +209,11 @@ class ListScheduler:
 
         return within_memory(problem, build, context.deadline_s)
 
-    def sequence(self, tables: Tables) -> IntArray:
+    def sequence(self, tables: RankTables) -> IntArray:
         """Operators by (rank, topological position), none before its producers."""
         return priority_sequence(tables.costs, -RANKS[self.rank](tables))
 
-    def _forced(self, tables: Tables) -> IntArray:
+    def _forced(self, tables: RankTables) -> IntArray:
         forced = np.full(tables.problem.n, -1)
         if self.device in FORCED:
             path, devices = FORCED[self.device](tables)
@@ -308,7 +308,7 @@ class EarliestTask:
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
         setup = set_up(problem)
-        rank = Tables(setup).upward
+        rank = RankTables(setup).upward
         favourite = favourite_children(setup) if self.favourites else np.full(problem.n, -1)
 
         def build(budget_bytes: FloatArray) -> OperatorPlan:

@@ -29,7 +29,7 @@ _BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class IdealChain:
     """Stages of the nodes, shape (N,), the kind of each stage, the largest load."""
 
     value_s: float
@@ -37,16 +37,16 @@ class Chain:
     kinds: tuple[int, ...]
 
 
-class OutOfTimeError(Exception):
+class NoTimeLeftError(Exception):
     """The deadline came before the table was full."""
 
 
 def best_chain(
-    c: Contraction, lattice: Lattice, limit: float, deadline_s: float = float("inf")
-) -> Chain | None:
+    c: Contraction, lattice: IdealLattice, limit: float, deadline_s: float = float("inf")
+) -> IdealChain | None:
     """The least max load of any chain in the lattice, ``None`` if none is within `limit`.
 
-    Raises `OutOfTimeError` (at the deadline).
+    Raises `NoTimeLeftError` (at the deadline).
     """
     states, loads = states_of(c.counts), loads_of(c)
     ideals = len(lattice.offsets) - 1
@@ -60,7 +60,7 @@ def best_chain(
         last = min(first + _BATCH, ideals)
         fill(lattice, loads, states, limit, first, last, best, came_from, came_by, seen)
         if time.perf_counter() > deadline_s:
-            raise OutOfTimeError
+            raise NoTimeLeftError
     state = int(best[:, -1].argmin())
     if not np.isfinite(best[state, -1]):
         return None
@@ -71,10 +71,10 @@ def best_chain(
         from_end[_between(lattice, at, below)] = len(kinds)
         kinds.append(kind)
         state, at = state - int(loads.taken[kind]), below
-    return Chain(value, len(kinds) - 1 - from_end, tuple(kinds[::-1]))
+    return IdealChain(value, len(kinds) - 1 - from_end, tuple(kinds[::-1]))
 
 
-def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> Lattice | None:
+def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> IdealLattice | None:
     """All ideals of the forward graph; ``None`` where there are more than `most`, or no time."""
     before = [0] * c.nodes
     for a, b in c.edges.tolist():
@@ -96,7 +96,7 @@ def lattice_of(c: Contraction, most: int, deadline_s: float = float("inf")) -> L
             below += [part[0] for part in parts]
             removed += [part[1] for part in parts]
             offsets.append(len(below))
-    return Lattice(*(np.array(x, dtype=np.int64) for x in (offsets, below, removed)))
+    return IdealLattice(*(np.array(x, dtype=np.int64) for x in (offsets, below, removed)))
 
 
 def _addable(ideal: int, before: list[int], count: int) -> Iterator[int]:
@@ -110,12 +110,12 @@ def _addable(ideal: int, before: list[int], count: int) -> Iterator[int]:
         left ^= low
 
 
-def _between(lattice: Lattice, top: int, bottom: int) -> IntArray:
+def _between(lattice: IdealLattice, top: int, bottom: int) -> IntArray:
     """The nodes of `top` that are not in `bottom`."""
     return np.setdiff1d(_nodes(lattice, top), _nodes(lattice, bottom))
 
 
-def _nodes(lattice: Lattice, ideal: int) -> IntArray:
+def _nodes(lattice: IdealLattice, ideal: int) -> IntArray:
     found = []
     while ideal > 0:
         found.append(int(lattice.removed[lattice.offsets[ideal]]))
@@ -127,7 +127,7 @@ LARGEST = float(np.finfo(np.float64).max)
 """Seconds; more is ``inf``, which says that it cannot be."""
 
 
-class Lattice(NamedTuple):
+class IdealLattice(NamedTuple):
     """Ideals, smaller ones first, the empty one at 0, the full one last.
 
     `offsets`, `below`, `removed`: CSR: the ideals that lack one node of this one, and which.
@@ -193,16 +193,16 @@ def states_of(counts: tuple[int, ...]) -> States:
     return States(np.ascontiguousarray(digits, dtype=np.int64), stride)
 
 
-def chain(order: IntArray) -> Lattice:
+def chain(order: IntArray) -> IdealLattice:
     """The lattice of a line: its ideals are its prefixes."""
     count = len(order)
     offsets = np.concatenate([[0], np.arange(count + 1)]).astype(np.int64)
-    return Lattice(offsets, np.arange(count), np.asarray(order, dtype=np.int64))
+    return IdealLattice(offsets, np.arange(count), np.asarray(order, dtype=np.int64))
 
 
 @njit_cached
 def fill(
-    lattice: Lattice,
+    lattice: IdealLattice,
     loads: Loads,
     states: States,
     limit: float,

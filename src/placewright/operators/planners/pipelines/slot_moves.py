@@ -163,7 +163,7 @@ def _loads(problem: OperatorProblem, c: Contraction, slot: IntArray) -> FloatArr
     return load_s
 
 
-class LoadInstance(NamedTuple):
+class SlotInstance(NamedTuple):
     """A contraction as the kernel reads it, a column per slot.
 
     `touch_offsets`, `touched`: CSR: the hyperedges of each node.
@@ -199,7 +199,7 @@ def anneal_slots(
     for e, members in enumerate(c.members):
         for v in members:
             touch[v].append(e)
-    instance = LoadInstance(
+    instance = SlotInstance(
         np.ascontiguousarray(c.work_s[:, kinds]),
         c.resident_bytes,
         c.memory_bytes[kinds],
@@ -214,7 +214,7 @@ def anneal_slots(
 
 @njit_nogil
 def _walk(
-    b: LoadInstance, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
+    b: SlotInstance, start: IntArray, moves: int, heat: float, seed: int, halt: IntArray
 ) -> IntArray:
     """Best placement met, by the largest load."""
     np.random.seed(seed)
@@ -272,7 +272,7 @@ def _walk(
 
 
 @njit_cached
-def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
+def _target(b: SlotInstance, v: int, place: IntArray, m: int) -> int:
     """The device of a node that v shares a hyperedge with, or any."""
     first, last = b.touch_offsets[v], b.touch_offsets[v + 1]
     if last == first or np.random.random() < 0.4:
@@ -283,13 +283,13 @@ def _target(b: LoadInstance, v: int, place: IntArray, m: int) -> int:
 
 
 @njit_cached
-def _move(b: LoadInstance, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
+def _move(b: SlotInstance, v: int, a: int, to: int, load: FloatArray, count: IntArray) -> None:
     _put(b, v, a, -1, load, count)
     _put(b, v, to, 1, load, count)
 
 
 @njit_cached
-def _put(b: LoadInstance, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
+def _put(b: SlotInstance, v: int, d: int, sign: int, load: FloatArray, count: IntArray) -> None:
     """Add node v to device d, or remove it."""
     load[d] += sign * b.work[v, d]
     for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):

@@ -21,7 +21,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.planners.pipelines.contraction import Contraction
-from placewright.operators.planners.pipelines.ideals import Chain
+from placewright.operators.planners.pipelines.ideals import IdealChain
 from placewright.solvers.programs import run_cp_sat
 
 RESOLUTION = 2.0**25
@@ -61,14 +61,14 @@ class Stages:
         Whether Ctrl-C came.
     """
 
-    chain: Chain | None
+    chain: IdealChain | None
     bound_s: float
     resolution_s: float = 0.0
     interrupted: bool = False
 
 
 def best_stages(
-    c: Contraction, start: Chain | None, *, seed: int, deadline_s: float, workers: int
+    c: Contraction, start: IdealChain | None, *, seed: int, deadline_s: float, workers: int
 ) -> Stages:
     """The best chain of stages, and what is proved about it.
 
@@ -99,10 +99,10 @@ def _terms(c: Contraction) -> int:
     return (c.nodes + rates * len(c.members)) * (2 if c.diffmaxima else 1)
 
 
-def _chain(stage: list[int], kinds: list[int]) -> Chain:
+def _chain(stage: list[int], kinds: list[int]) -> IdealChain:
     """Without the stages that nothing is on."""
     used = sorted(set(stage))
-    return Chain(
+    return IdealChain(
         math.inf,
         np.array([used.index(s) for s in stage], dtype=np.int64),
         tuple(kinds[s] for s in used),
@@ -243,7 +243,7 @@ def _memory(c: Contraction, m: _Model, s: int, k: int) -> None:
     m.model.add(held <= int(c.memory_bytes[k])).only_enforce_if(m.kind[s][k])
 
 
-def _hint(c: Contraction, m: _Model, start: Chain) -> None:
+def _hint(c: Contraction, m: _Model, start: IdealChain) -> None:
     kinds = [*start.kinds, *([-1] * (len(m.kind) - len(start.kinds)))]
     for v, at in enumerate(start.stage.tolist()):
         for s, x in enumerate(m.on[v]):

@@ -135,7 +135,7 @@ DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
 
 
-class Windows(NamedTuple):
+class SequenceWindows(NamedTuple):
     """Windows of a search.
 
     Attributes
@@ -158,7 +158,7 @@ class Windows(NamedTuple):
         return self.largest / 4 + 3 * n / self.moves
 
 
-USUAL = Windows()
+USUAL = SequenceWindows()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +185,9 @@ class OrderSearch:
 
     __slots__ = ("channels", "instance", "problem", "spread", "windows")
 
-    def __init__(self, problem: OperatorProblem, groups: Groups, windows: Windows = USUAL) -> None:
+    def __init__(
+        self, problem: OperatorProblem, groups: Groups, windows: SequenceWindows = USUAL
+    ) -> None:
         self.problem, self.windows = problem, windows
         self.spread = _spread(problem, groups, windows.largest)
         self.channels = len(problem.channel_names)
