@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from placewright.adapt.replay_log import ReplayLog
+from placewright.adapt.replay_log import Batch, ReplayLog
 from placewright.adapt.timeline import Kind
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
@@ -27,7 +27,7 @@ from placewright.errors import InfeasibleError, InputError, RunError, WorkerErro
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program
 from placewright.operators.adaptive.adaptation import Adaptation
-from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, Batch, check_run
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, check_run
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
