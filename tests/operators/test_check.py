@@ -18,7 +18,8 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError
 from placewright.measurement.check import Check
-from placewright.operators.check import EXACT, Comparison, difference, tolerance
+from placewright.operators.check import Comparison, difference
+from placewright.operators.exactness import EXACT, tolerance
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import Runner, execution_order, running

@@ -18,7 +18,7 @@ from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Tolerance, distance
 from placewright.measurement.measurement import Baseline, Measurement, in_turns
 from placewright.numerics.arrays import IntArray
-from placewright.operators.check import ROUNDOFF, coarsest, half_of_the_digits
+from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.plan import SINGLE
 from placewright.operators.run import execution_order
 from placewright.planning.contract import Progress, silent

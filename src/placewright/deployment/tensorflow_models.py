@@ -19,7 +19,7 @@ from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement.check import Check, Difference, Role, Tolerance
 from placewright.measurement.measurement import Baseline, Measurement, SpeedUp, in_turns, speed_up
-from placewright.operators.check import half_of_the_digits
+from placewright.operators.exactness import half_of_the_digits
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result

@@ -218,7 +218,7 @@ class _Held:
 
 
 def reachability(engine: Engine) -> dict[str, Any]:
-    """The ``reachable`` of a `AdaptiveJob`, where the engine can tell who can still talk to whom."""
+    """The ``reachable`` of an `AdaptiveJob`, where the engine can tell who can talk to whom."""
     from placewright.adapt.connectivity import all_talk
     from placewright.runtime.engines.local import Local
     from placewright.runtime.engines.ray_engine import Ray
