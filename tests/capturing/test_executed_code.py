@@ -6,7 +6,7 @@ import cProfile
 import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,8 +19,11 @@ from placewright.capturing import executed_code as registry
 from placewright.capturing.executed_code import executed_code
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import capture
+from placewright.capturing.source import ModelSource, mean_square
+from placewright.layers.profile.tracing import trace_step
 
 _READ, _BACKWARD, _HOOKED, _MAPPED, _UNREAD = 2.0, 3.0, 4.0, 5.0, 6.0
+_WIDE, _TRAINED, _TABLE = 2.0, 3.0, torch.ones(4)
 
 
 class _Bar(tqdm):  # type: ignore[misc]
@@ -67,9 +70,10 @@ class _Model(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _globals_kept() -> Iterator[None]:
-    before = dict(globals())
+    before, table = dict(globals()), _TABLE.clone()
     yield
     globals().update(before)
+    _TABLE.copy_(table)
 
 
 def _captured() -> Guards:
@@ -93,6 +97,60 @@ def test_what_did_not_run_is_not_watched() -> None:
     globals()["_UNREAD"] = 7.0
     assert guards.unchanged()
     assert "_UNREAD" in str(untraced.changes())
+
+
+class _Branches(nn.Module):
+    """Other code for many rows, and in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x)
+        made = self._trained(made) if self.training else made
+        return self._wide(made) if x.shape[0] > 2 else made
+
+    def _wide(self, x: Tensor) -> Tensor:
+        return x * _WIDE + _TABLE
+
+    def _trained(self, x: Tensor) -> Tensor:
+        return x * _TRAINED
+
+
+def _set_wide() -> None:
+    globals()["_WIDE"] = 7.0
+
+
+def _fill_table() -> None:
+    _TABLE.mul_(2.0)
+
+
+@pytest.mark.parametrize("change", [_set_wide, _fill_table])
+def test_what_a_later_trace_executes_is_watched_from_then_on(change: Callable[[], None]) -> None:
+    """Of another shape, for guards that are there; without forgetting what they had not seen."""
+    model = _Branches()
+    capture(model, torch.ones(2, 4))
+    guards, other = Guards(model, training=False), Guards(model, training=False)
+    with torch.no_grad():
+        model.layer.weight.add_(1.0)
+    guards.follow()
+    capture(model, torch.ones(3, 4))
+    assert guards.unchanged()
+    assert other.changes().weights == ("layer.weight",)
+    change()
+    assert guards.changes().attributes
+    assert other.changes().attributes
+
+
+def test_layers_note_what_their_own_trace_executes() -> None:
+    """Also where the model has been captured for calls before, in another mode."""
+    model, batch = _Branches(), torch.ones(2, 4)
+    capture(model, batch)
+    trace_step(ModelSource(model, (batch,), mean_square, name="branches"), 2)
+    guards = Guards(model, training=True)
+    globals()["_TRAINED"] = 7.0
+    assert "_TRAINED" in str(guards.changes())
 
 
 def test_progress_bars_are_no_change() -> None:

@@ -1,7 +1,8 @@
 """Which functions of Python the traces of a model have executed.
 
 What a model's code names reaches far: from a model of Transformers the code that reads its files,
-with thousands of variables. A step depends on what ran alone, so guards watch that.
+with thousands of variables. A step depends on what ran alone, so guards watch that; and what later
+traces execute, those of other shapes or modes, as soon as these are over.
 """
 
 from __future__ import annotations
@@ -11,21 +12,58 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from cProfile import Profile
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 from torch import nn
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
-_EXECUTED: dict[int, tuple[weakref.ref[nn.Module], set[CodeType] | None]] = {}
+
+class Watcher(Protocol):
+    """Who watches what a model's code reads."""
+
+    def extend(self) -> None:
+        """Other code has run: watch what that reads, too."""
+
+
+@dataclass(slots=True, eq=False)
+class _Executed:
+    """What traces of a model have executed.
+
+    `code`: ``None`` where it is not known, and may be any.
+    `grown`: whether watchers have not been told of the last trace.
+    """
+
+    model: weakref.ref[nn.Module]
+    code: set[CodeType] | None = None
+    traced: bool = False
+    grown: bool = False
+    watchers: weakref.WeakSet[Watcher] = field(default_factory=weakref.WeakSet)
+
+
+_EXECUTED: dict[int, _Executed] = {}
 """By the model's `id`, as a module may have an ``__eq__`` and no hash."""
 
 
 def executed_code(model: nn.Module) -> frozenset[CodeType] | None:
     """Code that ran in any trace of this model; ``None``: not known, it may be any."""
-    _, code = _EXECUTED.get(id(model), (None, None))
-    return None if code is None else frozenset(code)
+    entry = _EXECUTED.get(id(model))
+    return None if entry is None or entry.code is None else frozenset(entry.code)
+
+
+def watch(model: nn.Module, watcher: Watcher) -> None:
+    """Have a watcher told, as long as it lives, of code that later traces of the model execute."""
+    _entry(model).watchers.add(watcher)
+
+
+def tell_watchers() -> None:
+    """Tell watchers what has run, where a trace is over and has put back what it changed."""
+    for entry in [each for each in _EXECUTED.values() if each.grown]:
+        entry.grown = False
+        for watcher in list(entry.watchers):
+            watcher.extend()
 
 
 @contextmanager
@@ -104,10 +142,15 @@ else:
 
 def _note(model: nn.Module, code: set[CodeType] | None) -> None:
     """Add to what is known of a model; what is not known once stays so."""
+    entry = _entry(model)
+    known = entry.code if entry.traced else set()
+    both = None if known is None or code is None else known | code
+    entry.grown = entry.grown or both != entry.code
+    entry.code, entry.traced = both, True
+
+
+def _entry(model: nn.Module) -> _Executed:
     key = id(model)
     if key not in _EXECUTED:
-        _EXECUTED[key] = weakref.ref(model, lambda _: _EXECUTED.pop(key, None)), code
-        return
-    known = _EXECUTED[key]
-    both = None if known[1] is None or code is None else known[1] | code
-    _EXECUTED[key] = known[0], both
+        _EXECUTED[key] = _Executed(weakref.ref(model, lambda _: _EXECUTED.pop(key, None)))
+    return _EXECUTED[key]

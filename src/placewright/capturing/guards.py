@@ -15,7 +15,7 @@ fails, what has changed is found out and named::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.executed_code import executed_code
+from placewright.capturing.executed_code import executed_code, watch
 from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.python_state import Container, Globals, PythonState, base_of
@@ -101,6 +101,7 @@ class Guards:
         self.since: tuple[str, ...] = ()
         self._renew()
         self._first = self.key
+        watch(model, self)
 
     def follow(self) -> Changes:
         """What has changed; the present state is what is compared with from now on."""
@@ -112,13 +113,26 @@ class Guards:
         return changes
 
     def _renew(self) -> None:
-        self._executed = executed_code(self.model)
-        roots = (self.model, *modules_in(self.loss_fn), self.loss_fn)
-        self._containers = PythonState.of(*roots, executed=self._executed)
+        self._containers = self._reached()
         self._modes = effective_modes(self.model, training=self.training)
         self._settings = tracing_settings()
         self._members = {**_named(self.model), **_named_of_loss(self.loss_fn)}
         self._flat = _Flat.of(self._containers, self._members.values(), trains=self.training)
+
+    def extend(self) -> None:
+        """Watch what newly executed code reads, too, from its present state on."""
+        known = {container.place for container in self._containers.containers}
+        tensors = {id(tensor) for tensor, _, _ in self._containers.tensors}
+        found = self._reached()
+        self._containers.containers += [c for c in found.containers if c.place not in known]
+        self._containers.tensors += [t for t in found.tensors if id(t[0]) not in tensors]
+        self._flat.add([c for c in found.containers if c.place not in known])
+        self._flat.add_tensors([t for t, _, _ in found.tensors if id(t) not in tensors])
+
+    def _reached(self) -> PythonState:
+        """What the code that ran in traces can reach."""
+        roots = (self.model, *modules_in(self.loss_fn), self.loss_fn)
+        return PythonState.of(*roots, executed=executed_code(self.model))
 
     def demand_as_captured(self, where: str, hint: str) -> None:
         """Raise `InputError` where a step that was captured at the beginning is another one now."""
@@ -206,17 +220,25 @@ class _Flat:
     @classmethod
     def of(cls, state: PythonState, members: Any, *, trains: bool) -> _Flat:
         flat = cls(trains=trains)
-        for container in state.containers:
-            flat._add(container)
+        flat.add(state.containers)
         flat.members = list(members)
         flat.trained = list(map(_TRAINED, flat.members))
         flat.addresses = list(map(Tensor.data_ptr, flat.members))
-        plain = [tensor for tensor, _, _ in state.tensors]
-        flat.tensors = [t for t in (*flat.members, *plain) if not t.is_inference()]
-        flat.versions = list(map(_VERSION, flat.tensors))
+        flat.add_tensors([*flat.members, *(tensor for tensor, _, _ in state.tensors)])
         flat.views = [view for view in map(_sample, flat.members) if view is not None]
         flat.sampled = [view.tobytes() for view in flat.views]
         return flat
+
+    def add_tensors(self, tensors: Iterable[Tensor]) -> None:
+        """Compare their versions from now on."""
+        counted = [tensor for tensor in tensors if not tensor.is_inference()]
+        self.tensors += counted
+        self.versions += map(_VERSION, counted)
+
+    def add(self, containers: Iterable[Container]) -> None:
+        """Compare what these containers hold."""
+        for container in containers:
+            self._add(container)
 
     def _add(self, container: Container) -> None:
         holder, content = container.holder, container.content

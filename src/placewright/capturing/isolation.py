@@ -20,6 +20,7 @@ from weakref import WeakSet
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 
+from placewright.capturing.executed_code import tell_watchers
 from placewright.capturing.python_state import CACHE
 from placewright.errors import UnsupportedError
 from placewright.interpreter import inductor_cache
@@ -58,6 +59,7 @@ def isolated_trace(model: str) -> Iterator[None]:
             left = _fakes(modes, gc.get_objects())
         if left:
             raise _kept(left.pop(), model)
+        tell_watchers()
 
 
 def _young() -> Iterator[Any]:

@@ -60,6 +60,14 @@ class Container:
     content: Any
     of_module: bool = False
 
+    @property
+    def place(self) -> Any:
+        """By which it is the same place in another look at what code reaches."""
+        holder = self.holder
+        if isinstance(holder, Globals):
+            return id(holder.variables), frozenset(holder.names)
+        return id(holder)
+
     def now(self) -> Any:
         """What it holds now."""
         return _content(self.holder)

@@ -19,6 +19,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from placewright.capturing.checks import ONE_ROW, trace_error
+from placewright.capturing.executed_code import recorded_code
 from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.inputs import as_arguments
 from placewright.capturing.isolation import isolated_trace
@@ -161,7 +162,11 @@ def trace_step(
     own, or is not a function of its inputs.
     """
     name = type(source.model).__name__
-    with isolated_trace(name), in_mode(source.model, source.loss_fn, training=True) as state:
+    with (
+        isolated_trace(name),
+        in_mode(source.model, source.loss_fn, training=True) as state,
+        recorded_code(source.model),
+    ):
         return _traced(with_batch(source, batch), batch, split, state if repeatable else None)
 
 
