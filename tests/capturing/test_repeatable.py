@@ -89,6 +89,14 @@ def test_counters_that_nothing_is_computed_with_are_no_matter(training: bool) ->
     assert (model.calls, model.stats) == (0, {"calls": 0})
 
 
+def test_layers_that_were_all_dropped_are_refused_as_drawn() -> None:
+    """Not because the loss depends on no parameter, which is only so by chance."""
+    model = _Scaled(lambda _: random.random())
+    model.forward = lambda x: x * random.random()
+    with pytest.raises(UnsupportedError, match="draws from random"):
+        capture(model, torch.ones(2, 3), training=True)
+
+
 @given(st.lists(st.sampled_from(["layer", "tanh", "drop", "count"]), min_size=1, max_size=6))
 def test_layer_drop_anywhere_is_refused(parts: list[str]) -> None:
     """A model is refused exactly where it has one."""

@@ -34,8 +34,8 @@ from placewright.capturing.inputs import StepInputs
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import (
     check_repeatable,
+    python_draws_refused,
     python_generators_kept,
-    refuse_python_draws,
 )
 from placewright.capturing.rewrites.calls import (
     FUNCTIONAL_BATCH_NORM,
@@ -74,9 +74,9 @@ def functional_graph(
     """
     values = [entry.value for entry in inputs.tensors]
     name = type(inputs.model).__name__
-    with python_generators_kept() as drawn:
-        recorded, restores = _record(step, values, inputs)
-        refuse_python_draws(drawn(), name)
+    with python_generators_kept():
+        with python_draws_refused(name):
+            recorded, restores = _record(step, values, inputs)
         check_operations(recorded.graph)
         check_constants(recorded, inputs.model, inputs.loss_fn)
 

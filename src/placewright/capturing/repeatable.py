@@ -41,16 +41,30 @@ def python_generators_kept() -> Iterator[Callable[[], list[str]]]:
         np.random.set_state(numpy)
 
 
-def refuse_python_draws(drawn: Sequence[str], model: str) -> None:
-    """Raise `UnsupportedError` where the generators of Python or NumPy were drawn from."""
-    if drawn:
+@contextmanager
+def python_draws_refused(model: str) -> Iterator[None]:
+    """Raise `UnsupportedError` where the block draws from the generators of Python or NumPy.
+
+    Also where it ends in an error of ours, which draws may be the cause of: a model whose layers
+    were all dropped by chance has a loss that depends on no parameter.
+    """
+    cause: PlacewrightError | None = None
+    with python_generators_kept() as drawn:
+        try:
+            yield
+        except PlacewrightError as error:
+            cause = error
+        found = drawn()
+    if found:
         raise UnsupportedError(
-            f"the forward pass draws from {' and '.join(drawn)}, so every step of a program would "
+            f"the forward pass draws from {' and '.join(found)}, so every step of a program would "
             "have the first numbers again",
             where=f"model {model}",
             hint="draw with torch (torch.rand, dropout), whose draws are operators; or outside of "
             "the model, and give them as an input",
-        )
+        ) from cause
+    if cause is not None:
+        raise cause
 
 
 def check_repeatable(

@@ -28,8 +28,8 @@ from placewright.capturing.named_state import copied, modules_in, named_state
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import (
     check_repeatable,
+    python_draws_refused,
     python_generators_kept,
-    refuse_python_draws,
 )
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.split_loss import CountedMeans, LossSplit
@@ -181,9 +181,9 @@ def _traced(
     def export() -> torch.export.ExportedProgram:
         return _exported(step, source)
 
-    with python_generators_kept() as drawn:
-        exported = export()
-        refuse_python_draws(drawn(), name)
+    with python_generators_kept():
+        with python_draws_refused(name):
+            exported = export()
         if state is not None:
             check_repeatable(
                 exported.graph_module.graph, lambda: export().graph_module, state, name

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from ctypes import addressof, create_string_buffer
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from struct import pack
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
@@ -48,7 +52,8 @@ TOKEN_CHARACTERS = 16
 
 FLUSH_S = 0.5
 
-LAST_CONNECTIONS_S = 0.05
+LAST_CONNECTIONS_S, ACCEPTING_S = 1.0, 0.05
+"""At most for connections that are open when the server ends; between two looks for them."""
 
 ENDING_S = 10.0
 """Waited for processes at the end; one whose start hangs is left to the end of this process."""
@@ -311,14 +316,34 @@ async def serving(
             gc.unfreeze()
             dispatcher.close()
             if listener is not None:
-                # Nobody else may connect; who has is answered before the port is closed, at which
-                # the system would reset the connection.
-                listening.listen(0)
-                await asyncio.sleep(LAST_CONNECTIONS_S)
+                await _accept_the_last(listening)
                 http.should_exit = True
                 await listener
             observer.close()
             await ended(ENDING_S)
+
+
+async def _accept_the_last(listening: socket.socket) -> None:
+    """Let nobody else connect, and wait until all who have are accepted.
+
+    The system resets connections that nobody has accepted when the port is closed.
+    """
+    no_others = create_string_buffer(b"".join(pack("=HBBI", *line) for line in _DROP_SYN))
+    with suppress(OSError):  # not Linux: those who connect in the last moment are reset
+        program = pack("HL", len(_DROP_SYN), addressof(no_others))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    waiting = select.poll()
+    waiting.register(listening, select.POLLIN)
+    deadline = time.monotonic() + LAST_CONNECTIONS_S
+    await asyncio.sleep(ACCEPTING_S)  # a connection that is half open
+    while waiting.poll(0) and time.monotonic() < deadline:
+        await asyncio.sleep(ACCEPTING_S)
+
+
+_SO_ATTACH_FILTER = 26
+
+_DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x6, 0, 0, 0), (0x6, 0, 0, 0xFFFFFFFF))
+"""Classic BPF: load the flags of a segment, drop it if it opens a connection, else take it."""
 
 
 @asynccontextmanager
