@@ -499,7 +499,7 @@ FAULTS: dict[str, Fault] = {
     "layers: activations of the micro-batch before": _worker(
         "layers",
         "pipeline",
-        "placewright.layers.execution.stage_module:StageModule.forward",
+        "placewright.layers.execution.stage_step:StageModule.forward",
         _last_sent,
     ),
     "layers: mode of a module, in both": Fault("layers", "frozen norm", here=_MODE),

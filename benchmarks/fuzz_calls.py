@@ -50,7 +50,7 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
 from placewright.errors import PlacewrightError
 from placewright.graph.files import read_graph
-from placewright.layers.readers.piper import read_piper
+from placewright.layers.readers import read_piper
 from placewright.measurement.check import Check
 from placewright.measurement.measurement import Measurement
 from placewright.operators.adaptive.policy import Policy

@@ -306,12 +306,11 @@ def _written_problem(files: Any, seed: Files, folder: Path) -> Any:
 def _published() -> list[Reader]:
 
     from placewright.cluster.files import load_cluster
-    from placewright.layers.readers.piper import read_piper
+    from placewright.layers.readers import read_piper
     from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
     from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
     from placewright.requests.files import read_catalogue
-    from placewright.requests.readers.arrivals import read_arrivals
-    from placewright.requests.readers.serving import serving_catalogue, serving_problem
+    from placewright.requests.readers import read_arrivals, serving_catalogue, serving_problem
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "msr.json"

@@ -22,8 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.zoo import zoo_models
-from placewright.layers.profile.chain import chain
-from placewright.layers.profile.formulas import layer_flops
+from placewright.layers.profile.chain import chain, layer_flops
 from placewright.layers.profile.tracing import trace_step
 
 BATCH = 4

@@ -20,7 +20,7 @@ from typing import Any
 from placewright.capturing.source import load_model
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import PlacewrightError
-from placewright.layers.execution.measured_problem import measured_problem
+from placewright.layers.execution.layer_problem import measured_problem
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge

@@ -34,7 +34,7 @@ from placewright.capturing.source import ModelSource, load_model
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
 from placewright.layers.choice import executables, fastest
-from placewright.layers.execution.measured_problem import measured_problem
+from placewright.layers.execution.layer_problem import measured_problem
 from placewright.layers.execution.orders import StepTimes
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, step_s

@@ -28,7 +28,7 @@ from placewright.requests.capacity import plan_of
 from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.judge import judge
 from placewright.requests.problem import RequestProblem
-from placewright.requests.readers.arrivals import read_arrivals
+from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import stream_of
 

@@ -18,7 +18,7 @@ from placewright.requests.capacity import plan_of
 from placewright.requests.judge import judge
 from placewright.requests.planners import planners
 from placewright.requests.problem import first_requests
-from placewright.requests.readers.serving import read_serving, serving_problem
+from placewright.requests.readers import read_serving, serving_problem
 
 DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "auto")

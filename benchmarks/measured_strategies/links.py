@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.layers.links import Link
-from placewright.layers.readers.piper import field
+from placewright.layers.readers import field
+from placewright.layers.workers import Link
 from placewright.numerics.arrays import IntArray
 
 from .fields import Row, optional, rows

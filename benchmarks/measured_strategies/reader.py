@@ -26,7 +26,7 @@ from placewright.io.boundary import placed, warn_unknown
 from placewright.io.stored import read_data
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.readers.piper import MOST_WORKERS, amount, count, field
+from placewright.layers.readers import MOST_WORKERS, amount, count, field
 from placewright.numerics.arrays import FloatArray
 
 from .datasheets import pack_s_per_parameter

@@ -10,9 +10,9 @@ import pytest
 from placewright.layers import choice
 from placewright.layers.choice import LayerTrials, closest, executables, fastest
 from placewright.layers.execution.orders import StepTimes
-from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
+from placewright.layers.workers import Link
 from placewright.planning.result import Result
 
 

@@ -11,8 +11,8 @@ import pytest
 from placewright.errors import InputError
 from placewright.layers.conformance import random_tiny, tiny
 from placewright.layers.files import problem_json, read_problem, write_problem
-from placewright.layers.readers.piper import read_piper
-from tests.layers.readers.test_piper import small
+from placewright.layers.readers import read_piper
+from tests.layers.test_readers import small
 
 
 @pytest.mark.parametrize("seed", range(8))

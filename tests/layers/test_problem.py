@@ -11,9 +11,9 @@ import pytest
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.layers.costs.memory import state_bytes, worker_bytes
-from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal
+from placewright.layers.workers import Link
 
 
 def two_layers(**changes: object) -> LayerProblem:

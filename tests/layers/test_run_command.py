@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.commands.run import disturbances
+from placewright.layers.commands import disturbances
 from tests.cli.run_cli import run_cli
 
 

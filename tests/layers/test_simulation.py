@@ -15,7 +15,6 @@ from placewright.layers.conformance import random_tiny, tiny
 from placewright.layers.costs.passes import ReplicaCosts, pass_s
 from placewright.layers.costs.transfers import Transfer, transfers
 from placewright.layers.judge import judge
-from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.planners.space import Cell, build, orders
 from placewright.layers.problem import LayerProblem, Training
@@ -31,6 +30,7 @@ from placewright.layers.simulation import (
     network_of,
     simulate,
 )
+from placewright.layers.workers import Link
 
 
 class Events(SimulationState):

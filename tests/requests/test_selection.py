@@ -12,7 +12,7 @@ from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import Opportunity
-from placewright.requests.policies.specification import Specification
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import Selected
 from placewright.requests.stream import stream_of

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.layers.links import Link
 from placewright.layers.plan import LayerPlan, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal, Training
+from placewright.layers.workers import Link
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

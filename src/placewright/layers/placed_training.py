@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from placewright.capturing.recipe import OptimizerName
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
-    from placewright.layers.adaptive.job import LayerJob
-    from placewright.layers.adaptive.trainer import LayerTrainer
+    from placewright.layers.adaptive import LayerJob
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.problem import LayerProblem
     from placewright.layers.run import LayerRun
+    from placewright.layers.trainer import LayerTrainer
     from placewright.runtime.engines.engine import Engine, EngineName
 
 
@@ -95,9 +95,9 @@ def train(
     from placewright.capturing.updates import check_parameters, update_of
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
-    from placewright.layers.adaptive.job import LayerJob
+    from placewright.layers.adaptive import LayerJob
     from placewright.layers.choice import executables, fastest
-    from placewright.layers.execution.measured_problem import measured_problem
+    from placewright.layers.execution.layer_problem import measured_problem
     from placewright.layers.execution.refusals import demand_executable
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
@@ -311,8 +311,8 @@ class PlacedTraining:
         InputError
             The folder holds another model's snapshots, or another run is using it.
         """
-        from placewright.layers.adaptive.run import AdaptiveLayerRun
-        from placewright.layers.adaptive.trainer import LayerTrainer
+        from placewright.layers.adaptive import AdaptiveLayerRun
+        from placewright.layers.trainer import LayerTrainer
         from placewright.runtime.scratch import Scratch
 
         session = self._session

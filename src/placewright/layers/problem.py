@@ -1,7 +1,7 @@
 """The problem of wing 2: layers with their costs, heterogeneous workers, links, one training step.
 
 The names that code outside the planners uses, and that stay: `LayerProblem`, `Training`,
-`Objective`, `Refusal`, and `placewright.layers.links.Link`. A profiler fills `forward_s` and
+`Objective`, `Refusal`, and `placewright.layers.workers.Link`. A profiler fills `forward_s` and
 `backward_s`; the judge interpolates between the micro-batches that were measured.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from placewright.errors import UnsupportedError
 from placewright.io.arguments import checked
 from placewright.layers.checks import check_problem
-from placewright.layers.links import Link
 from placewright.layers.plan import Stage, Strategy
+from placewright.layers.workers import Link
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.report.text import plain_table, size
 

@@ -74,7 +74,7 @@ def read(source: str, scenario: str | None, seed: int | None) -> RequestProblem:
     """
     from placewright.errors import InputError
     from placewright.requests.files import read_problem
-    from placewright.requests.readers.serving import read_serving, serving_problem
+    from placewright.requests.readers import read_serving, serving_problem
 
     if source.startswith(PREFIX):
         path = source.removeprefix(PREFIX)
@@ -91,7 +91,7 @@ def read(source: str, scenario: str | None, seed: int | None) -> RequestProblem:
 def catalogue(source: str, scenario: str | None) -> Service | None:
     """What could be added to the problem of a source, by name; None where nothing is listed."""
     from placewright.requests.files import read_catalogue
-    from placewright.requests.readers.serving import serving_catalogue
+    from placewright.requests.readers import serving_catalogue
 
     if scenario is not None:
         return serving_catalogue(source.removeprefix(PREFIX), scenario)

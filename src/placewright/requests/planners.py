@@ -18,8 +18,8 @@ from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.published import JellyfishLike, ModelSwitching
 from placewright.requests.policies.rolling import Rolling
 from placewright.requests.policies.slack_fit import SlackFit
-from placewright.requests.policies.specification import Specification
 from placewright.requests.policies.thesis import TwoSteps
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.selection import Selected, Tuned
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from placewright.errors import MissingDependencyError
 from placewright.planning.contract import BoundContext
-from placewright.requests import windows
-from placewright.requests.bounds import bounds, fluid_bounds
+from placewright.requests.bounds import MOST_REQUESTS, bounds, fluid_bounds, windows
 from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
 from placewright.requests.planners import BASELINES, planners, portfolio
@@ -39,10 +38,10 @@ def refined_bounds(
         yield from fluid_bounds(problem)
         return
     yield from relaxed_bounds(problem, known)
-    if len(problem.stream) <= windows.MOST_REQUESTS:
+    if len(problem.stream) <= MOST_REQUESTS:
         limit_s = float("inf") if known is None else known.deadline_s
         with suppress(MissingDependencyError):
-            yield "windows", windows.windows(problem, limit_s)
+            yield "windows", windows(problem, limit_s)
 
 
 def objective(problem: RequestProblem) -> str:

@@ -29,12 +29,15 @@ to `warm_up`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from placewright.numerics.arrays import IntArray
+from placewright.planning.contract import Context
+from placewright.requests.plan import Parameter, RequestPlan
+from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 
@@ -106,3 +109,33 @@ def warm_up(policy: Policy, service: Service) -> None:
     queue, servers = Queue(), Servers.of(service)
     queue.add(0, 0, 0.0, 1.0)
     policy.decide(0.0, queue, servers)
+
+
+class Specification:
+    """Parameters of a policy, as a planner: it answers with a plan that names them.
+
+    Inherited by frozen dataclasses, whose fields are the parameters. Nothing is looked up in the
+    stream: a policy is chosen before the first request has arrived.
+    """
+
+    __slots__ = ()
+
+    policy: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        """The name on the command line and in tables."""
+        return self.policy
+
+    def unsupported_reason(self, problem: RequestProblem) -> str | None:
+        """Every problem is supported, unless a policy says otherwise."""
+        return None
+
+    def parameters(self, problem: RequestProblem) -> dict[str, Parameter]:
+        """Fields by name, and what a policy takes from the problem's published tables."""
+        mine: Any = self
+        return {item.name: getattr(self, item.name) for item in fields(mine)}
+
+    def __call__(self, problem: RequestProblem, context: Context) -> RequestPlan:
+        """The plan that names this policy."""
+        return RequestPlan(self.policy, tuple(self.parameters(problem).items()), context.seed)

@@ -36,7 +36,7 @@ from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policies.specification import Specification
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.simulation import simulate
 

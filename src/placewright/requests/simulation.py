@@ -33,11 +33,13 @@ from placewright.requests.queue import (
     Requests,
     Servers,
     StreamQueue,
+    TrueTimes,
+    direct,
     join,
     leave,
     load_variant,
+    true_times,
 )
-from placewright.requests.tables import TrueTimes, direct, true_times
 
 
 class Answers(NamedTuple):

@@ -9,8 +9,8 @@ from torch import nn
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
-from placewright.layers.execution.analytic_problem import layer_problem
 from placewright.layers.execution.layer_module import LayerModule, own_numbers
+from placewright.layers.execution.layer_problem import layer_problem
 from placewright.layers.execution.refusals import demand_exact
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy

@@ -12,8 +12,7 @@ from placewright.layers.conformance import random_tiny, tiny, tiny_instances
 from placewright.layers.judge import judge
 from placewright.layers.plan import Strategy
 from placewright.layers.planners import planners
-from placewright.layers.planners.depth_first import small_space
-from placewright.layers.planners.dp import SMALL, Dp
+from placewright.layers.planners.dp import SMALL, Dp, small_space
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
 from placewright.layers.planners.space import better, judged, micro_batch_counts, shares

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, UnsupportedError
-from placewright.layers.execution.analytic_problem import layer_problem
+from placewright.layers.execution.layer_problem import layer_problem
 from placewright.layers.execution.stage_orders import TracedModel
 
 X, Y = torch.randn(8, 6), torch.randn(8, 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewright.requests.capacity import played
-from placewright.requests.readers.serving import serving_problem
+from placewright.requests.readers import serving_problem
 from tests.published import published
 
 

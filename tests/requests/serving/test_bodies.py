@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewright.requests.serving.bodies import BodyBudget, Presence
-from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.refusals import Refusal
 
 
 def test_a_budget_is_shared_and_given_back() -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewright.layers.costs.memory import layer_elements, once, state_shards
 from placewright.layers.costs.passes import WHOLE, shards_wait
-from placewright.layers.costs.rings import ring_s, ring_times
-from placewright.layers.costs.weights import layer_elements, once, state_shards
+from placewright.layers.costs.transfers import ring_s, ring_times
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray

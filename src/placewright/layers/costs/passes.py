@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.layers.costs.rings import ring_s, ring_times
-from placewright.layers.costs.weights import layer_elements
+from placewright.layers.costs.memory import layer_elements
+from placewright.layers.costs.transfers import ring_s, ring_times
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray

@@ -13,11 +13,9 @@ from placewright.errors import UnsupportedError
 from placewright.layers.execution.refusals import refusals, tensor_refusals
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.stage_step import BUCKET_MB
-from placewright.layers.links import Link
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.profile.chain import Layer
-from placewright.layers.profile.formulas import layer_flops
-from placewright.layers.workers import Workers
+from placewright.layers.profile.chain import Layer, layer_flops
+from placewright.layers.workers import Link, Workers
 from placewright.numerics.arrays import FloatArray, IntArray
 
 HEAP_BLOCK_BYTES = float(32 << 20)

@@ -7,19 +7,22 @@ waits a period, so that the wall time of one call says nothing. On a GPU they ar
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewright.layers.execution.held_memory import forget_peak, peak_bytes, resident_bytes
-from placewright.layers.execution.layer_module import LayerModule
+from placewright.layers.execution.layer_module import LayerModule, TensorModule
 from placewright.layers.execution.layouts import Peers
 from placewright.layers.execution.orders import LayerProgram
-from placewright.layers.execution.tensor_module import TensorModule
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.emulation import Stretch
 
@@ -287,3 +290,32 @@ def slowdown(stretch: Stretch | None, *, throttled: bool, seconds: float = 0.4) 
         x = (x @ x).clamp_(-1, 1)
     spent = time.thread_time() - cpu
     return factor * (time.perf_counter() - began) / max(spent, 1e-6)
+
+
+def resident_bytes() -> int:
+    """Bytes of memory that this process holds now, freed ones given back."""
+    release_memory()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def forget_peak() -> None:
+    """Count the peak from now on."""
+    release_memory()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> float:
+    """Most resident memory since `forget_peak`; NaN where the kernel does not count it."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024.0 * int(line.split()[1])
+    return math.nan
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, so that what a process holds can be measured."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

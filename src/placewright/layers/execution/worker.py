@@ -20,7 +20,7 @@ from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, Ref
-from placewright.layers.execution import held_memory
+from placewright.layers.execution import timing
 from placewright.layers.execution.orders import (
     LayerOrder,
     LayerProgram,
@@ -269,12 +269,12 @@ class LayerWorker(WorkerProgram):
     @order("saying what it holds")
     def held_bytes(self) -> int:
         """Bytes of memory that this process holds now."""
-        return held_memory.resident_bytes()
+        return timing.resident_bytes()
 
     @order("forgetting its peak memory")
     def forget_peak(self) -> None:
         """Count the most memory held from now on."""
-        held_memory.forget_peak()
+        timing.forget_peak()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
@@ -283,7 +283,7 @@ class LayerWorker(WorkerProgram):
         """Most resident memory of this process, or tensor memory of its GPU; NaN if unknown."""
         if self.device.type == "cuda":
             return float(torch.cuda.max_memory_allocated())
-        return held_memory.peak_bytes()
+        return timing.peak_bytes()
 
     @order("counting optimizer states")
     def state_elements(self) -> int:

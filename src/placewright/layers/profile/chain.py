@@ -5,16 +5,23 @@ prelude      calls that depend on no parameter (masks, positions): every layer t
 layer        a heavy call (convolution, matrix product, attention, recurrent layer, embedding)
              or a block of them, and the cheap calls up to the next one
 boundary     the values that the next layers read; mostly one
+
+A layer's forward FLOPs follow from the shapes of its calls, by the formulas of
+`placewright.capturing.flops`; its backward pass takes about twice as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
-from placewright.capturing.program_calls import operation
+import torch
+
+from placewright.capturing.flops.counting import work_of
+from placewright.capturing.program_calls import operation, resolve_target
+from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Ref
 from placewright.layers.profile.tracing import MODEL, TracedStep
 
@@ -247,3 +254,34 @@ def kind_of(targets: Sequence[str]) -> str:
     if linear:
         return "mlp" if linear > 1 else "linear"
     return "elementwise"
+
+
+def layer_flops(step: TracedStep, layer: Layer) -> float:
+    """Forward FLOPs of the calls of a layer, on the batch that was traced."""
+    calls = step.instructions[layer.first : layer.end]
+    return sum(call_flops(call, step.specs) for call in calls)
+
+
+def call_flops(call: Instruction, specs: Mapping[str, TensorSpec]) -> float:
+    """Forward FLOPs of one call; 0 for what only computes per element."""
+    args, kwargs, made = (
+        _with_shapes(part, specs)
+        for part in (call.args, dict(call.kwargs), tuple(Ref(name) for name in call.results))
+    )
+    return work_of(_operation(call.target), args, kwargs, made).flops
+
+
+def _operation(target: str) -> torch._ops.OpOverload:
+    return cast(torch._ops.OpOverload, resolve_target(target))
+
+
+def _with_shapes(value: Any, specs: Mapping[str, TensorSpec]) -> Any:
+    """Arguments with tensors of no memory in the places of names."""
+    if isinstance(value, Ref):
+        spec = specs[value.name]
+        return torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
+    if isinstance(value, tuple | list):
+        return tuple(_with_shapes(part, specs) for part in value)
+    if isinstance(value, dict):
+        return {key: _with_shapes(part, specs) for key, part in value.items()}
+    return value

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import NONE, Decision, Dispatch
+from placewright.requests.policy import NONE, Decision, Dispatch, Specification
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 

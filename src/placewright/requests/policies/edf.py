@@ -9,11 +9,9 @@ import numpy as np
 
 from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision, Dispatch
-from placewright.requests.queue import Queue, Requests, Servers
+from placewright.requests.policy import Decision, Dispatch, Specification
+from placewright.requests.queue import Queue, Requests, Servers, Tables, direct, planning_tables
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, direct, planning_tables
 
 FIRST_WAITING = 64
 """Waiting requests for which there is room at first."""

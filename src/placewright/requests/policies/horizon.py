@@ -11,9 +11,8 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
-from placewright.requests.queue import Requests, Servers
+from placewright.requests.queue import Requests, Servers, Tables, alone, direct, planning_tables
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, alone, direct, planning_tables
 
 if TYPE_CHECKING:
     from placewright.requests.policies.rolling import Rolling

@@ -32,11 +32,17 @@ from placewright.errors import InputError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.requests.policies.edf import grouped
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision
-from placewright.requests.queue import Queue, Requests, Servers
+from placewright.requests.policy import Decision, Specification
+from placewright.requests.queue import (
+    Queue,
+    Requests,
+    Servers,
+    Tables,
+    alone,
+    direct,
+    planning_tables,
+)
 from placewright.requests.service import Service
-from placewright.requests.tables import Tables, alone, direct, planning_tables
 
 HEADS = 12
 """Waiting requests, by deadline, that are tried as the first of a batch."""

@@ -16,8 +16,7 @@ import numpy as np
 from placewright.errors import UnknownNameError
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.plan import Parameter
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision, Dispatch
+from placewright.requests.policy import Decision, Dispatch, Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service

@@ -31,8 +31,7 @@ from placewright.requests.policies.horizon import (
     wait_until,
 )
 from placewright.requests.policies.load import Load
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision, Dispatch
+from placewright.requests.policy import Decision, Dispatch, Specification
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 

@@ -8,8 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, IntArray
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import Decision, Dispatch
+from placewright.requests.policy import Decision, Dispatch, Specification
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 

@@ -13,8 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.requests.policies.early import unbound
-from placewright.requests.policies.specification import Specification
-from placewright.requests.policy import NONE, Decision, Dispatch
+from placewright.requests.policy import NONE, Decision, Dispatch, Specification
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
 

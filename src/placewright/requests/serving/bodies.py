@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.refusals import Refusal
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

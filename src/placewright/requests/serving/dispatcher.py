@@ -27,7 +27,12 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.policy import Policy, warm_up
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service, service_of
-from placewright.requests.serving.admission import (
+from placewright.requests.serving.engines import LocalServers, ServerEngine
+from placewright.requests.serving.families import Family, Variant, wrong_outputs
+from placewright.requests.serving.fleet import Fleet, Slot
+from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.refusals import (
+    Refusal,
     fastest_alone_s,
     no_server,
     overload,
@@ -36,11 +41,6 @@ from placewright.requests.serving.admission import (
     server_lost,
     shutting_down,
 )
-from placewright.requests.serving.engines import LocalServers, ServerEngine
-from placewright.requests.serving.errors import Refusal
-from placewright.requests.serving.families import Family, Variant, wrong_outputs
-from placewright.requests.serving.fleet import Fleet, Slot
-from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Batch, Row, Served
 from placewright.requests.serving.tensors import Array
 

@@ -8,19 +8,32 @@ On a testbed orders and answers travel over emulated links from the device `DISP
 cluster. A cluster without one gets one, with a fast link to every server:
 
     server a --- dispatcher --- server b
+
+An actor of Ray is `placewright.runtime.engines.ray_group.RayWorker` with the same program as a
+local server's process; orders are its calls. Ray reports the death of an actor that has a call; so
+an idle one gets a call now and then, which also finds machines that went away.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, RunError, UnknownNameError
-from placewright.requests.serving.workers import LocalProcess, ServerProcess
+from placewright.requests.serving.program import VARIANT_SERVER
+from placewright.requests.serving.workers import LocalProcess, OneByOne, ServerProcess
+from placewright.runtime import limits
+from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
+from placewright.runtime.host import Host
+from placewright.runtime.proc import is_stopped
+from placewright.runtime.specs import WorkerSpec, worker_specs
 
 if TYPE_CHECKING:
     from placewright.testbed.testbed import Testbed
@@ -88,7 +101,6 @@ class RayServers:
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """See `ServerEngine.process`."""
-        from placewright.requests.serving.ray_workers import RayProcess
         from placewright.runtime.engines.ray_group import actor_options
 
         options = self.options.get(name)
@@ -186,3 +198,155 @@ def with_dispatcher(cluster: Cluster) -> Cluster:
     )
     device = Device(DISPATCHER, node=DISPATCHER, speed=0.01)  # it is where sockets are, no process
     return replace(cluster, devices=(*cluster.devices, device), links=(*cluster.links, *links))
+
+
+IDLE_S = 1.0
+"""Between two calls of an actor that computes nothing."""
+
+UNHEARD_S = 5.0
+"""An idle actor answers within it."""
+
+_ENDING = OneByOne("placewright-ray")
+"""Ends actors: Ray may wait for its head."""
+
+
+class ServerActor(RayWorker):
+    """The actor."""
+
+    def where(self) -> tuple[int, Host]:
+        """Its process and machine."""
+        return os.getpid(), self.host()
+
+    def alive(self) -> bool:
+        """True: for a caller that wants to hear from it."""
+        return True
+
+
+class RayProcess(ServerProcess):
+    """A server's process as an actor.
+
+    `ray`: the module, connected.
+    `options`: ray's options of the actor: CPUs, and the resource that names its machine.
+    `lost_head`: see `placewright.runtime.engines.ray_group.RayGroup`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        speed: float,
+        on_loss: Callable[[str], None],
+        ray: Any,
+        options: Mapping[str, Any],
+        lost_head: Callable[[], RunError | None] = lambda: None,
+    ) -> None:
+        super().__init__(name, speed, on_loss)
+        self._ray, self._options, self._lost_head = ray, dict(options), lost_head
+        self._actor: Any = None
+        self._pid: int | None = None
+        self._here = False
+        self._ping: Future[Any] | None = None
+        self._pinged_s = 0.0
+
+    @property
+    def pid(self) -> int | None:
+        """See `ServerProcess.pid`; of the machine that Ray has chosen."""
+        return self._pid
+
+    async def start(self, models: Mapping[str, bytes]) -> None:
+        """See `ServerProcess.start`."""
+        kind, limit_s = self._ray.remote(ServerActor), limits.patience(PLACED_S + limits.START_S)
+        self._actor = actor = kind.options(**self._options).remote()
+        try:
+            async with asyncio.timeout(limit_s):
+                pid, host = await asyncio.wrap_future(actor.where.remote().future())
+                spec = self._spec(host)
+                await asyncio.wrap_future(actor.begin.remote(spec).future())
+        except TimeoutError:
+            self.end()
+            raise RunError(
+                "Ray does not start the server",
+                where=f"server {self.name!r}",
+                by=f"asked for {self._options}, waited {limit_s:.0f} s",
+                hint="`ray status` shows what is free; PLACEWRIGHT_PATIENCE=4 waits longer",
+            ) from None
+        except self._ray.exceptions.RayError as error:
+            self.end()
+            raise RunError(
+                "the server's actor does not start",
+                where=f"server {self.name!r}",
+                by=self._cause(error),
+            ) from None
+        self._pid, self._here = pid, host.boot == Host.here().boot
+        self._stopped_s, self._ping = 0.0, None
+        await self.load(models)
+
+    def give(self, name: str, *arguments: Any, limit_s: float) -> asyncio.Future[Any]:
+        """See `ServerProcess.give`."""
+        if self._actor is None:
+            raise RunError("the server has no process", where=f"server {self.name!r}")
+        answer, loop = self.expect(limit_s), asyncio.get_running_loop()
+
+        def came(done: Future[Any]) -> None:  # in a thread of Ray
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._came, answer, done)
+
+        self._actor.obey.remote(name, arguments).future().add_done_callback(came)
+        return answer
+
+    def failure(self) -> str:
+        """See `ServerProcess.failure`."""
+        now = self._here and self._pid is not None and is_stopped(self._pid)
+        return self.stopped(now) or self._unheard(time.monotonic())
+
+    def end(self) -> None:
+        """See `ServerProcess.end`."""
+        actor, self._actor, self._pid = self._actor, None, None
+        if actor is not None:
+            _ENDING.submit(_kill, self._ray, actor)
+
+    def _unheard(self, now_s: float) -> str:
+        """Call an idle actor, and say what is wrong where it does not answer."""
+        # Its order is a call that Ray watches, and may keep the actor busy for longer than an
+        # answer takes.
+        if self._answer is not None:
+            self._pinged_s = now_s
+            return ""
+        if self._ping is not None and self._ping.done():
+            error, self._ping = self._ping.exception(), None
+            if error is not None:
+                return f"Ray has lost its process: {self._cause(error)}"
+        if self._ping is not None:
+            waited_s = now_s - self._pinged_s
+            return f"it did not answer for {waited_s:.1f} s" if waited_s > UNHEARD_S else ""
+        if now_s - self._pinged_s > IDLE_S:
+            # The answer is looked at in a later call; this one must not wait.
+            self._ping, self._pinged_s = self._actor.alive.remote().future(), now_s
+        return ""
+
+    def _came(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
+        """Take the answer to an order; one of an actor that was given up is not read."""
+        if self._answer is not answer:
+            return
+        error = done.exception()
+        if error is None:
+            self.answered(done.result())
+        else:
+            self.lose(f"Ray has lost its process: {self._cause(error)}")
+
+    def _cause(self, error: BaseException) -> str:
+        """What Ray itself has lost, or the last sentence of Ray's message."""
+        if (head := self._lost_head()) is not None:
+            return head.brief
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return lines[-1].partition(". ")[0][:200] if lines else type(error).__name__
+
+    def _spec(self, host: Host) -> WorkerSpec:
+        device = Device(self.name, node=self.name, speed=min(self.speed, 1.0))
+        cluster = Cluster((device,), (), f"server {self.name}")
+        (spec,) = worker_specs(cluster, [host], program=VARIANT_SERVER, pin=False)
+        return spec
+
+
+def _kill(ray: Any, actor: Any) -> None:
+    with suppress(Exception):  # Ray may be gone
+        ray.kill(actor)

@@ -18,7 +18,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.problem import RequestProblem
-from placewright.requests.readers.arrivals import read_arrivals
+from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.dispatcher import Dispatcher

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
-from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE
 from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.rows import Row
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import (
     PIECE_BYTES,
     Array,

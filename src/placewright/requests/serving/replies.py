@@ -1,4 +1,9 @@
-"""HTTP answers: of requests that were served or refused, and what clients read of models."""
+"""What the server answers with: replies to requests, its OpenAPI description, its live page.
+
+The description is of the served part of the Open Inference Protocol. Source: the protocol's
+``open_inference_rest.yaml`` (Apache-2.0); paths and schemas written anew, with the answers that
+this server gives beside 200.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import PlacewrightError, UnknownNameError
-from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.protocol import LENGTH, InferRequest, write_answer
+from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import TensorSpec
 
@@ -139,3 +144,198 @@ def triton_config(family: Family, max_batch: int) -> dict[str, Any]:
 def index_entry(family: Family) -> dict[str, Any]:
     """A model in the index of the repository."""
     return {"name": family.name, "version": VERSION, "state": "READY", "reason": ""}
+
+
+_ERROR = {"$ref": "#/components/schemas/error"}
+_STRING = {"type": "string"}
+_OBJECT = {"type": "object"}
+_REFUSALS = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503)
+
+
+def openapi(models: Sequence[str]) -> dict[str, Any]:
+    """The document, as served at ``/openapi.json``.
+
+    `models`: names that clients may use.
+    """
+    name = _parameter("name", {"type": "string", "enum": list(models)})
+    version = _parameter("version", {"type": "string", "enum": ["1"]})
+    paths: dict[str, Any] = {
+        "/v2": _get("Server metadata", "server"),
+        "/v2/health/live": _get("Whether the server runs"),
+        "/v2/health/ready": _get("Whether the server takes requests"),
+    }
+    for prefix, parameters in (
+        ("/v2/models/{name}", [name]),
+        ("/v2/models/{name}/versions/{version}", [name, version]),
+    ):
+        paths[prefix] = _get("Metadata of a model", "model") | {"parameters": parameters}
+        paths[f"{prefix}/ready"] = _get("Whether a model is ready") | {"parameters": parameters}
+        paths[f"{prefix}/infer"] = {"post": _infer(), "parameters": parameters}
+    return {
+        "openapi": "3.0.3",
+        "info": {"title": "Placewright requests (Open Inference Protocol v2)", "version": "2.0"},
+        "paths": paths,
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _get(summary: str, schema: str = "") -> dict[str, Any]:
+    content = {"$ref": f"#/components/schemas/{schema}"} if schema else _OBJECT
+    return {"get": {"summary": summary, "responses": _responses(content, 404, 405, 503)}}
+
+
+def _infer() -> dict[str, Any]:
+    wanted = {"$ref": "#/components/schemas/inference_request"}
+    answer = {"$ref": "#/components/schemas/inference_response"}
+    return {
+        "summary": "Inference",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": wanted}}},
+        "responses": _responses(answer, *_REFUSALS),
+    }
+
+
+def _responses(content: dict[str, Any], *errors: int) -> dict[str, Any]:
+    def response(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+        return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+    return {"200": response("OK", content)} | {
+        str(status): response("Refused", _ERROR) for status in errors
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    integers = {"type": "array", "items": {"type": "integer"}}
+    data = {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {"$ref": "#/components/schemas/tensor_data"},
+                {"type": "number"},
+                {"type": "string"},
+                {"type": "boolean"},
+            ]
+        },
+    }
+    tensor = {"name": _STRING, "datatype": _STRING, "shape": integers}
+    entry = tensor | {"parameters": _OBJECT, "data": {"$ref": "#/components/schemas/tensor_data"}}
+    tensors = {"type": "array", "items": _record(tensor, "name", "datatype", "shape")}
+    full = _record(entry, "name", "datatype", "shape")
+    return {
+        "error": _record({"error": _STRING, "code": _STRING}, "error"),
+        "server": _record(
+            {
+                "name": _STRING,
+                "version": _STRING,
+                "extensions": {"type": "array", "items": _STRING},
+            },
+            "name",
+            "version",
+            "extensions",
+        ),
+        "model": _record(
+            {
+                "name": _STRING,
+                "versions": {"type": "array", "items": _STRING},
+                "platform": _STRING,
+                "inputs": tensors,
+                "outputs": tensors,
+                "properties": _OBJECT,
+            },
+            "name",
+            "platform",
+        ),
+        "tensor_data": data,
+        "inference_request": _record(
+            {
+                "id": _STRING,
+                "parameters": _OBJECT,
+                "inputs": {"type": "array", "items": full},
+                "outputs": {
+                    "type": "array",
+                    "items": _record({"name": _STRING, "parameters": _OBJECT}, "name"),
+                },
+            },
+            "inputs",
+        ),
+        "inference_response": _record(
+            {
+                "model_name": _STRING,
+                "model_version": _STRING,
+                "id": _STRING,
+                "parameters": _OBJECT,
+                "outputs": {"type": "array", "items": full},
+            },
+            "model_name",
+            "outputs",
+        ),
+    }
+
+
+def _record(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+PAGE = b"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Placewright requests</title>
+<style>
+body{font:14px system-ui,sans-serif;margin:2em;max-width:70em;color:#222}
+table{border-collapse:collapse;margin:1em 0}
+td,th{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}
+td:first-child,th:first-child{text-align:left}
+svg{background:#fafafa;border:1px solid #ddd}
+.big{display:inline-block;margin-right:2em}.big b{display:block;font-size:1.8em}
+</style></head><body><h1>Requests</h1>
+<div id="totals"></div>
+<h2>Success (blue) and effective accuracy (orange), over the last ten seconds</h2>
+<svg id="chart" width="720" height="160"></svg>
+<h2>Servers</h2><table id="servers"></table>
+<h2>Latency of one row, ms</h2><table id="latency"></table>
+<h2>Outcomes</h2><table id="outcomes"></table>
+<script>
+const past = [], at = id => document.getElementById(id);
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
+const options = token ? {headers: {Authorization: "Bearer " + token}} : {};
+const codes = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"};
+const escaped = text => String(text).replace(/[&<>"]/g, c => codes[c]);
+const cells = (tag, row) => row.map(c => `<${tag}>${escaped(c)}</${tag}>`).join("");
+const table = (head, rows) =>
+  [cells("th", head), ...rows.map(row => cells("td", row))].map(r => `<tr>${r}</tr>`).join("");
+const points = key => past.map((p, i) => 4 * i + "," + (150 - 140 * p[key])).join(" ");
+const line = (key, colour) =>
+  `<polyline fill="none" stroke="${colour}" stroke-width="2" points="${points(key)}"/>`;
+const state = s => s.active ? (s.up ? "up" : "down") : "removed";
+const ms = seconds => seconds === null ? "-" : (1e3 * seconds).toFixed(2);
+function show(s) {
+  const totals = {
+    "requests": s.requests,
+    "per second": s.recent_rate_per_s.toFixed(1),
+    "success": (100 * s.success).toFixed(2) + " %",
+    "effective accuracy": s.effective_accuracy.toFixed(4),
+    "rows waiting": s.waiting,
+  };
+  at("totals").innerHTML = Object.entries(totals)
+    .map(([name, value]) => `<span class="big"><b>${escaped(value)}</b>${name}</span>`).join("");
+  past.push(s);
+  if (past.length > 180) past.shift();
+  at("chart").innerHTML =
+    line("recent_success", "#1f77b4") + line("recent_effective_accuracy", "#ff7f0e");
+  at("servers").innerHTML = table(
+    ["server", "speed", "state", "rows now", "rows served", "busy %", "restarts"],
+    s.servers.map(x => [x.name, x.speed, state(x), x.rows, x.served,
+      (100 * x.busy_s / s.uptime_s).toFixed(1), x.restarts]));
+  const servers = Object.entries(s.latency_s);
+  at("latency").innerHTML = table(["server", ...Object.keys(servers[0][1])],
+    servers.map(([name, variants]) => [name, ...Object.values(variants).map(ms)]));
+  at("outcomes").innerHTML = table(["outcome", "requests"], Object.entries(s.outcomes));
+}
+async function look() {
+  try { show(await (await fetch("status.json", options)).json()); } catch (error) {}
+  setTimeout(look, 1000);
+}
+look();
+</script></body></html>
+"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from placewright.requests.serving.errors import Refusal
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.protocol import Needs
+from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import Array
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.requests.serving.errors import Refusal
+from placewright.requests.serving.refusals import Refusal
 
 Array = np.ndarray[Any, Any]
 

@@ -1,0 +1,433 @@
+"""A training run of a layer plan: shares follow the speeds of workers, survivors go on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from placewright.adapt.connectivity import all_talk
+from placewright.adapt.drift import Drift
+from placewright.adapt.replay_log import Batch, Replaced
+from placewright.adapt.run import FaultTolerantRun
+from placewright.adapt.timeline import Kind
+from placewright.capturing.updates import (
+    OPTIMIZER,
+    SETTINGS,
+    Update,
+    current_settings,
+    optimizer_states,
+)
+from placewright.cluster.cluster import Cluster
+from placewright.errors import PlacewrightError, RunError
+from placewright.graph.graph import TensorSpec
+from placewright.layers.choice import executables
+from placewright.layers.costs.passes import own_forward_s
+from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.refusals import demand_executable
+from placewright.layers.execution.session import LayerSession, check_batch, loss_of, step_s
+from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.judge import judge
+from placewright.layers.plan import LayerPlan
+from placewright.layers.problem import LayerProblem
+from placewright.planning.result import Result
+from placewright.report.text import seconds
+from placewright.runtime.engines.engine import Engine
+
+TOLERANCE = 0.2
+"""Relative change of a worker's own forward passes from which on shares are planned again."""
+
+LEAST_GAIN = 0.05
+"""Predicted gain per step below which the plan stays: predictions are not finer."""
+
+PLANNING_S = 5.0
+"""Time limit for planning again, while all workers wait."""
+
+
+@dataclass
+class AdaptiveLayerRun(FaultTolerantRun):
+    """A context manager; `step` does one training step, whatever happens meanwhile.
+
+    A worker's speed is the time of its own forward passes. Where that has changed by more than
+    `TOLERANCE` for some steps, the problem is scaled and planned again; where the new plan is
+    predicted to be faster by `LEAST_GAIN`, it comes into force with the parameters and optimizer
+    states as they are. Where a worker is gone, the others go on from the last snapshot.
+
+    Attributes
+    ----------
+    result
+        The plan in force at first, and then.
+    session
+        Workers that are up already; the run ends them.
+    adapt
+        Whether to plan again when a worker changes its speed.
+    planner
+        By name.
+    begin
+        State that training begins with, where it is not what the session's workers were given.
+    disturbances
+        Step -> worker and how many times slower it becomes; ``inf``: it is killed. For tests.
+    loss
+        Of the last step.
+    """
+
+    job: LayerJob
+    result: Result | None = None
+    session: LayerSession | None = None
+    adapt: bool = True
+    planner: str = "auto"
+    seed: int = 0
+    disturbances: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    begin: Mapping[str, torch.Tensor] | None = None
+    loss: float = float("nan")
+    factors: dict[str, float] = field(default_factory=dict)
+    _ready: bool = False
+    _drifts: dict[str, Drift] = field(default_factory=dict)
+    _rates: dict[str, float] = field(default_factory=dict)
+
+    def __enter__(self) -> AdaptiveLayerRun:
+        return self
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters, buffers and states of the optimizer as they are now."""
+        found = self._survive(self.done, lambda: self._active().training_state())
+        return self.job.complete(found)
+
+    def keep_begin(self) -> None:
+        """Keep what training began with: the model is about to get other values."""
+        if self.log.saved == 0:
+            self.begin = {**self.job.model.state(), **(self.begin or {})}
+
+    def put_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from other values of what steps change: they are the run's next snapshot."""
+        whole = self.job.complete(state)
+        self._survive(self.done, lambda: self.log.save(Replaced(self, whole), self.done))
+        self._ready = False  # the next step loads that snapshot
+
+    def recapture(self) -> None:
+        """Trace the model as it is now, for the next steps; those before are not repeated by it.
+
+        Raises `InputError`: it has other layers.
+        Raises `UnsupportedError`: the plan cannot be executed with it.
+        """
+        if self.done:
+            self.finish()
+        model = self.job.model.again()
+        demand_executable(model, self.plan, self.problem.w, exact=self.job.exact)
+        self.job = replace(self.job, model=model)
+        if self.session is not None:
+            self.session.model = model
+        self._ready = False
+
+    @property
+    def plan(self) -> LayerPlan:
+        """In force; the one of the whole cluster before the first step."""
+        assert self.result is not None
+        plan: LayerPlan = self.result.plan
+        return plan
+
+    @property
+    def problem(self) -> LayerProblem:
+        """On the workers that are alive, at the speeds that are known now."""
+        return problem_of(self.job.problem, self.alive(), self.factors)
+
+    # What a snapshot takes (`RunningJob`).
+
+    def save_state(self, folder: Path) -> None:
+        """Write everything that steps have changed."""
+        save_file(self.job.complete(self._active().training_state()), folder / "state.safetensors")
+
+    def random_state(self) -> bytes:
+        """Nothing is drawn in a step that is the same on one process."""
+        return b""
+
+    def placement(self) -> dict[str, str]:
+        """Layer -> its workers."""
+        plan, p = self.plan, self.problem
+        stages = (plan.stages[plan.stage_of(k)] for k in range(p.n))
+        workers = (" ".join(p.worker_names[w] for w in stage.workers) for stage in stages)
+        return dict(zip(p.layer_names, workers, strict=True))
+
+    def _running(self) -> AdaptiveLayerRun | None:
+        return self if self._ready else None
+
+    def _lost(self) -> Collection[str]:
+        return set() if self.session is None else self.session.lost()
+
+    def _dismiss(self) -> None:
+        self._ready = False
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.__exit__(RunError, None, None)
+
+    def _start(self) -> None:
+        start, names, lost = time.perf_counter(), self.alive(), self.session is None
+        snapshot = self.snapshots.latest()
+        if self.session is None or self.session.cluster.device_names != names:
+            self._dismiss()
+            self.session = self.job.session(names)
+        if self.result is None or self.result.problem.worker_names != names:
+            self.result = self._planned(self.problem)
+        self.session.load(self.plan, self.begin if snapshot is None else snapshot.state)
+        step = 0 if snapshot is None else snapshot.step
+        self._ready = True
+        self._in_force()
+        if self.timeline.plans > 1 and lost:
+            took_s = time.perf_counter() - start
+            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(names)}", seconds=took_s)
+        for _, batch in self.log.counted_after(step):
+            self._execute(batch)
+
+    def _advance(self, batch: Batch | None) -> None:
+        self._disturb(self.done + 1)
+        times = self._execute(batch)
+        self._counted()
+        self.timeline.stepped(step_s(times), {"loss": self.loss})
+        if self.adapt:
+            self._observe(times)
+
+    def _disturb(self, step: int) -> None:
+        """Slow down or kill the worker that is to be disturbed in a step, once."""
+        disturbed = self.disturbances.get(step)
+        if disturbed is not None and disturbed[0] in self.alive():
+            self.disturbances = {k: d for k, d in self.disturbances.items() if k != step}
+            self._active().disturb(*disturbed)
+
+    def _execute(self, batch: Batch | None) -> tuple[StepTimes, ...]:
+        session, result = self._active(), self.result
+        assert result is not None
+        if batch is not None:
+            session.feed_tensors(batch)
+        limit_s = self.timeout.step_limit_s(self.timeline, lambda: float(result.value))
+        (times,) = session.train(1, limit_s=limit_s)
+        self.loss = loss_of(times)
+        return times
+
+    def _active(self) -> LayerSession:
+        if self.session is None:
+            raise RunError("the run has not begun", hint="call step() first")
+        return self.session
+
+    def _in_force(self) -> None:
+        """Watch the workers of a plan that has come into force."""
+        self.timeline.plans += 1
+        names, problem = self.alive(), self.problem
+        self._drifts = {names[w]: Drift(TOLERANCE) for w in self.plan.workers}
+        for w in self.plan.workers:
+            rate = self._rates.get(names[w])  # measured over predicted; unknown before its steps
+            if rate is not None:
+                self._drifts[names[w]].expect(rate * own_forward_s(problem, self.plan, w))
+
+    def _observe(self, times: tuple[StepTimes, ...]) -> None:
+        """Plan again where a worker has become slower or faster since its plan came into force."""
+        names, changed = self.alive(), []
+        for w in self.plan.workers:
+            drift = self._drifts[names[w]]
+            if drift.note(times[w].work_s):
+                changed.append(names[w])
+            elif drift.settled and names[w] not in self._rates:
+                expected_s = own_forward_s(self.problem, self.plan, w)
+                self._rates[names[w]] = drift.reference_s / expected_s
+        if not changed:
+            return
+        for name in changed:
+            drift = self._drifts[name]
+            now_s, before_s = drift.recent_s, drift.reference_s
+            # On top of the last change: the reference was measured with that in force.
+            self.factors[name] = self.factors.get(name, 1.0) * now_s / before_s
+            text = f"{name}: forward passes"
+            self.timeline.note(self.done, Kind.DRIFT, text, before_s=before_s, now_s=now_s)
+            drift.accept()
+        self._replan()
+
+    def _replan(self) -> None:
+        problem = self.problem
+        current = judge(problem, self.plan)
+        try:
+            found = self._planned(problem)
+        except PlacewrightError as error:
+            self.timeline.note(self.done, Kind.STAY, f"no other plan: {error.what}")
+            return
+        numbers = {"current_s": current.value, "new_s": float(found.value)}
+        if found.plan == self.plan or found.value > (1.0 - LEAST_GAIN) * current.value:
+            self.timeline.note(self.done, Kind.STAY, "no plan is faster", **numbers)
+            return
+        start = time.perf_counter()
+        self._migrate(found)
+        text = f"shares {shares(problem, self.plan)}, predicted {seconds(float(found.value))}"
+        numbers["seconds"] = time.perf_counter() - start
+        self.timeline.note(self.done, Kind.MIGRATE, text, **numbers)
+
+    def _migrate(self, found: Result) -> None:
+        """Put another plan on the same workers; parameters and optimizer states stay."""
+        session = self._active()
+        state = session.training_state()
+        self.result = found
+        session.load(self.plan, state)
+        self._in_force()
+
+    def _planned(self, problem: LayerProblem) -> Result:
+        demand = partial(demand_executable, self.job.model, workers=problem.w, exact=self.job.exact)
+        limits: dict[str, Any] = {"time_limit_s": PLANNING_S, "seed": self.seed}
+        return next(executables(problem, self.planner, demand, **limits))
+
+
+def shares(problem: LayerProblem, plan: LayerPlan) -> str:
+    """Samples of a step by worker, as text."""
+    found = [
+        f"{'+'.join(problem.worker_names[w] for w in r.workers)} {r.share * plan.micro_batches}"
+        for r in plan.stages[0].replicas
+    ]
+    stages = f" in {len(plan.stages)} stages" if len(plan.stages) > 1 else ""
+    return ", ".join(found) + stages
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerJob:
+    """What is trained, where, and by what.
+
+    Attributes
+    ----------
+    problem
+        As measured on all workers of the cluster.
+    update
+        What the optimizer does.
+    given
+        The user's optimizer object, if one was given.
+    exact
+        Refuse plans that do not compute what one process computes.
+    changing
+        What steps change, as of when the model was placed: parameters, buffers, states of the
+        optimizer. Parameters that are frozen later keep theirs.
+    """
+
+    model: TracedModel
+    cluster: Cluster
+    problem: LayerProblem
+    engine: Engine
+    update: Update
+    given: torch.optim.Optimizer | None = None
+    exact: bool = True
+    changing: Mapping[str, TensorSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.changing:
+            object.__setattr__(self, "changing", self._changing())
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.model.source.name
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The workers, in the cluster's order."""
+        return self.cluster.device_names
+
+    @property
+    def reachable(self) -> Callable[[Sequence[str]], Collection[str]]:
+        """Which of the named workers can all talk to each other now."""
+        engine: Any = self.engine
+        if hasattr(engine, "reachable"):
+            found: Callable[[Sequence[str]], Collection[str]] = engine.reachable
+            return found
+        handles = getattr(engine, "handles", None)
+        if handles is None:
+            return frozenset
+        return lambda names: all_talk([handles[name] for name in names])
+
+    def session(self, names: Collection[str]) -> LayerSession:
+        """Start workers on the devices called `names`.
+
+        Raises `PlacewrightError`: they cannot be started.
+        """
+        left = replace(
+            self.cluster,
+            devices=tuple(d for d in self.cluster.devices if d.name in names),
+            links=tuple(k for k in self.cluster.links if {k.source, k.target} <= set(names)),
+        )
+        session = LayerSession(self.model, left, self.engine, optimizer=self.update)
+        return session.__enter__()
+
+    def _changing(self) -> dict[str, TensorSpec]:
+        step, state = self.model.step, self.model.held()
+        held = {n: _spec(state[n]) for n in {*step.parameters.values(), *step.buffers.values()}}
+        for name in self.model.trained():
+            held |= {f"{OPTIMIZER}{key}:{name}": held[name] for key in self.update.moments}
+            if self.update.counts_steps:
+                held[f"{OPTIMIZER}step:{name}"] = TensorSpec((), "float32")
+        return held
+
+    def batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
+        """What workers are fed with for one step: a batch, and the numbers of the optimizer object.
+
+        Raises `InputError`: the batch is another one than was planned with, or the optimizer asks
+        for another update.
+        """
+        source = self.model.source
+        batch = self.model.feeds(replace(source, inputs=inputs, targets=targets))
+        check_batch(self.model, batch)
+        if self.given is not None:
+            batch[SETTINGS] = current_settings(self.given, self.update)
+        return batch
+
+    def states_of_given(self) -> dict[str, torch.Tensor]:
+        """States of the optimizer object before the first step here, by the names of `changing`."""
+        if self.given is None:
+            return {}
+        return optimizer_states(self.given, self.model.source.model, self.update)
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of a snapshot's tensors."""
+        specs = self.changing.values()
+        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
+
+    def complete(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The state with zeros for moments that no gradient has touched: Adam begins with them."""
+        return {
+            name: state[name]
+            if name in state
+            else torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+            for name, spec in self.changing.items()
+        }
+
+
+def _spec(tensor: torch.Tensor) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def problem_of(
+    problem: LayerProblem, names: Collection[str], factors: dict[str, float]
+) -> LayerProblem:
+    """The problem on the workers called `names`, each so many times slower than measured."""
+    keep = [w for w, name in enumerate(problem.worker_names) if name in names]
+    kinds = problem.worker_kind[keep]
+    times = np.array([factors.get(problem.worker_names[w], 1.0) for w in keep])
+    slower = times[:, None, None, None]
+    return problem.replace(
+        worker_names=tuple(problem.worker_names[w] for w in keep),
+        # Every worker becomes a kind of its own: they no longer take the same times.
+        worker_kind=np.arange(len(keep)),
+        worker_node=problem.worker_node[keep],
+        memory_bytes=problem.memory_bytes[keep],
+        framework_bytes=problem.framework_bytes[keep],
+        kind_names=tuple(problem.worker_names[w] for w in keep),
+        forward_s=problem.forward_s[kinds] * slower,
+        backward_s=problem.backward_s[kinds] * slower,
+        begin_s=problem.begin_s[kinds] * times,
+        optimizer_s=problem.optimizer_s[kinds] * times,
+        optimizer_fixed_s=problem.optimizer_fixed_s[kinds] * times,
+        pack_s=problem.pack_s[kinds] * times,
+        send_s=problem.send_s[kinds] * times,
+        receive_s=problem.receive_s[kinds] * times,
+        message_s=problem.message_s[kinds] * times,
+    )

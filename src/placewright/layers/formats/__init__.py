@@ -1,1 +1,0 @@
-"""What files of wing 2 may say."""

@@ -1,1 +1,0 @@
-"""Published inputs of wing 2."""

@@ -1,0 +1,176 @@
+"""The pages of plans of wing 2: the strip of layers, pipeline timeline, memory of the workers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewright.layers.judge import LayerJudgement
+from placewright.layers.plan import LayerPlan, Strategy
+from placewright.layers.problem import LayerProblem
+from placewright.measurement.measurement import Measurement
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.result import Result
+from placewright.planning.views import (
+    Data,
+    bound_sentence,
+    memory_section,
+    preformatted,
+    result_facts,
+    result_page,
+    saved_plan_page,
+    text_page,
+)
+from placewright.report.gantt import gantt
+from placewright.report.page import (
+    device_class,
+    drawing,
+    facts,
+    heading,
+    html_fragment,
+    label,
+    number,
+    scroll,
+    section,
+    tag,
+    text,
+)
+from placewright.report.text import plain_table, seconds, size
+
+MOST_ROWS = 32
+MOST_TRACKS = 64
+
+
+def summary(result: Result, measurement: Measurement | None = None) -> str:
+    """Stages with their layers, workers, strategies and memory, and who is left out."""
+    parts = [_stages(result.problem, result.plan, result.judgement)]
+    left = [n for w, n in enumerate(result.problem.worker_names) if w not in result.plan.workers]
+    if left:
+        parts.append(f"left out: {', '.join(left[:16])}" + (", ..." if len(left) > 16 else ""))
+    if measurement is not None:
+        parts.append(
+            f"predicted {seconds(result.value)}, measured {seconds(measurement.measured_s)}"
+        )
+    return "\n" + "\n".join(parts)
+
+
+def _stages(p: LayerProblem, plan: LayerPlan, judged: LayerJudgement) -> str:
+    rows = []
+    for s, stage in enumerate(plan.stages[:MOST_ROWS]):
+        shares = sorted(set(stage.shares))
+        kinds = dict.fromkeys(str(stage.strategy(i)) for i in stage.layers)
+        held = float(max(judged.held_bytes[w] for w in stage.workers))
+        extra = [f"ZeRO {stage.zero_stage}"] if stage.zero_stage else []
+        extra += ["recompute"] if stage.recompute else []
+        rows.append(
+            (
+                str(s),
+                f"{p.layer_names[stage.first_layer]} .. {p.layer_names[stage.last_layer]}",
+                f"{len(stage.replicas)} x {stage.tensor_degree}",
+                " ".join([*kinds, *extra]),
+                f"{shares[0]}" if len(shares) == 1 else f"{shares[0]}-{shares[-1]}",
+                "-" if math.isnan(held) else size(held),
+            )
+        )
+    header = ("stage", "layers", "replicas x degree", "strategies", "samples", "peak memory")
+    batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
+    head = f"{batches}, schedule {plan.schedule}"
+    return f"{head}\n{plain_table(header, rows, '    rr')}"
+
+
+def page(
+    result: Result,
+    measurement: Measurement | None = None,
+    graph: Any = None,
+    run: Any = None,
+) -> str:
+    """The page of a plan."""
+    return result_page(result, [*_body(result, measurement), *_measured(run)])
+
+
+def _measured(run: Any) -> Iterator[str]:
+    """Of a `LayerRun`: predicted beside measured, speed-ups beside the physical limit, memory."""
+    if run is not None:
+        yield preformatted("Predicted and measured", "In turns on the same workers.", repr(run))
+
+
+def fragment(result: Result) -> str:
+    """What a notebook shows."""
+    return html_fragment(*_body(result, None))
+
+
+def saved_page(kind: str, data: Data, path: Path) -> str:
+    """The page of a problem or a plan file."""
+    if "plan" not in data:
+        from placewright.layers.files import read_problem
+
+        return text_page(path.stem, kind, path, repr(read_problem(path)))
+    stages = preformatted("Stages", "", json.dumps(data["plan"]["stages"], indent=2))
+    return saved_plan_page(data, path, kind, [stages])
+
+
+def _body(result: Result, measurement: Measurement | None) -> Iterator[str]:
+    p, plan = result.problem, result.plan
+    value = f"<b>{text(seconds(result.value))}</b>"
+    verdict = f"Predicted {text(result.objective)}: {value}. {bound_sentence(result)}"
+    if measurement is not None:
+        verdict += f" Measured: <b>{text(seconds(measurement.measured_s))}</b>."
+    yield heading(p.name, "layers plan", verdict)
+    yield facts(result_facts(result))
+    subtitle = "Each box is a layer; rows are stages, colours strategies, widths times."
+    yield section("Layers", subtitle, scroll(layer_strip(p, plan)))
+    yield preformatted("Stages", "", _stages(p, plan, result.judgement))
+    trace = result.judgement.trace()
+    if trace is not None:
+        if trace.devices <= MOST_TRACKS:
+            chart = scroll(gantt(trace, title="pipeline timeline"))
+            yield section("Pipeline", "Passes of the micro-batches, transfers, exchange.", chart)
+        yield memory_section(trace)
+
+
+WIDTH, LEFT, RIGHT, ROW, GAP = 960.0, 90.0, 10.0, 18.0, 6.0
+ORDER = tuple(Strategy)
+
+
+def layer_strip(p: LayerProblem, plan: LayerPlan) -> str:
+    """An SVG drawing."""
+    weight = _weights(p)
+    left = np.concatenate([[0.0], np.cumsum(weight)])
+    scale = (WIDTH - LEFT - RIGHT) / float(left[-1])
+    parts, y = [], 4.0
+    for s, stage in enumerate(plan.stages):
+        parts.append(label(LEFT - 8, y + 13, f"stage {s}", "name", anchor="end"))
+        for i in stage.layers:
+            strategy = stage.strategy(i)
+            box = tag(
+                "rect",
+                x=number(LEFT + scale * left[i]),
+                y=number(y),
+                width=number(max(scale * weight[i] - 1, 1.0)),
+                height=number(ROW),
+                class_="span",
+            )
+            tip = f"{p.layer_names[i]}: {strategy}, stage {s}, {len(stage.workers)} workers"
+            parts.append(tag("g", box, class_=device_class(ORDER.index(strategy)), data_tip=tip))
+        y += ROW + GAP
+    used = {stage.strategy(i) for stage in plan.stages for i in stage.layers}
+    for k, strategy in enumerate(s for s in ORDER if s in used):
+        x = number(LEFT + 130 * k)
+        box = tag("rect", x=x, y=number(y), width="12", height="12", class_="span")
+        parts.append(tag("g", box, class_=device_class(ORDER.index(strategy))))
+        parts.append(label(LEFT + 130 * k + 18, y + 11, str(strategy), "busy"))
+    return drawing(WIDTH, y + 20, *parts, title="layers by stage and strategy")
+
+
+def _weights(p: LayerProblem) -> FloatArray:
+    """Seconds of one sample, at least a thousandth of the whole."""
+    if p.variants is not None:
+        one = p.variants.time_s[:, 0].min(axis=1)
+    else:
+        one = np.nan_to_num(p.forward_s[0, 0, 0] + p.backward_s[0, 0, 0])
+    return np.asarray(np.maximum(one, float(one.sum()) / 1000 or 1.0), dtype=np.float64)

@@ -1,1 +1,0 @@
-"""Published instances and traces of requests."""

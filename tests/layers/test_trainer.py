@@ -1,0 +1,225 @@
+"""What a loop does with its model and optimizer between steps: as in eager, or refused by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placewright.adapt.batch_trainer import UnfinishedWarning
+from placewright.capturing.guards import Guards
+from placewright.capturing.updates import update_of
+from placewright.cluster.cluster import Cluster, Device
+from placewright.errors import InputError
+from placewright.layers.placed_training import PlacedTraining, train
+from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.trainer import LayerTrainer
+from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
+
+TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
+WIDTHS = (6, 8, 3)
+X, Y = torch.randn(8, WIDTHS[0]), torch.randn(8, WIDTHS[-1])
+LAYERS = 2
+ONE = LayerPlan((Stage(0, LAYERS - 1, (Replica((0,), 8),)),))
+HALVES = LayerPlan((Stage(0, LAYERS - 1, (Replica((0,), 4), Replica((1,), 4)), zero_stage=1),))
+loss_fn = nn.functional.mse_loss
+
+
+class Scaled(nn.Module):
+    """Two linear layers around a dropout, with an attribute that `forward` reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:])
+        self.dropout, self.scale = nn.Dropout(0.0), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Its output is scaled."""
+        hidden = self.dropout(self.first(x)).relu()
+        return self.second(hidden) * self.scale
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As many threads in this process as on a device of one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+Change = Callable[[Scaled, torch.optim.Optimizer], Any]
+
+
+TAKEN: dict[str, Change] = {
+    "a frozen layer": lambda m, o: m.first.requires_grad_(False),
+    "a dropout": lambda m, o: setattr(m.dropout, "p", 1.0),
+    "an attribute": lambda m, o: setattr(m, "scale", 2.0),
+    "a mode": lambda m, o: m.dropout.eval(),
+    "loaded weights": halve,
+    "clamped weights, after they were read": clip_after_reading,
+    "a learning rate": lambda m, o: o.param_groups[0].update(lr=0.01, weight_decay=0.2),
+    "a cleared state": lambda m, o: o.state.clear(),
+    "a changed state": reset_moments,
+    "a loaded state": lambda m, o: o.load_state_dict(o.state_dict()),
+}
+
+Undo = Callable[[Scaled, torch.optim.Optimizer], Any]
+
+REFUSED: dict[str, tuple[Change, Undo, str]] = {
+    "another layer": (
+        lambda m, o: setattr(m, "dropout", nn.Linear(8, 8)),
+        lambda m, o: setattr(m, "dropout", nn.Dropout(0.0)),
+        "has other layers|has other parameters",
+    ),
+    "amsgrad": (
+        lambda m, o: o.param_groups[0].update(amsgrad=True),
+        lambda m, o: o.param_groups[0].update(amsgrad=False),
+        "amsgrad True",
+    ),
+    "a group of its own": (
+        lambda m, o: o.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.5}),
+        lambda m, o: o.param_groups.pop(),
+        "other parameters",
+    ),
+    "weights that are not the newest": (
+        lambda m, o: m.first.weight.data.clamp_(-0.05, 0.05),
+        lambda m, o: None,
+        "the workers have newer values",
+    ),
+}
+
+
+def _placed(model: nn.Module, optimizer: Any, plan: LayerPlan = ONE, **how: Any) -> PlacedTraining:
+    given = {"loss_fn": loss_fn, "targets": Y, "optimizer": optimizer, **how}
+    return train(model, X, TWO, plan=plan, trials=False, **given)
+
+
+def _trained(
+    model: Scaled, optimizer: torch.optim.Optimizer, changes: dict[int, Change], steps: int
+) -> list[float]:
+    """Losses of eager steps, each change made before its step."""
+    losses = []
+    for step in range(steps):
+        changes.get(step, lambda _m, _o: None)(model, optimizer)
+        optimizer.zero_grad()
+        loss = loss_fn(model(X), Y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def _equal_states(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> None:
+    for mine, theirs in zip(one.state.values(), other.state.values(), strict=True):
+        for key, value in theirs.items():
+            torch.testing.assert_close(mine[key], value, rtol=1e-4, atol=1e-6)
+
+
+def test_changes_between_steps_mean_what_they_mean_in_eager(tmp_path: Path) -> None:
+    """Losses, weights and optimizer state, one change after another, also where a worker dies."""
+    model = Scaled()
+    eager = copy.deepcopy(model)
+    mine, its = (torch.optim.AdamW(m.parameters(), lr=0.05) for m in (model, eager))
+    changes: dict[int, Change] = dict(enumerate(TAKEN.values(), start=1))
+    steps = 2 + len(changes)
+    want = _trained(eager, its, changes, steps)
+    got = []
+    with (
+        _placed(model, mine) as placed,
+        placed.trainer(tmp_path, adapt=False, disturbances={9: ("a", float("inf"))}) as trainer,
+    ):
+        for step in range(steps):
+            changes.get(step, lambda _m, _o: None)(model, mine)
+            got.append(trainer.step(X, Y))
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, trainer.state_dict()[name]), name
+    assert got == pytest.approx(want, rel=1e-5)
+    for (name, one), other in zip(model.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=name)
+    _equal_states(mine, its)
+
+
+def test_a_change_that_cannot_be_taken_over_is_refused() -> None:
+    """With what has changed and what to do, until it is undone; `step` without a trainer too."""
+    model = Scaled()
+    mine = torch.optim.AdamW(model.parameters(), lr=0.05)
+    with _placed(model, mine) as placed:
+        placed.step(X, Y)
+        model.first.requires_grad_(False)
+        with pytest.raises(InputError, match=r"requires_grad of 'first.weight'") as caught:
+            placed.step(X, Y)
+        assert "placed.trainer()" in caught.value.hint
+        model.first.requires_grad_(True)
+        trainer = placed.trainer(adapt=False)
+        trainer.step(X, Y)
+        for change, undo, says in REFUSED.values():
+            change(model, mine)
+            with pytest.raises(InputError, match=says) as caught:
+                trainer.step(X, Y)
+            assert caught.value.hint
+            undo(model, mine)
+        with pytest.warns(UnfinishedWarning):
+            trainer.close()
+
+
+def test_an_optimizer_object_trains_as_in_eager() -> None:
+    """Its state at first, its scheduler, and what it has in the end; on two workers, ZeRO 1."""
+    model = Scaled()
+    how = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}
+    mine = torch.optim.SGD(model.parameters(), **how)  # type: ignore[arg-type]
+    _trained(model, mine, {}, 2)
+    eager = copy.deepcopy(model)
+    its = torch.optim.SGD(eager.parameters(), **how)  # type: ignore[arg-type]
+    its.load_state_dict(copy.deepcopy(mine.state_dict()))
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (mine, its)]
+    want = _trained(eager, its, dict.fromkeys((1, 2), lambda _m, _o: schedulers[1].step()), 3)
+    got = []
+    with _placed(model, mine, HALVES) as placed, placed.trainer(adapt=False) as trainer:
+        for step in range(3):
+            if step:
+                schedulers[0].step()
+            got.append(trainer.step(X, Y))
+    assert got == pytest.approx(want, rel=1e-5)
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    _equal_states(mine, its)
+
+
+def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
+    """As they were in the optimizer object when it was written."""
+    model = Scaled()
+    first, second = (torch.optim.SGD(model.parameters(), 0.1, weight_decay=w) for w in (0.2, 0.2))
+    first.param_groups[0]["lr"] = 0.03
+    log = SimpleNamespace(restored={}, notes=dict)
+    for given in (first, second):
+        job = SimpleNamespace(given=given, update=update_of(second), states_of_given=dict)
+        run: Any = SimpleNamespace(job=job, log=log, done=4, recapture=None)
+        trainer = LayerTrainer(model, run, Guards(model, training=True))
+        log.restored = log.notes()
+        trainer.changes.close()
+    assert second.param_groups[0]["lr"] == 0.03
+
+
+def test_inputs_may_be_the_targets() -> None:
+    """As of an autoencoder: losses are those of eager steps, from the first one on."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 6))
+    eager = copy.deepcopy(model)
+    its = torch.optim.SGD(eager.parameters(), 0.1)
+    want = []
+    for _ in range(2):
+        its.zero_grad()
+        loss = loss_fn(eager(X), X)
+        loss.backward()
+        its.step()
+        want.append(loss.item())
+    given: dict[str, Any] = {"loss_fn": loss_fn, "targets": X, "optimizer": "sgd", "lr": 0.1}
+    with train(model, X, TWO, planner="single", trials=False, **given) as placed:
+        assert placed.train([(X, X), (X, X)]) == pytest.approx(want, rel=1e-6)
