@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from hypothesis import HealthCheck, settings
+
+# Hundreds of processes are started: each would compile the source again where nobody keeps it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # First calls compile or load kernels: how long an example takes says nothing about it.
 settings.register_profile(
