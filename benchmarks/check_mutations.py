@@ -393,7 +393,7 @@ def _last_sent(forward: Any) -> Any:
 
 _STEP, _EAGER = "placewright.runtime.step", "placewright.runtime.eager:Stepper"
 _EXCHANGE = "placewright.runtime.messages.exchange:Exchange"
-_SPLIT = "placewright.capturing.micro_batches"
+_SPLIT = "placewright.capturing.containers"
 _STAGE = "placewright.layers.execution.stage_step"
 _MADE = "placewright.capturing.updates:Update.made"
 _MODE = (("placewright.capturing.mode:set_mode", _all_trained),)

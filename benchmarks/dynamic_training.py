@@ -9,7 +9,7 @@ steps each, so that all of them meet the same noise; there are more rounds where
 "dynamic" is the plan that a run with adaptation, started from CEFT+PBQP, has come to when its plan
 trials are over and another --adapt-steps steps are done. All plans are made from a profile that was
 calibrated on the boards: a few whole steps on each alone, then a few of a good plan of several
-(`placewright.profiling.interference`). `auto` may say that one board alone is faster, and tries its
+(`placewright.profiling.calibration`). `auto` may say that one board alone is faster, and tries its
 plan beside those of that board and of CEFT+PBQP in two turns or more.
 
 How far a plan is above the fastest is taken from halves: every second round says which plan is the

@@ -116,7 +116,7 @@ def beside_neighbours(problem: OperatorProblem, device: list[int]) -> list[int]:
 def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
     """HP3C, rewarded by the median of measured steps."""
     from placewright import solve
-    from placewright.deployment.measured import measured_rewards
+    from placewright.deployment.measuring import measured_rewards
 
     choice = {"name": "hp3c", "samples": samples, "reward": "measured", "start": "nothing"}
     with measured_rewards(workload) as measure:

@@ -24,7 +24,7 @@ from placewright import OperatorPlan, OperatorProblem, Result, profile, solve
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
-from placewright.deployment.measured import measured_rewards
+from placewright.deployment.measuring import measured_rewards
 from placewright.deployment.workload import Workload
 from placewright.operators.run import best_single, running
 from placewright.planning.fixed_plan import judged_plan

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.zoo.data import classification_loss, images, labels, token_loss, tokens
-from placewright.capturing.zoo.small_gpt import BYTES, Block
+from placewright.capturing.zoo.language import BYTES, Block
 
 
 class Residual(nn.Module):

@@ -63,7 +63,7 @@ MODELS = (
     (f"{OWN}:resnet20", 48),
     (f"{OWN}:long_gpt", 16),
     (f"{OWN}:mixer", 24),
-    ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
+    ("placewright.capturing.zoo.language:small_gpt", 12),
     ("zoo:alexnet", 6),
 )
 CLUSTERS = {
@@ -74,8 +74,8 @@ CLUSTERS = {
 """Shares of a core, bytes per second and seconds between all nodes."""
 
 SHARDED_MODELS = (
-    ("placewright.capturing.zoo.small_gpt:small_gpt", 12),
-    ("placewright.capturing.zoo.small_gpt:small_gpt", 48),
+    ("placewright.capturing.zoo.language:small_gpt", 12),
+    ("placewright.capturing.zoo.language:small_gpt", 48),
     ("zoo:rnnlm", 8),
     ("zoo:alexnet", 8),
 )

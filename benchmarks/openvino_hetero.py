@@ -33,7 +33,7 @@ from typing import Any
 
 from kept_rows import KeptRows, add_options
 from placewright import Cluster, Device, PlacewrightError, Result, compare, solve
-from placewright.deployment.measured import MeasuredPlacements
+from placewright.deployment.measuring import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
     capture_model_file,

@@ -17,10 +17,10 @@ import numpy as np
 
 from placewright import RunError, solve
 from placewright.capturing.zoo.digits import drawn
-from placewright.samples.data.dealing import deal
+from placewright.samples.data import deal
 from placewright.samples.generate import generate
-from placewright.samples.moving.move import move
-from placewright.samples.moving.mover import Fault
+from placewright.samples.move import move
+from placewright.samples.mover import Fault
 from placewright.samples.training.job import SampleSet
 
 NODES, SPEED = 6, 100.0

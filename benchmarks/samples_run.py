@@ -37,7 +37,7 @@ from placewright.samples.problem import Overlap, SampleProblem
 from placewright.samples.run import run
 from placewright.samples.training.job import SampleJob, example_job
 from placewright.samples.training.recipe import Recipe
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 
 ROUNDS = 2
 RESULTS = Path(__file__).parent / "results" / "samples_run.jsonl"

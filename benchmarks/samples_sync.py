@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from placewright.report.text import percent, seconds, size
-from placewright.samples.data.dealing import deal
+from placewright.samples.data import deal
 from placewright.samples.files import problem_from
 from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from placewright import Cluster, Device, Link, Testbed
 from placewright.testbed.selftest import Finding, selftest
+from placewright.testbed.status import findings_table
 from placewright.testbed.teardown import emulator_pid
-from placewright.testbed.text import findings_table
 
 RATES = (125e6, 12.5e6, 1.25e6, 62.5e6, 2.5e6)
 DELAYS_S = (0.2e-3, 1e-3, 5e-3, 0.0, 20e-3)

@@ -14,7 +14,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError
 from placewright.testbed import Testbed
 from placewright.testbed.node_handle import NodeHandle
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 
 
 def test_no_members_without_devices() -> None:

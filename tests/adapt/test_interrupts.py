@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from placewright.adapt.interrupts import interrupts_wait
+from placewright.adapt.run import interrupts_wait
 
 
 def press() -> None:

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
+import placewright
 from placewright.capturing.dataflow import resolve
 from placewright.capturing.lowered import Call, Lowered
-from placewright.graph.graph import TensorSpec
+from placewright.capturing.model import capture, capture_source
+from placewright.capturing.source import ModelSource
+from placewright.capturing.state import initial_state
+from placewright.cluster.cluster import Cluster, Device
+from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Instruction, ProgramInput, Ref
+from placewright.numerics.arrays import IntArray
+from placewright.operators.judge import judge
+from placewright.operators.plan import OperatorPlan
+from placewright.operators.problem import OperatorProblem
+from placewright.profiling.build import profile
+from placewright.testing.small_zoo import small
+from tests.capturing.live_memory import peak_bytes
+from tests.capturing.models import unseen
+from tests.capturing.reference_interpreter import run
 from tests.capturing.small_graphs import small_graph
 
 SPEC = TensorSpec((2,), "float32", (1,))
@@ -84,3 +105,127 @@ def test_the_forward_read_of_a_weight_precedes_its_update(name: str) -> None:
                 if Ref(name_) in call.args and call.name != update_.name:
                     a, b = position[call.name], position[update_.name]
                     assert reach[a, b] or reach[b, a]
+
+
+DIM = 64
+FULL = DIM * DIM * 4
+"""Bytes of a full-size weight."""
+
+
+class Quantised(nn.Module):
+    """A linear layer with a weight in 8 bits or, packed in pairs, 4."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        rows = DIM // 2 if kind == "packed" else DIM
+        self.register_buffer("q", torch.randint(0, 127, (rows, DIM), dtype=torch.uint8))
+        self.register_buffer("scale", torch.rand(DIM, 1) / 64)
+        self.register_buffer("table", torch.randn(128) / 8)
+
+    def weight(self) -> Tensor:
+        """In full size."""
+        if self.kind == "table":
+            return self.table[self.q.int()]
+        q = torch.cat([self.q & 15, self.q >> 4]) if self.kind == "packed" else self.q
+        return q.float() * self.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Dequantise and multiply."""
+        return linear(x, self.weight())
+
+
+class Stack(nn.Module):
+    """Quantised layers; the sum of `width` of them is a block. `early`: all weights come first."""
+
+    def __init__(self, kinds: list[str], width: int = 1, *, early: bool = False) -> None:
+        super().__init__()
+        self.layers, self.width, self.early = nn.ModuleList(map(Quantised, kinds)), width, early
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Block by block."""
+        weights = [layer.weight() for layer in self.layers] if self.early else []
+        for at in range(0, len(self.layers), self.width):
+            block = range(at, min(at + self.width, len(self.layers)))
+            x = sum(
+                (linear(x, weights[k]) if self.early else self.layers[k](x) for k in block),
+                torch.zeros(()),
+            ).tanh()
+        return x
+
+
+def problem_of(graph: Graph, devices: int = 1) -> OperatorProblem:
+    """With no bytes resident, so that peaks are those of tensors."""
+    cluster = Cluster(tuple(Device(f"d{k}") for k in range(devices)))
+    problem = profile(graph, cluster, method="analytic")
+    return problem.replace(resident_bytes=np.zeros(problem.n))
+
+
+def peaks(problem: OperatorProblem, placement: IntArray) -> list[int]:
+    """By device, of a plan without an order."""
+    return judge(problem, OperatorPlan(placement)).peak_bytes.tolist()  # type: ignore[no-any-return]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["scaled", "packed", "table"]), min_size=6, max_size=9),
+    width=st.integers(1, 3),
+    early=st.booleans(),
+)
+def test_one_device_holds_what_eager_would(kinds: list[str], width: int, *, early: bool) -> None:
+    """To the byte, a few weights; the program, reordered or not, still computes what eager does."""
+    torch.manual_seed(0)
+    model, x = Stack(kinds, width, early=early).eval(), torch.randn(2, DIM)
+    source = ModelSource(model, x, None, None, "stack")
+    graph = capture_source(source)
+    state = initial_state(source, graph.program)
+    problem = problem_of(graph)
+    peak = peaks(problem, np.zeros(problem.n, dtype=np.int64))
+    assert peak == [peak_bytes(graph, state)]
+    assert peak[0] <= 3.5 * FULL
+    with torch.no_grad():
+        assert torch.equal(run(graph, state)["output"], model(x))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_idle_device_does_not_prepare_all_of_its_weights(*, early: bool) -> None:
+    """The second device waits for the first and holds the weights of one layer all the same."""
+    graph = capture(Stack(["scaled"] * 8, early=early).eval(), torch.randn(2, DIM))
+    problem = problem_of(graph, 2)
+    # The groups keep a weight and its use together, so that a cut is between two layers.
+    cut = problem.operator_names.index("mm_3") + 1
+    _, first, group = np.unique(problem.colocation, return_index=True, return_inverse=True)
+    placement = (first >= cut).astype(np.int64)[group]
+    assert set(placement.tolist()) == {0, 1}
+    assert max(peaks(problem, placement)) <= 2.5 * FULL
+
+
+def test_a_quantised_model_runs_in_half_as_much_again_as_its_weights() -> None:
+    """The planner takes it, and the outputs are eager's."""
+    model, x = Stack(["scaled"] * 24).eval(), torch.randn(2, DIM)
+    held = sum(b.numel() * b.element_size() for b in model.buffers())
+    cluster = Cluster((Device("a", memory_bytes=1.5 * held),))
+    with placewright.place(model, x, cluster, planner="only:a", method="analytic") as placed:
+        assert torch.equal(placed(x), model(x))
+
+
+def _deep(build: Callable[[], nn.Module]) -> nn.Module:
+    return nn.Sequential(*(build() for _ in range(3))).eval()
+
+
+def test_weight_norm_is_computed_next_to_its_use() -> None:
+    """Not only integers: any weight that is computed from parameters alone."""
+    normed = _deep(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(DIM, DIM)))
+    graph = capture(normed, torch.randn(2, DIM))
+    problem = problem_of(graph)
+    assert peaks(problem, np.zeros(problem.n, dtype=np.int64))[0] <= 2.5 * FULL
+    assert any(op.from_weights for op in graph.operators)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_other_models_stay_as_they_are(name: str, *, training: bool) -> None:
+    """Positions, masks and rotary tables are small: no plan of these models changes."""
+    source = unseen(name) if name == "llama" else small(name)
+    graph = capture_source(source, training=training)
+    assert not any(op.from_weights for op in graph.operators)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from placewright.capturing.zoo.small_gpt import small_gpt
+from placewright.capturing.zoo.language import small_gpt
 
 _FACTORS = itertools.chain([1.0, 1.0], itertools.repeat(2.0))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.capturing.model import capture_source, load_model
-from placewright.capturing.zoo.small_gpt import text_batches
+from placewright.capturing.zoo.language import text_batches
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.deployment import demonstration
 from placewright.deployment.demonstration import Job

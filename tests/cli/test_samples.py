@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import RunError
-from placewright.samples.adaptive.replanning import Step
+from placewright.samples.adaptive import Step
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.trainer import Epoch
 from tests.cli.run_cli import run_cli
@@ -232,7 +232,7 @@ def test_finished_epochs_are_written_before_an_error(
             yield Step(Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way")
             raise RunError("a sample was lost")
 
-    monkeypatch.setattr("placewright.samples.adaptive.replanning.Adaptive", Failing)
+    monkeypatch.setattr("placewright.samples.adaptive.Adaptive", Failing)
     path, kept, page = (tmp_path / name for name in ("two.json", "run.json", "run.html"))
     path.write_text(TWO)
     command = ("samples", "run", path, "--adapt", "--time-limit", 4, "--seed", 9)

@@ -13,8 +13,8 @@ import pytest
 
 from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
-from placewright.testbed.requirements import missing
 from placewright.testbed.teardown import end_all
+from placewright.testbed.testbed import missing
 from tests.cli.run_cli import run_cli
 from tests.testbed.test_testbed import traces
 

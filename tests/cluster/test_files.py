@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.cluster.devices import WORK
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.devices import WORK, Device, Link
 from placewright.cluster.files import (
     cluster_data,
     cluster_to_text,

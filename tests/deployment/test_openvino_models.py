@@ -16,7 +16,7 @@ import pytest
 from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.files import cluster_to_text
-from placewright.deployment.measured import MeasuredPlacements
+from placewright.deployment.measuring import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
     capture_model_file,

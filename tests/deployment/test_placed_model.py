@@ -20,7 +20,7 @@ from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.run import best_single
 from placewright.runtime import session as sessions
 from placewright.testbed import Testbed
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 from tests.operators.adaptive.jobs import TRIO
 
 DUO = """

@@ -16,10 +16,10 @@ import pytest
 from placewright.capturing.source import _unpack
 from placewright.capturing.tensorflow.model import (
     TensorFlowModel,
+    TensorFlowProcess,
     capture_tensorflow,
     is_tensorflow,
 )
-from placewright.capturing.tensorflow.process import TensorFlowProcess
 from placewright.cluster.cluster import Cluster, Device
 from placewright.deployment.tensorflow_models import TensorFlowWorkload, profile_tensorflow
 from placewright.errors import (

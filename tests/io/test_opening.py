@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.capturing.files.onnx_file import read_onnx
+from placewright.capturing.files.onnx_graph import read_onnx
 from placewright.capturing.files.openvino_graph import capture_openvino
 from placewright.capturing.tensorflow.model import capture_tensorflow
 from placewright.errors import InputError

@@ -16,12 +16,12 @@ from placewright.profiling.profile_warnings import (
     busy_cpus,
     warn_of_background_load,
 )
-from placewright.runtime import proc
+from placewright.runtime import host
 
 SPIN = "while True: pass"
 
 
-@pytest.mark.skipif(not proc.STAT.exists(), reason="no /proc/stat on this system")
+@pytest.mark.skipif(not host.STAT.exists(), reason="no /proc/stat on this system")
 def test_processes_at_work_are_counted() -> None:
     """A process per core makes at least half of the machine busy, and a warning says so."""
     count = os.cpu_count() or 1
@@ -44,7 +44,7 @@ def test_processes_at_work_are_counted() -> None:
         other.communicate()
 
 
-@pytest.mark.skipif(not proc.STAT.exists(), reason="no /proc/stat on this system")
+@pytest.mark.skipif(not host.STAT.exists(), reason="no /proc/stat on this system")
 def test_children_of_this_process_do_not_count() -> None:
     """A fork server that loads torch is no reason to profile again."""
     own = subprocess.Popen([sys.executable, "-c", SPIN])
@@ -78,6 +78,6 @@ def test_only_load_that_takes_cores_is_reported(
 
 def test_a_system_without_load_figures_counts_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """No /proc, no warning."""
-    monkeypatch.setattr(proc, "STAT", proc.STAT.with_name("nothing here"))
-    monkeypatch.setattr(proc, "PROCESSES", proc.STAT.with_name("nothing here"))
+    monkeypatch.setattr(host, "STAT", host.STAT.with_name("nothing here"))
+    monkeypatch.setattr(host, "PROCESSES", host.STAT.with_name("nothing here"))
     assert busy_cpus(0.0) == 0.0

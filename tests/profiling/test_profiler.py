@@ -10,7 +10,7 @@ from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import isolated, message_cost, profile_warnings
+from placewright.profiling import measuring, message_cost, profile_warnings
 from placewright.profiling.build import profile
 from placewright.profiling.message_cost import KEY, MessageCost, MessagesNotMeasuredWarning
 from placewright.profiling.profile_warnings import TooFewCoresWarning
@@ -32,7 +32,7 @@ def measured_cores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return np.array([np.nan, *[float(cores)] * (len(graph.operators) - 1)])
 
     monkeypatch.setattr(profile_warnings, "cpu_cores", lambda: 2)
-    monkeypatch.setattr(isolated, "isolated_seconds", measured)
+    monkeypatch.setattr(measuring, "isolated_seconds", measured)
     return found
 
 

@@ -26,8 +26,7 @@ GRAPH, _ = diamond()
 @pytest.fixture
 def nothing_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without PyTorch, as far as a profile can see."""
-    for module in ("isolated", "in_place"):
-        monkeypatch.setitem(sys.modules, f"placewright.profiling.{module}", None)
+    monkeypatch.setitem(sys.modules, "placewright.profiling.measuring", None)
     for user in (build, profiler):
         monkeypatch.setattr(user, "torch_installed", lambda: False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from placewright.runtime.messages.wire import message_key
-from placewright.runtime.step.shares import Share
+from placewright.runtime.step.sequence import Share
 
 Action = tuple[str, tuple[int, int]]
 

@@ -7,13 +7,13 @@ import time
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.runtime import proc
+from placewright.runtime import host
 from placewright.runtime.host import Host
 from placewright.runtime.machine_load import LoadMeter, cpu_reading
 from placewright.runtime.session import Session
 from tests.runtime.chain import diamond
 
-known = pytest.mark.skipif(not proc.STAT.exists(), reason="the system does not tell")
+known = pytest.mark.skipif(not host.STAT.exists(), reason="the system does not tell")
 
 
 @known
@@ -41,7 +41,7 @@ def test_a_session_tells_others_from_its_own_work(monkeypatch: pytest.MonkeyPatc
 
 def test_a_system_that_does_not_tell_is_no_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither calm nor disturbed: unknown."""
-    monkeypatch.setattr(proc, "STAT", proc.STAT.with_name("nothing here"))
+    monkeypatch.setattr(host, "STAT", host.STAT.with_name("nothing here"))
     assert cpu_reading([0])[2] is None
     graph, state = diamond()
     with Session(graph, Cluster((Device("a"),), name="one"), state) as session:

@@ -18,8 +18,14 @@ from placewright.samples.problem import Batches, Overlap
 from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import relaxation
 from placewright.samples.relaxation.generation import bound_and_columns, generate_columns, price
-from placewright.samples.relaxation.master import Master, Prices
-from placewright.samples.relaxation.program import Moves, Program, all_moves, program_of
+from placewright.samples.relaxation.program import (
+    Master,
+    Moves,
+    Prices,
+    Program,
+    all_moves,
+    program_of,
+)
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 

@@ -13,11 +13,10 @@ import pytest
 from placewright.errors import InputError, WorkerError
 from placewright.runtime import limits
 from placewright.samples import measuring
-from placewright.samples.adaptive.replanning import Adaptive, Disturbance
-from placewright.samples.data.dealing import counted, deal, held_by
-from placewright.samples.data.shards import Shard, audit
+from placewright.samples.adaptive import Adaptive, Disturbance
+from placewright.samples.data import Shard, audit, counted, deal, held_by
 from placewright.samples.measuring import measure
-from placewright.samples.moving.move import move
+from placewright.samples.move import move
 from placewright.samples.nodes import SPARE_CORES, NodeLeft, NodeWorkers, cluster_of, nodes_up
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
@@ -25,7 +24,7 @@ from placewright.samples.training.job import write_batch
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import train, training_orders
 from placewright.samples.training.trainer import TrainingOrder
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 from tests.samples.jobs import digits_job, images
 from tests.samples.tiny import tiny
 

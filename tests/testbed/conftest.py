@@ -15,7 +15,7 @@ import pytest
 from placewright.cluster.cluster import Cluster
 from placewright.testbed import Testbed, record
 from placewright.testbed.record import Record, this_boot
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 
 DUO = """
 devices:

@@ -16,9 +16,8 @@ from placewright.cluster.cluster import Cluster
 from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
 from placewright.testbed.record import Process, Record
-from placewright.testbed.status import status
+from placewright.testbed.status import status, testbed_table
 from placewright.testbed.teardown import MODULE, end_all, leave, remove, sweep
-from placewright.testbed.text import testbed_table
 from tests.testbed import inside
 from tests.testbed.conftest import DUO, Start, cluster
 from tests.testbed.test_testbed import Up, conversation_s, own_traces, traces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.testbed import Testbed, namespaces
 from placewright.testbed.status import status
 from placewright.testbed.teardown import emulator_pid
+from placewright.testbed.testbed import require
 from tests.processes import output_of
 from tests.testbed import inside
 from tests.testbed.conftest import DUO, cluster
@@ -247,3 +249,21 @@ def test_a_revival_that_was_broken_off_is_not_taken_over(
 def interrupted(*_: object) -> str:
     """As by Ctrl-C."""
     raise KeyboardInterrupt
+
+
+def test_without_root_the_way_without_root_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four parts: what, where, by how much, what next."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(UnsupportedError) as refused:
+        require()
+    words = str(refused.value)
+    assert "testbed: a testbed cannot be made here (it needs root, and this is user 1000)" in words
+    assert "next: run it as root; without a testbed, `placewright operators run` emulates" in words
+
+
+def test_a_missing_command_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``ip`` comes with iproute2."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda command: None)
+    with pytest.raises(UnsupportedError, match="apt-get install iproute2"):
+        require()

@@ -8,13 +8,16 @@ the one that an undisturbed run has after it, as steps are repeated from the las
 from __future__ import annotations
 
 import math
+import signal
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Protocol, TypeVar
 
-from placewright.adapt.interrupts import interrupts_wait
 from placewright.adapt.membership import Membership
 from placewright.adapt.replay_log import (
     Batch,
@@ -308,3 +311,31 @@ class FaultTolerantRun(ABC):
         self._dismiss()
         self.membership.rejoin(back, self.done)
         self.timeline.note(self.done, Kind.JOIN, ", ".join(sorted(back)))
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Let the block end before a Ctrl-C within it becomes a `KeyboardInterrupt`.
+
+    A second Ctrl-C interrupts at once. Nothing changes in threads, which get none, and where the
+    caller handles the signal in a way of its own.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    pressed: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # In `finally`: also where the block ended by an error, which becomes the context of this
+        # one.
+        if pressed:
+            raise KeyboardInterrupt

@@ -43,7 +43,11 @@ from placewright.capturing.rewrites.calls import (
     strided_updates,
     update_strided,
 )
-from placewright.capturing.rewrites.known_values import KNOWN_SCALARS, known_values_readable
+from placewright.capturing.rewrites.fake_tensors import (
+    KNOWN_SCALARS,
+    known_values_readable,
+    shape_rules,
+)
 from placewright.capturing.rewrites.random_state import (
     StateRestores,
     dropout_mask,
@@ -51,7 +55,6 @@ from placewright.capturing.rewrites.random_state import (
     is_random,
     recorded_rng_state,
 )
-from placewright.capturing.rewrites.shape_rules import shape_rules
 from placewright.errors import PlacewrightError, Terminated
 from placewright.numerics.collector import collector_paused
 

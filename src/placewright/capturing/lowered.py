@@ -31,7 +31,7 @@ class Call:
     micro_batch
         See `placewright.graph.graph.Operator`.
     flops, elementwise_flops, uncounted
-        See `placewright.capturing.flops.counting.Work`.
+        See `placewright.capturing.flops.Work`.
     """
 
     instruction: Instruction

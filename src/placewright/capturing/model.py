@@ -17,12 +17,11 @@ except ImportError as error:
 from placewright.capturing.assembly import assemble
 from placewright.capturing.checks import check_memory
 from placewright.capturing.colocation import colocate
-from placewright.capturing.dataflow import resolve
-from placewright.capturing.derived_weights import beside_use
+from placewright.capturing.dataflow import beside_use, resolve
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
+from placewright.capturing.optimizer import append_recipe
 from placewright.capturing.recipe import OptimizerName, TrainingRecipe, recipe_of
-from placewright.capturing.recipe_updates import append_recipe
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.tracing import trace
 from placewright.io.arguments import checked

@@ -26,9 +26,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from placewright.capturing.containers import refilled, tensors_of
+from placewright.capturing.containers import MicroBatch, refilled, tensors_of
 from placewright.capturing.inputs import as_arguments
-from placewright.capturing.micro_batches import MicroBatch
 from placewright.capturing.mode import in_mode
 from placewright.capturing.named_state import ModelAndLoss, named_state
 from placewright.capturing.recipe import TrainingRecipe

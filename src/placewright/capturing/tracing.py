@@ -14,7 +14,7 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch.fx import traceback
 
 from placewright.capturing.checks import check_parameters
-from placewright.capturing.containers import refilled, tensors_of
+from placewright.capturing.containers import MicroBatch, micro_batches, refilled, tensors_of
 from placewright.capturing.functional import functional_graph
 from placewright.capturing.inputs import (
     StepInput,
@@ -22,7 +22,6 @@ from placewright.capturing.inputs import (
     step_inputs,
     write_back,
 )
-from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.mode import in_mode
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource, mean_square

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.cluster.cluster import Cluster
-    from placewright.deployment.measured import MeasuredPlacements
+    from placewright.deployment.measuring import MeasuredPlacements
     from placewright.deployment.model_files import FileWorkload
     from placewright.deployment.tensorflow_models import TensorFlowWorkload
     from placewright.graph.graph import Graph
@@ -110,7 +110,7 @@ class LoadedSource:
 
     def measuring(self) -> AbstractContextManager[MeasuredPlacements | None]:
         """What executes placements, for planners that learn from runs; ``None`` without a model."""
-        from placewright.deployment.measured import measured_rewards
+        from placewright.deployment.measuring import measured_rewards
         from placewright.deployment.workload import Workload
 
         if self.cluster is None:

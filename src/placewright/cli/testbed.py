@@ -44,8 +44,7 @@ def _find(spec: str) -> Testbed:
 def _find_or_make(spec: str) -> Testbed:
     """The testbed that is up for it, for as long as we need it, or a new one."""
     from placewright.cli.sources import find_cluster
-    from placewright.testbed.requirements import require
-    from placewright.testbed.testbed import Testbed
+    from placewright.testbed.testbed import Testbed, require
 
     require()
     named = [bed.cluster for bed in Testbed.all() if bed.cluster.name == spec]
@@ -54,8 +53,7 @@ def _find_or_make(spec: str) -> Testbed:
 
 def _print(console: Console, beds: list[Testbed]) -> None:
     """Print the status of these testbeds."""
-    from placewright.testbed.status import status
-    from placewright.testbed.text import testbed_table
+    from placewright.testbed.status import status, testbed_table
 
     found = [status(bed) for bed in beds]
     for note in (note for state in found for note in state.notes):
@@ -92,8 +90,8 @@ def down(
     """
     from placewright.cluster.cluster import Cluster
     from placewright.testbed.blueprint import id_of
-    from placewright.testbed.requirements import require
     from placewright.testbed.teardown import end_all, sweep
+    from placewright.testbed.testbed import require
 
     require()
     ended = end_all(None if cluster is None else id_of(_name_of(cluster)))
@@ -112,8 +110,7 @@ def status(
 
     [cyan]placewright testbed status cluster.yaml -f json[/cyan]
     """
-    from placewright.testbed.requirements import require
-    from placewright.testbed.testbed import Testbed
+    from placewright.testbed.testbed import Testbed, require
 
     require()
     beds = list(Testbed.all()) if cluster is None else [_find(cluster)]
@@ -207,7 +204,7 @@ def selftest(
     [cyan]placewright testbed selftest cluster.yaml[/cyan]
     """
     from placewright.testbed.selftest import selftest as measure
-    from placewright.testbed.text import findings_table
+    from placewright.testbed.status import findings_table
 
     with _find_or_make(cluster) as bed:
         findings = []

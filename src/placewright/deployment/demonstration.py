@@ -46,12 +46,12 @@ class Job:
 
 
 def _text_batches(samples: int) -> Iterable[tuple[Any, Any]]:
-    from placewright.capturing.zoo.small_gpt import text_batches
+    from placewright.capturing.zoo.language import text_batches
 
     return text_batches(samples)
 
 
-SMALL_GPT = "placewright.capturing.zoo.small_gpt:small_gpt"
+SMALL_GPT = "placewright.capturing.zoo.language:small_gpt"
 
 JOBS = (
     Job("zoo:inception_v3"),

@@ -200,7 +200,7 @@ def deploy(
     """
     with collector_paused():
         from placewright.adapt.run import measured_despite_losses
-        from placewright.deployment.measured import on_workers
+        from placewright.deployment.measuring import on_workers
         from placewright.deployment.planning import (
             Choice,
             interference_of_streams,

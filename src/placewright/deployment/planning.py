@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placewright.adapt.trials import TrialOutcome
-    from placewright.deployment.measured import MeasuredPlacements
+    from placewright.deployment.measuring import MeasuredPlacements
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
@@ -71,8 +71,7 @@ def measured_interference(
     `streamed`: leave the second part to `interference_of_streams`.
     Raises `WorkerError`: a worker died or raised.
     """
-    from placewright.profiling.calibration import calibrated
-    from placewright.profiling.interference import interference
+    from placewright.profiling.calibration import calibrated, interference
 
     with (
         monitor.meter("calibrating: whole steps on every device alone") as meter,
@@ -198,7 +197,7 @@ def _for_its_objective(
     """Results of `auto`: those of a stream with the shortest predicted period first."""
     if known.together.objective is not Objective.THROUGHPUT:
         return results
-    from placewright.deployment.stream_plans import by_period
+    from placewright.deployment.streams import by_period
 
     return tuple(by_period(known, results, seed, copies=copies))
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from placewright.adapt.connectivity import all_talk
-from placewright.adapt.drift import Drift
+from placewright.adapt.device_factors import Drift
 from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import FaultTolerantRun
 from placewright.adapt.timeline import Kind

@@ -14,8 +14,7 @@ from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 
 if TYPE_CHECKING:
-    from placewright.cluster.cluster import Cluster
-    from placewright.cluster.devices import Device
+    from placewright.cluster.cluster import Cluster, Device
 
 
 @checked

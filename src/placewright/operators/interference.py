@@ -25,7 +25,7 @@ def copies_something(plan: OperatorPlan) -> bool:
 class InterferenceProfile:
     """Costs of a problem while one device computes, and while several do.
 
-    `placewright.profiling.interference` measures it.
+    `placewright.profiling.calibration` measures it.
 
     Attributes
     ----------

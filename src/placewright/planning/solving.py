@@ -68,7 +68,7 @@ def solve(
         Called as the search goes on.
     measure
         Executes plans, for planners with ``reward="measured"``: see
-        `placewright.deployment.measured.measured_rewards`.
+        `placewright.deployment.measuring.measured_rewards`.
     bounds
         Whether to compute bounds of the problem; without them a plan is proved optimal only by a
         planner that proves it.

@@ -24,9 +24,12 @@ from placewright.profiling.profile_warnings import (
 from placewright.profiling.profiler import Profiler
 from placewright.profiling.table import ProfileTable, profile_key
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.hetero_timing import placed_seconds
-from placewright.runtime.model_files.onnx_sessions import onnxruntime_installed
-from placewright.runtime.model_files.onnx_timing import handover_seconds, operator_seconds
+from placewright.runtime.model_files.hetero import placed_seconds
+from placewright.runtime.model_files.onnx_sessions import (
+    handover_seconds,
+    onnxruntime_installed,
+    operator_seconds,
+)
 
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import ModelFile
@@ -92,11 +95,7 @@ def profile_openvino(
     `method`: ``analytic`` computes from FLOPs and bytes, all others measure.
     `table`: kept profile: its entries are not measured again.
     """
-    from placewright.runtime.model_files.hetero import described
-    from placewright.runtime.model_files.hetero_timing import (
-        change_of_device,
-        operator_seconds,
-    )
+    from placewright.runtime.model_files.hetero import change_of_device, described, operator_seconds
 
     graph, kept = file.graph, table if table is not None else ProfileTable()
     if method == "analytic":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from placewright.cluster.cluster import Device
 from placewright.cluster.detect import cpu_cores
 from placewright.graph.graph import Graph
-from placewright.runtime.proc import busy_seconds, children_of, process_seconds
+from placewright.runtime.host import busy_seconds, children_of, process_seconds
 
 
 class ProfileWarning(UserWarning):

@@ -45,10 +45,10 @@ class GpuHere:
         those that refuse made-up inputs.
         """
         if state is not None:
-            from placewright.profiling.in_place import in_place_seconds
+            from placewright.profiling.measuring import in_place_seconds
 
             return in_place_seconds(graph, state, gpu=self.number)
-        from placewright.profiling.isolated import isolated_seconds
+        from placewright.profiling.measuring import isolated_seconds
 
         return isolated_seconds(graph, torch_device=f"cuda:{self.number}")
 
@@ -184,10 +184,10 @@ class Profiler:
         if self.measure is not None:
             return self.measure(cores)
         if self.method == "in-place":
-            from placewright.profiling.in_place import in_place_seconds
+            from placewright.profiling.measuring import in_place_seconds
 
             assert self.state is not None
             return in_place_seconds(self.graph, self.state, cores=cores)
-        from placewright.profiling.isolated import isolated_seconds
+        from placewright.profiling.measuring import isolated_seconds
 
         return isolated_seconds(self.graph, cores=cores)

@@ -20,9 +20,8 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from placewright.capturing.containers import Batch, tensors_of
+from placewright.capturing.containers import Batch, MicroBatch, micro_batches, tensors_of
 from placewright.capturing.inputs import as_arguments
-from placewright.capturing.micro_batches import MicroBatch, micro_batches
 from placewright.capturing.named_state import ModelAndLoss, copied, modules_in
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import ModelSource

@@ -18,7 +18,7 @@ from placewright.graph.program import Const, Instruction, ProgramInput, Ref
 from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.machine_load import Reading, cpu_reading
-from placewright.runtime.memory_use import MemoryUse
+from placewright.runtime.memory import MemoryUse
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.wire import Message
 from placewright.runtime.probe import LinkSeconds, SpeedProbe, link_seconds
@@ -26,8 +26,8 @@ from placewright.runtime.process_group import join, nccl_group
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.step.devices import PlacedDevices, storable
 from placewright.runtime.step.partition import Part, Step
+from placewright.runtime.step.sequence import Share
 from placewright.runtime.step.serial import Action
-from placewright.runtime.step.shares import Share
 from placewright.runtime.step_record import StepLog
 from placewright.runtime.stream.executor import Finished, Progress, Sample, StreamExecutor
 from placewright.runtime.worker import Worker

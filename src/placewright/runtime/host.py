@@ -1,15 +1,14 @@
-"""A machine as one of its processes sees it, and ranks of processes by machine."""
+"""A machine as one of its processes sees it: names, cores, GPUs, CPU time, other processes."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
@@ -63,6 +62,8 @@ def _boot() -> str:
 
 def _gpus() -> tuple[str, ...]:
     """By the launcher's names where it hands out GPUs, so that two processes never share one."""
+    import torch  # here, as what reads a machine's CPU time needs none of it
+
     if not torch.cuda.is_available():
         return ()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -95,3 +96,62 @@ def assign_ranks(cluster: Cluster, hosts: Sequence[Host]) -> dict[str, int]:
             )
     free = {n: [r for r, host in enumerate(hosts) if host.name == n] for n in wanted}
     return {device.name: free[device.node].pop(0) for device in cluster.devices}
+
+
+STAT = Path("/proc/stat")
+PROCESSES = Path("/proc")
+
+IDLE = (3, 4)
+"""Columns of a line of `STAT` in which nothing is done: idle, and waiting for a disk."""
+
+GUEST = 8
+"""From this column on, what other columns have already."""
+
+
+def busy_seconds(cores: Collection[int] | None = None) -> float | None:
+    """CPU seconds spent on these cores since the system started; ``None`` where unknown.
+
+    Of all CPUs where no cores are named. What a hypervisor took away counts too.
+    """
+    try:
+        lines = STAT.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    wanted, total = {"cpu"} if cores is None else {f"cpu{core}" for core in cores}, 0
+    for line in lines:
+        name, *columns = line.split()
+        if name in wanted:
+            ticks = [int(column) for column in columns[:GUEST]]
+            total += sum(ticks) - sum(ticks[k] for k in IDLE)
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(pid: int) -> float:
+    """CPU seconds of a process, 0 once it is gone."""
+    columns = _stat(pid)
+    if not columns:
+        return 0.0
+    return (int(columns[11]) + int(columns[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal; one that a debugger holds was not."""
+    return _stat(pid)[:1] == ["T"]
+
+
+def children_of(pid: int) -> list[int]:
+    """Child processes, of all threads."""
+    found: list[int] = []
+    for file in (PROCESSES / str(pid) / "task").glob("*/children"):
+        with suppress(OSError):
+            found += map(int, file.read_text().split())
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Columns after the name, which may hold anything; none once the process is gone."""
+    try:
+        stat = (PROCESSES / str(pid) / "stat").read_bytes()
+    except OSError:
+        return []
+    return stat.rpartition(b")")[2].decode("ascii").split()

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from placewright.measurement.measurement import MachineLoad
-from placewright.runtime.host import Host
-from placewright.runtime.proc import PROCESSES, busy_seconds, process_seconds
+from placewright.runtime.host import PROCESSES, Host, busy_seconds, process_seconds
 
 if TYPE_CHECKING:
     from placewright.runtime.session import Session

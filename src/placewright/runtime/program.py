@@ -32,7 +32,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from placewright.errors import RunError
-from placewright.runtime.connections.codec import Codec
+from placewright.runtime.connections.channel import Codec
 from placewright.runtime.emulation import ShapedLink
 from placewright.runtime.file_transfer import FileTransfer
 from placewright.runtime.host import Host

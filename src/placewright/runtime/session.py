@@ -21,9 +21,9 @@ from placewright.runtime.call_programs import CallProgram, CallPrograms
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
+from placewright.runtime.memory import explained
 from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
 from placewright.runtime.messages.wire import wire_bytes
-from placewright.runtime.out_of_memory import explained
 from placewright.runtime.probe import link_line
 from placewright.runtime.state_files import StateFiles
 from placewright.runtime.step.devices import storable
@@ -34,7 +34,7 @@ from placewright.runtime.step.partition import (
     state_moves,
     with_copies,
 )
-from placewright.runtime.step.shares import Share, shares
+from placewright.runtime.step.sequence import Share, shares
 from placewright.runtime.step_record import StepLog, StepRecord, step_record
 
 T = TypeVar("T")

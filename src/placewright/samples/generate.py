@@ -12,8 +12,7 @@ import numpy as np
 
 from placewright.errors import UnknownNameError
 from placewright.io.arguments import checked
-from placewright.samples.checks import check_size
-from placewright.samples.problem import SampleProblem
+from placewright.samples.problem import SampleProblem, check_size
 
 MEDIAN_SAMPLES = 1000.0
 FASTEST_S_PER_SAMPLE = 0.005

@@ -19,9 +19,8 @@ from placewright.adapt.device_factors import device_factor
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
-from placewright.samples.data.dealing import deal
-from placewright.samples.data.shards import Shard
-from placewright.samples.moving.move import move
+from placewright.samples.data import Shard, deal
+from placewright.samples.move import move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem

@@ -7,7 +7,7 @@ from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import Update
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
-from placewright.samples.moving.mover import Fault, MoveOrder, Mover, Sent, Transfer
+from placewright.samples.mover import Fault, MoveOrder, Mover, Sent, Transfer
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.trainer import (
     Epoch,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.planning.result import Result
-    from placewright.samples.adaptive.replanning import Disturbance, Step
+    from placewright.samples.adaptive import Disturbance, Step
     from placewright.samples.nodes import Nodes
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
@@ -345,8 +345,8 @@ class PlacedSamples:
             No node is left, or a sample was lost in a move.
         """
         from placewright.runtime.scratch import Scratch
-        from placewright.samples.adaptive.replanning import PLANNING_S, Adaptive
-        from placewright.samples.data.dealing import deal
+        from placewright.samples.adaptive import PLANNING_S, Adaptive
+        from placewright.samples.data import deal
 
         problem, up = self.problem, self._up
         size = 0.0 if up is None else problem.sample_bytes

@@ -18,9 +18,9 @@ from typing import Any
 from placewright.errors import UnknownNameError
 from placewright.planning.contract import Context, Progress, silent
 from placewright.runtime.scratch import Scratch
-from placewright.samples.data.dealing import deal
+from placewright.samples.data import deal
 from placewright.samples.judge import judge
-from placewright.samples.moving.move import Moved, move
+from placewright.samples.move import Moved, move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional

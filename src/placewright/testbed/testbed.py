@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_to_text
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
+from placewright.interpreter import python_command, python_environment
 from placewright.testbed import namespaces
-from placewright.testbed.blueprint import Blueprint, blueprint, cpu_share, refuse_impossible
+from placewright.testbed.blueprint import Blueprint, Slot, blueprint, cpu_share, refuse_impossible
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
-from placewright.testbed.making import intact, make
 from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.record import (
     LINKS,
+    LOG,
     Process,
     Record,
     one_at_a_time,
@@ -25,7 +29,6 @@ from placewright.testbed.record import (
     records,
     this_boot,
 )
-from placewright.testbed.requirements import require
 from placewright.testbed.teardown import emulator_pid, end, end_emulator, leave, remove, sweep
 
 
@@ -297,3 +300,114 @@ def _record(cluster: Cluster, trees: Trees, cpus: tuple[int, ...]) -> Record:
         owners=(Process.this(),),
         whole=False,
     )
+
+
+_TIMEOUT_S = 20.0
+_PAUSE_S = 0.02
+
+
+def intact(record: Record, plan: Blueprint, trees: Trees) -> bool:
+    """Whether all of it exists; the emulator may be dead."""
+    return (record.folder / LINKS).exists() and all(
+        namespaces.exists(slot.namespace) and _grouped(slot, trees) for slot in plan.slots
+    )
+
+
+def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
+    """Make what does not exist yet; limits and links of what exists stay as they are."""
+    for slot in plan.slots:
+        if not _grouped(slot, trees):
+            trees.make(slot.group)
+            trees.limit_cpu(slot.group, slot.cpu_share)
+            trees.limit_memory(slot.group, slot.memory_bytes)
+    lost = [k for k, slot in enumerate(plan.slots) if not namespaces.exists(slot.namespace)]
+    for position in lost:
+        namespaces.make(plan.slots[position].namespace, position, _routes(plan, position))
+    if not (record.folder / LINKS).exists():
+        fill(LinkTable.create(record.folder / LINKS, len(plan.slots)), plan)
+    if lost:
+        end_emulator(record)  # it holds devices that do not exist any more
+    if not emulator_pid(record):
+        _start_emulator(record)
+    return LinkTable(record.folder / LINKS)
+
+
+def _grouped(slot: Slot, trees: Trees) -> bool:
+    return all(path.exists() for path in trees.group(slot.group))
+
+
+def _routes(plan: Blueprint, position: int) -> list[namespaces.Route]:
+    """To every reachable device, with a TCP window for the link and the pause of a late process."""
+    ways = [way for way in plan.ways if way.source == position]
+    return [namespaces.Route(w.target, w.rate * (2 * w.delay_s + _PAUSE_S)) for w in ways]
+
+
+def fill(table: LinkTable, plan: Blueprint) -> None:
+    """Write every way of the blueprint into the table."""
+    for way in plan.ways:
+        table.set("rate", way.source, way.target, way.rate)
+        table.set("delay_s", way.source, way.target, way.delay_s)
+        table.set("channel", way.source, way.target, way.channel)
+
+
+def _start_emulator(record: Record) -> None:
+    """Start it detached, so that it may outlive this process, and wait until it runs."""
+    # The new one writes its number when it runs; the number of a dead one must not be taken for it.
+    LinkTable(record.folder / LINKS).emulator_pid = 0
+    program = python_command("-m", "placewright.testbed.emulator", str(record.folder))
+    with (record.folder / LOG).open("wb") as log:
+        subprocess.run(
+            ["setsid", "--fork", *program],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=python_environment(),
+            check=True,
+        )
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not emulator_pid(record):
+        output = (record.folder / LOG).read_text(errors="replace").strip()
+        if output or time.monotonic() > deadline:
+            raise RunError(
+                "the link emulator did not start",
+                where=record.id,
+                by=output.splitlines()[-1] if output else f"no answer in {_TIMEOUT_S:g} s",
+                hint=f"its output:\n{output}" if output else "is the machine overloaded?",
+            )
+        time.sleep(0.005)
+
+
+_WITHOUT = (
+    "without a testbed, `placewright operators run` emulates slower devices and links by waiting"
+)
+
+
+def missing() -> str | None:
+    """The first requirement that this machine misses, ``None`` if it has all."""
+    if not sys.platform.startswith("linux"):
+        return f"it runs on Linux, not on {sys.platform}"
+    if os.geteuid() != 0:
+        return f"it needs root, and this is user {os.geteuid()}"
+    for command in ("ip", "setsid"):
+        if shutil.which(command) is None:
+            return f"the command `{command}` is not installed"
+    if not Path("/dev/net/tun").exists():
+        return "/dev/net/tun is not there"
+    return None
+
+
+def require() -> None:
+    """Raise `UnsupportedError` where testbeds cannot be made; names what is missing."""
+    reason = missing()
+    if reason is not None:
+        raise UnsupportedError(
+            "a testbed cannot be made here", where="testbed", by=reason, hint=_remedy(reason)
+        )
+
+
+def _remedy(reason: str) -> str:
+    if "root" in reason:
+        return f"run it as root; {_WITHOUT}"
+    if "command" in reason:
+        return f"apt-get install iproute2 util-linux; {_WITHOUT}"
+    return _WITHOUT

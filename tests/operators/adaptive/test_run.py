@@ -33,7 +33,7 @@ from placewright.profiling.build import profile
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines import piped
 from placewright.runtime.engines.local import LocalGroup
-from placewright.runtime.out_of_memory import OutOfMemoryError
+from placewright.runtime.memory import OutOfMemoryError
 from placewright.runtime.session import Session
 from tests.operators.adaptive.jobs import TRIO, job
 

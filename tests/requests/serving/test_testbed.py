@@ -17,8 +17,7 @@ from placewright.errors import InputError
 from placewright.requests.serving.engines import DISPATCHER, server_cluster, with_dispatcher
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.serving.workers import LocalProcess
-from placewright.testbed.requirements import missing
-from placewright.testbed.testbed import Testbed
+from placewright.testbed.testbed import Testbed, missing
 from tests.requests.serving.models import family
 from tests.requests.serving.test_server import body, call, infer, many, until
 

@@ -15,7 +15,7 @@ import pytest
 from placewright.errors import RunError
 from placewright.runtime.connections import authentication
 from placewright.runtime.connections.authentication import BROKEN, LOOPBACK, Listener, connect
-from placewright.runtime.connections.codec import Codec
+from placewright.runtime.connections.channel import Codec
 
 SECRET = b"known to us"
 

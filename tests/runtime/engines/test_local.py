@@ -16,7 +16,7 @@ from placewright.adapt.connectivity import all_talk
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError
 from placewright.runtime.engines.local import Local, on_testbed
-from placewright.testbed.requirements import missing
+from placewright.testbed.testbed import missing
 
 
 def test_two_sessions_share_a_testbed() -> None:

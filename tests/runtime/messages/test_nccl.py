@@ -13,7 +13,7 @@ from placewright.graph.graph import Graph
 from placewright.runtime.messages.layout import Way
 from placewright.runtime.messages.wire import message_key
 from placewright.runtime.step.partition import partition
-from placewright.runtime.step.shares import Share, shares
+from placewright.runtime.step.sequence import Share, shares
 from placewright.testing.small_zoo import small
 from tests.runtime.chain import diamond
 from tests.runtime.rendezvous import Action, ends, script

@@ -20,15 +20,14 @@ from placewright.graph.program import Instruction, Ref
 from placewright.runtime.messages import exchange
 from placewright.runtime.messages.layout import Layout
 from placewright.runtime.messages.streams import Streams
-from placewright.runtime.step import kernels
-from placewright.runtime.step.kernels import ATTENTION
+from placewright.runtime.step import slots
 from placewright.runtime.step.partition import partition
-from placewright.runtime.step.sequence import compile_share
-from placewright.runtime.step.shares import shares
+from placewright.runtime.step.sequence import compile_share, shares
+from placewright.runtime.step.slots import ATTENTION
 from placewright.runtime.timers import Timer
 from placewright.testing.small_zoo import small
 
-LACKS_KERNEL = kernels.lacks_kernel
+LACKS_KERNEL = slots.lacks_kernel
 
 PLACES = ["cuda:0", "cuda:1", "cpu"]
 
@@ -51,7 +50,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs as far as fake tensors go: no streams, and the kernels that PyTorch lists."""
     monkeypatch.setattr(exchange, "Streams", lambda names: Streams([]))
     monkeypatch.setattr("placewright.runtime.step.sequence.timer_of", lambda name: Timer())
-    monkeypatch.setattr(kernels, "lacks_kernel", _lacks_kernel)
+    monkeypatch.setattr(slots, "lacks_kernel", _lacks_kernel)
 
 
 def _lacks_kernel(call: object, device: str) -> bool:
@@ -115,18 +114,18 @@ def test_attention_is_the_devices_own_where_only_its_result_is_read() -> None:
     query = torch.randn(2, 3, 8, 4, generator=torch.Generator().manual_seed(0))
     alone = Instruction("a", ATTENTION, (Ref("q"), Ref("q"), Ref("q")), {"scale": 0.3}, ("a.0", ""))
     kernel = resolve_target(ATTENTION)
-    call, kwargs = kernels.kernel_on(kernel, alone, "cuda:0")
+    call, kwargs = slots.kernel_on(kernel, alone, "cuda:0")
     expected = kernel(query, query, query, **kwargs)[0]
     assert torch.allclose(call(query, query, query, **kwargs)[0], expected, atol=1e-6)
     both = replace(alone, results=("a.0", "a.1"))
-    call, kwargs = kernels.kernel_on(kernel, both, "cpu")
+    call, kwargs = slots.kernel_on(kernel, both, "cpu")
     assert torch.equal(call(query, query, query, **kwargs)[0], expected)
 
 
 def test_random_numbers_are_drawn_on_the_host() -> None:
     """A mask drawn for a GPU has the bits of the CPU's generator."""
     draw = Instruction("r", "aten.rand.default", ([4],), {}, ("r",), random=True)
-    call, kwargs = kernels.kernel_on(resolve_target(draw.target), draw, "cpu")
+    call, kwargs = slots.kernel_on(resolve_target(draw.target), draw, "cpu")
     assert "device" in kwargs
     torch.manual_seed(3)
     expected = torch.rand(4)

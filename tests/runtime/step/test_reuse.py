@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
 from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Ref
-from placewright.runtime.step.kernels import in_place_targets
 from placewright.runtime.step.partition import partition
+from placewright.runtime.step.slots import in_place_targets
 
 SPEC = TensorSpec((4, 4), "float32", (4, 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,8 +11,7 @@ import torch
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.layout import Layout
 from placewright.runtime.step.partition import partition
-from placewright.runtime.step.sequence import CompiledShare, compile_share
-from placewright.runtime.step.shares import shares
+from placewright.runtime.step.sequence import CompiledShare, compile_share, shares
 from placewright.runtime.timers import Timer
 from tests.runtime.chain import answer, diamond
 
@@ -72,3 +72,19 @@ def test_copies_inside_a_process_are_logged_as_transfers() -> None:
     sent = exchange.sent(dict(enumerate(compiled.timers)))
     assert [(source, tag, target) for source, tag, target, *_ in sent] == [(0, 0, 1), (0, 2, 1)]
     assert all(start <= end for *_, start, end in sent)
+
+
+def test_a_share_keeps_the_order_of_the_whole() -> None:
+    """Every placement of the diamond on three devices in every layout of two processes."""
+    graph, _ = diamond()
+    order = [0, 2, 1, 3]
+    for placement in itertools.product(range(3), repeat=4):
+        parts = partition(graph, placement, order, 3)
+        for processes in itertools.product(range(2), repeat=3):
+            if max(processes) < len(set(processes)):
+                every_share = shares(parts, order, processes)
+                for rank, share in enumerate(every_share):
+                    steps = [iter(part.steps) for part in share.parts]
+                    operators = [next(steps[k]).operator for k in share.turns]
+                    assert operators == [i for i in order if processes[placement[i]] == rank]
+                    assert [processes[part.device] for part in share.parts] == [rank] * len(steps)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.samples.balance.state import State, clock_of
+from placewright.samples.balance import State, clock_of
 from placewright.samples.judge import judge
 from placewright.samples.plan import plan_of
 from placewright.samples.planners.lp import whole_flow

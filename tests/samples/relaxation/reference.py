@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.relaxation.master import SLACK, Prices
+from placewright.samples.relaxation.program import SLACK, Prices
 
 Row = dict[Any, float]
 """Coefficients by variable: ``("T", 0)``, ``("M", rank)``, ``(i, j, c)``."""

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.samples.balance.state import State
+from placewright.samples.balance import State
 from placewright.samples.generate import generate
 from placewright.samples.problem import Batches, SampleProblem
 from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
 from placewright.samples.relaxation.generation import TOLERANCE, Generated, generate_columns
-from placewright.samples.relaxation.master import ALLOWED
-from placewright.samples.relaxation.program import Moves, Program, program_of
+from placewright.samples.relaxation.program import ALLOWED, Moves, Program, program_of
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.relaxation.reference import reference
 from tests.samples.tiny import tiny

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.samples.relaxation.master import Master
-from placewright.samples.relaxation.program import Moves, all_moves, program_of
+from placewright.samples.relaxation.program import Master, Moves, all_moves, program_of
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.relaxation.reference import reference
 

@@ -9,8 +9,8 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.judge import judge
+from placewright.samples.relaxation.generation import whole_plan
 from placewright.samples.relaxation.program import all_moves
-from placewright.samples.relaxation.whole import whole_plan
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.tiny import best_value, random_tiny, tiny
 

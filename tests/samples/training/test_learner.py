@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.samples.data.dealing import deal
+from placewright.samples.data import deal
 from placewright.samples.training.learner import KEPT, Learner
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import training_orders

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.samples.data.dealing import deal
-from placewright.samples.data.shards import Shard
+from placewright.samples.data import Shard, deal
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
 from placewright.samples.training.job import SampleJob

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from placewright.capturing.files.external_data import check_external_data, check_text
 from placewright.capturing.files.formulas import flops
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
     InputSpec,
     ModelFile,
+    distinct_names,
     module_of,
     reader_groups,
 )
-from placewright.capturing.files.onnx_file import read_onnx
-from placewright.errors import UnsupportedError
+from placewright.capturing.nested_functions import refuse_expansion_of_onnx
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
-from placewright.io.boundary import placed
+from placewright.io.boundary import named_path, placed, read_bytes
 
 
 def capture_onnx(path: Path, batch: int | None = None) -> ModelFile:
@@ -172,3 +176,271 @@ def _tensors(placed: list[Any], values: _Values) -> list[Tensor]:
             readers = tuple(r for r in values.readers.get(name, ()) if r in names)
             found.append(Tensor(name, node.name, values.size(name), readers))
     return found
+
+
+CONTROL = "an operator with a graph of its own"
+
+
+def read_onnx(path: Path, batch: int | None = None) -> Any:
+    """The ``onnx.ModelProto`` with shapes of all values and unique node names.
+
+    `batch`: takes the place of a first dimension that the file leaves open.
+
+    Raises `InputError`: the file is missing or damaged, a file with its weights is missing or not
+    in its folder, or it needs `batch`.
+    Raises `UnsupportedError`: dynamic shapes, control flow, or a value whose shape cannot be
+    inferred.
+    Raises `MissingDependencyError`: the package ``onnx`` is not installed.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", extra="onnx", purpose=f"reading {path}")
+    import onnx
+
+    model = parsed_onnx(path)
+    check_external_data(model, path)
+    if model.functions:
+        import onnx.inliner
+
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as error:  # onnx's errors have no common base
+            raise InputError(
+                "its functions cannot be put in the place of their calls",
+                where=str(path),
+                by=_last_line(error),
+                hint="export the model again; `onnx.checker.check_model` says more",
+            ) from error
+    _check_outputs(model.graph.node, path)
+    _refuse_control_flow(model.graph.node, path)
+    _name_nodes(model.graph)
+    _fix_batch(model.graph, batch, path)
+    _refuse_dynamic(model.graph, path)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            model, check_type=True, strict_mode=True, data_prop=True
+        )
+    except Exception as error:  # InferenceError, and a ValueError for a type that is unknown
+        raise InputError(
+            "its shapes or types contradict each other",
+            where=str(path),
+            by=_last_line(error),
+            hint="export the model again; `onnx.checker.check_model` says more",
+        ) from error
+    model = _with_static_outputs(inferred, path)
+    _load_external(model, path)
+    _constants_to_initializers(model.graph, path)
+    _check_inputs(model.graph, path)
+    return model
+
+
+def parsed_onnx(path: Path) -> Any:
+    """The ``onnx.ModelProto`` as it is in the file, without its external data.
+
+    Raises `InputError`: the file is missing, cannot be read, or is no model.
+    Raises `UnsupportedError`: its functions would make it too large.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not named_path(path).exists():
+        raise InputError("no such file", where=str(path), hint="give the path of a .onnx file")
+    data = read_bytes(path)
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise _damaged(path, data, str(error)) from error
+    if not model.graph.node:
+        raise _damaged(path, data, "it has no node")
+    check_text(model, str(path))
+    refuse_expansion_of_onnx(model, str(path))
+    return model
+
+
+def _damaged(path: Path, data: bytes, why: str) -> InputError:
+    return InputError(
+        "is not an ONNX model, or a damaged one",
+        where=str(path),
+        by=f"{len(data)} bytes: {why}",
+        hint="export or download it again; git-lfs may have left a pointer file",
+    )
+
+
+def _load_external(model: Any, path: Path) -> None:
+    """Take weights into the model; onnx has checks of its own, and refuses links."""
+    from onnx.checker import ValidationError
+    from onnx.external_data_helper import load_external_data_for_model
+
+    try:
+        load_external_data_for_model(model, str(path.parent))
+    except (ValidationError, OSError, ValueError) as error:
+        raise InputError(
+            "a file with its weights cannot be read",
+            where=str(path),
+            by=_last_line(error),
+            hint="put the file itself, no link to it, beside the model",
+        ) from error
+
+
+def _check_outputs(nodes: Iterable[Any], path: Path) -> None:
+    """Raise on a node that makes nothing; others have a name by what they make."""
+    for k, node in enumerate(nodes):
+        if not node.op_type or not any(node.output):
+            raise InputError(
+                "a node without an operator or without outputs",
+                where=f"{path}: node {k} {node.name!r}",
+                hint="export the model again; `onnx.checker.check_model` says more",
+            )
+
+
+def _check_inputs(graph: Any, path: Path) -> None:
+    """Raise on a node that reads what nothing makes."""
+    values = (*graph.input, *graph.initializer)
+    made = {value.name for value in values} | {name for n in graph.node for name in n.output}
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in made:
+                raise InputError(
+                    f"reads {name!r}, which nothing makes",
+                    where=f"{path}: node {node.name!r}",
+                    hint="export the model again, without sparse initializers",
+                )
+
+
+def _refuse_control_flow(nodes: Iterable[Any], path: Path) -> None:
+    from onnx import AttributeProto
+
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                raise UnsupportedError(
+                    f"control flow cannot be placed: {node.op_type} is {CONTROL}",
+                    where=f"{path}: node {node.name or node.output[0]!r}",
+                    hint="export the model with the branch or loop unrolled (a traced model)",
+                )
+
+
+def _name_nodes(graph: Any) -> None:
+    """Give nodes without a name, or with another's, one of their own."""
+    given = (node.name or f"{node.op_type}:{node.output[0]}" for node in graph.node)
+    for node, name in zip(graph.node, distinct_names(given), strict=True):
+        node.name = name
+
+
+def _inputs(graph: Any) -> list[Any]:
+    """Inputs that are no initializers (old files list those too)."""
+    held = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in held]
+
+
+def _fix_batch(graph: Any, batch: int | None, path: Path) -> None:
+    """Set open first dimensions of inputs, and what has the same symbol, to `batch`."""
+    if batch is None:
+        return
+    symbols = set()
+    for value in _inputs(graph):
+        dims = value.type.tensor_type.shape.dim
+        if dims and not dims[0].HasField("dim_value"):
+            symbols.add(dims[0].dim_param)
+            dims[0].dim_value = batch
+        elif dims and dims[0].dim_value != batch:
+            raise InputError(
+                f"the input {value.name!r} has a fixed batch",
+                where=str(path),
+                by=f"{dims[0].dim_value}, --batch {batch}",
+                hint="leave --batch out, or export the model with a dynamic batch",
+            )
+    for value in (*_inputs(graph), *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param and dim.dim_param in symbols:
+                dim.dim_value = batch
+    del graph.value_info[:]  # they may name the symbol
+
+
+def _refuse_dynamic(graph: Any, path: Path) -> None:
+    for value in _inputs(graph):
+        if not value.type.HasField("tensor_type"):
+            raise UnsupportedError(
+                f"the input {value.name!r} is no tensor",
+                where=str(path),
+                hint="only models whose inputs are tensors can be placed",
+            )
+        tensor = value.type.tensor_type
+        open_dims = [k for k, dim in enumerate(tensor.shape.dim) if not dim.HasField("dim_value")]
+        if open_dims or not tensor.HasField("shape"):
+            names = [tensor.shape.dim[k].dim_param or "?" for k in open_dims] or ["any rank"]
+            batch_only = open_dims == [0]
+            raise UnsupportedError(
+                f"the input {value.name!r} has a dynamic shape",
+                where=str(path),
+                by=f"dimensions {', '.join(names)}",
+                hint="give --batch N"
+                if batch_only
+                else "fix the sizes: onnxruntime.tools.make_dynamic_shape_fixed",
+            )
+
+
+def _with_static_outputs(model: Any, path: Path) -> Any:
+    """The model, if the shapes of all outputs of all nodes are known."""
+    graph = model.graph
+    known = {v.name: v.type for v in (*graph.input, *graph.output, *graph.value_info)}
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in known and _is_static(known[name].tensor_type):
+                continue
+            domain = f"{node.domain}." if node.domain else ""
+            raise UnsupportedError(
+                f"the shape of {name!r} is not known before the model runs",
+                where=f"{path}: node {node.name!r} ({domain}{node.op_type})",
+                by="dynamic shape, or an operator that ONNX does not define",
+                hint="export with static shapes; the tool onnxruntime.tools.symbolic_shape_infer "
+                "can add those of contributed operators",
+            )
+    return model
+
+
+def _is_static(tensor: Any) -> bool:
+    dims = tensor.shape.dim if tensor.HasField("shape") else None
+    return dims is not None and all(dim.HasField("dim_value") for dim in dims)
+
+
+def _constants_to_initializers(graph: Any, path: Path) -> None:
+    """Constant nodes become initializers, which every part of the model copies."""
+    from onnx import numpy_helper
+
+    kept = []
+    for node in graph.node:
+        value = next((a for a in node.attribute if node.op_type == "Constant"), None)
+        if value is None:
+            kept.append(node)
+        elif value.name == "sparse_value":
+            raise UnsupportedError(
+                "a sparse constant cannot be placed",
+                where=f"{path}: node {node.name!r}",
+                hint="export the model with dense constants",
+            )
+        elif value.name == "value":
+            graph.initializer.add().CopyFrom(value.t)
+            graph.initializer[-1].name = node.output[0]
+        else:
+            array = _constant_array(value)
+            graph.initializer.append(numpy_helper.from_array(array, node.output[0]))
+    if len(kept) < len(graph.node):
+        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def _constant_array(value: Any) -> Any:
+    import numpy as np
+    import onnx
+
+    held = onnx.helper.get_attribute_value(value)
+    dtype = np.int64 if "int" in value.name else np.float32
+    if "string" in value.name:
+        return np.array(held, dtype=object)
+    return np.array(held, dtype=dtype)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

@@ -131,7 +131,7 @@ def _check_onnx(path: Path) -> None:
     """OpenVINO would read external data from wherever the file names it."""
     if importlib.util.find_spec("onnx") is None:
         raise MissingDependencyError("onnx", extra="openvino", purpose=f"checking {path}")
-    from placewright.capturing.files.onnx_file import parsed_onnx
+    from placewright.capturing.files.onnx_graph import parsed_onnx
 
     check_external_data(parsed_onnx(path), path)
 

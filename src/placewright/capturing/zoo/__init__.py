@@ -17,12 +17,12 @@ from placewright.io.arguments import checked
 FACTORIES = {
     "alexnet": "placewright.capturing.zoo.convolutional:alexnet",
     "vgg16": "placewright.capturing.zoo.convolutional:vgg16",
-    "inception_v3": "placewright.capturing.zoo.inception_v3:inception_v3",
-    "resnet50": "placewright.capturing.zoo.resnet50:resnet50",
-    "rnnlm": "placewright.capturing.zoo.recurrent:rnnlm",
-    "gnmt": "placewright.capturing.zoo.recurrent:gnmt",
-    "bert": "placewright.capturing.zoo.transformers_models:bert",
-    "gpt2": "placewright.capturing.zoo.transformers_models:gpt2",
+    "inception_v3": "placewright.capturing.zoo.convolutional:inception_v3",
+    "resnet50": "placewright.capturing.zoo.convolutional:resnet50",
+    "rnnlm": "placewright.capturing.zoo.language:rnnlm",
+    "gnmt": "placewright.capturing.zoo.language:gnmt",
+    "bert": "placewright.capturing.zoo.language:bert",
+    "gpt2": "placewright.capturing.zoo.language:gpt2",
 }
 """Name -> ``module:function``; a module is imported when its model is asked for."""
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from placewright.capturing.flops.counting import work_of
+from placewright.capturing.flops import work_of
 from placewright.capturing.program_calls import operation, resolve_target
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Ref

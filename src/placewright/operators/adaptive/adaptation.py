@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.adapt.drift import Drift
+from placewright.adapt.device_factors import Drift
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.trials import WARM_UP_STEPS, SuccessiveElimination
 from placewright.numerics.arrays import BoolArray, FloatArray

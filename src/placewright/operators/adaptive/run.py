@@ -36,7 +36,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import execution_order
-from placewright.runtime.out_of_memory import OutOfMemoryError
+from placewright.runtime.memory import OutOfMemoryError
 from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord
 

@@ -117,7 +117,7 @@ def serve(
     import sys
 
     from placewright.requests.serving.bodies import HttpLimits
-    from placewright.requests.serving.events import log_events
+    from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
         TOKEN,
         Running,

@@ -31,8 +31,7 @@ from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.requests.serving.workers import LocalProcess, OneByOne, ServerProcess
 from placewright.runtime import limits
 from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
-from placewright.runtime.host import Host
-from placewright.runtime.proc import is_stopped
+from placewright.runtime.host import Host, is_stopped
 from placewright.runtime.specs import WorkerSpec, worker_specs
 
 if TYPE_CHECKING:

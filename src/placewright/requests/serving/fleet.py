@@ -19,9 +19,9 @@ import numpy as np
 
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.requests.serving.engines import ServerEngine, check_speed
-from placewright.requests.serving.events import event
 from placewright.requests.serving.families import Family, Variant, make_family, wrong_outputs
 from placewright.requests.serving.latencies import LatencyTable
+from placewright.requests.serving.observing import event
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import NUMPY, Array
 from placewright.requests.serving.workers import ServerProcess

@@ -1,4 +1,4 @@
-"""What is recorded of every request: Prometheus metrics, a log file, OpenTelemetry spans.
+"""What is recorded of every request, as metrics, log and spans; and the events of the server.
 
 A line of the log is one request, in the fields of published logs (`serving/1`) and a few more:
 
@@ -9,21 +9,27 @@ A line of the log is one request, in the fields of published logs (`serving/1`) 
 
 A server appends to the file that is there. ``started_s`` tells its lines from those of others: the
 Unix time from which the line's seconds count.
+
+Events are starts, losses, changes, refusals under overload and the end, in Python's logging; for
+programs a line each:
+
+    {"event": "server-lost", "time_s": 1764.2, "server": "b", "reason": "its process was killed"}
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
-from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.refusals import Refusal
@@ -277,3 +283,40 @@ def _tracer() -> Any:
         return None
     provider = trace.get_tracer_provider()
     return provider.get_tracer("placewright") if isinstance(provider, TracerProvider) else None
+
+
+LOGGER = logging.getLogger("placewright.requests")
+
+
+def event(kind: str, **fields: Any) -> None:
+    """Log an event; who serves from Python attaches handlers of their own."""
+    LOGGER.info(kind, extra={"fields": fields})
+
+
+class EventFormatter(logging.Formatter):
+    """One line per event: a JSON object, or words for people.
+
+    `style`: ``json`` or ``text``.
+    """
+
+    def __init__(self, style: Literal["text", "json"]) -> None:
+        super().__init__()
+        self._json = style == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        kind = record.getMessage()
+        if self._json:
+            return json.dumps({"event": kind, "time_s": round(record.created, 3), **fields})
+        words = [f"{name}={value}" for name, value in fields.items()]
+        return " ".join([self.formatTime(record), kind, *words])
+
+
+def log_events(style: Literal["text", "json"]) -> None:
+    """Write events to standard error from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EventFormatter(style))
+    LOGGER.handlers = [handler]
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.propagate = False

@@ -34,9 +34,8 @@ from placewright.requests.serving.engines import (
     server_cluster,
     server_speeds,
 )
-from placewright.requests.serving.events import event
 from placewright.requests.serving.families import SERVE, Family
-from placewright.requests.serving.observing import Observer
+from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.refusals import LOOPBACK
 from placewright.requests.serving.workers import ended

@@ -28,7 +28,7 @@ from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.runtime import limits
 from placewright.runtime.connections.between_nodes import unheard_s
-from placewright.runtime.connections.frames import FrameReader
+from placewright.runtime.connections.channel import FrameReader
 from placewright.runtime.engines.local import Local, LocalGroup
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from placewright.runtime.connections.channel import Channel
-from placewright.runtime.connections.codec import PLAIN, Codec
+from placewright.runtime.connections.channel import PLAIN, Channel, Codec
 
 LOOPBACK = "127.0.0.1"
 

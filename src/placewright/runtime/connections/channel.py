@@ -2,20 +2,123 @@
 
 `multiprocessing.connection.Connection` frames them: four bytes of length, or twelve of a long
 message, then the message. Its own ``recv`` would unpickle, and is never called.
+
+A message is data: numbers, text, bytes, arrays, sequences, mappings, and listed dataclasses. On the
+wire a message is msgpack. Sequences of any kind arrive as tuples. Two extensions are known:
+
+    ExtType(1, msgpack(["TensorSpec", [2, 3], "float32", [3, 1]]))    a dataclass: name, its fields
+    ExtType(2, msgpack(["<f8", [2, 3], b"..."]))                      an array: dtype, shape, bytes
+
+Of dataclasses only the ones that the reader has listed are made, by their constructor, from nothing
+but data; arrays hold numbers only. Unlike a pickle, a message names no function to call.
+
+A `FrameReader` reads messages in whatever pieces they arrive, without waiting:
+`multiprocessing.connection.Connection.recv_bytes` waits for the rest of a message that has begun,
+for ever where its sender is stopped or a link is cut in the middle of it. An event loop cannot.
+
+    4 bytes, signed, big endian     length, or -1: 8 bytes of length follow
+    length bytes                    the message
 """
 
 from __future__ import annotations
 
 import multiprocessing.connection
 import os
+import re
+import socket
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any, Self
 
-from placewright.runtime.connections.codec import PLAIN, Codec
+import msgpack
+import numpy as np
+
+from placewright.errors import RunError
+
+_DATACLASS, _ARRAY = 1, 2
+"""Types of extensions."""
+
+_NUMBERS = "biuf"
+"""Kinds of arrays: truth values, integers with and without sign, floating-point numbers."""
+
+
+class Codec:
+    """Packs messages and unpacks them.
+
+    `kinds`: dataclasses that messages may hold; no two of one name.
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self._kinds = {kind.__name__: kind for kind in kinds}
+        self._fields = {kind: tuple(f.name for f in fields(kind)) for kind in kinds}
+
+    def pack(self, message: Any) -> bytes:
+        """The message as bytes.
+
+        Raises `TypeError`: it holds something that is neither plain data nor one of `kinds`.
+        """
+        packed: bytes = msgpack.packb(message, default=self._extension, use_bin_type=True)
+        return packed
+
+    def unpack(self, data: bytes) -> Any:
+        """The message that `pack` packed.
+
+        Raises `RunError`: these bytes are no message that this version of Placewright knows.
+        """
+        try:
+            return self._unpacked(data)
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            raise RunError(
+                "a message from another process cannot be read",
+                by=f"{type(error).__name__}: {error}"[:200],
+                hint="install the same version of Placewright on every machine",
+            ) from None
+
+    def _unpacked(self, data: bytes) -> Any:
+        # Tuples, so that sequences can be keys of mappings; `_made` unpacks what is in an
+        # extension.
+        return msgpack.unpackb(
+            data, use_list=False, raw=False, strict_map_key=False, ext_hook=self._made
+        )
+
+    def _extension(self, value: Any) -> msgpack.ExtType:
+        if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
+            return msgpack.ExtType(
+                _ARRAY, msgpack.packb([value.dtype.str, value.shape, value.tobytes()])
+            )
+        names = self._fields.get(type(value))
+        if names is None:
+            what = "dataclass" if is_dataclass(value) else "value"
+            raise TypeError(f"a {what} of type {type(value).__name__} cannot be sent")
+        entry = [type(value).__name__, *(getattr(value, name) for name in names)]
+        return msgpack.ExtType(_DATACLASS, self.pack(entry))
+
+    def _made(self, code: int, data: bytes) -> Any:
+        if code == _ARRAY:
+            return _array(*self._unpacked(data))
+        if code != _DATACLASS:
+            raise ValueError(f"extension {code} is unknown")
+        name, *values = self._unpacked(data)
+        return self._kinds[name](*values)
+
+
+def _array(dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
+    if not re.fullmatch(rf"[<>|][{_NUMBERS}]\d\d?", dtype):
+        raise ValueError(f"arrays of {dtype!r} are no data")
+    # Reads no more than `data`, whatever shape is said: a larger one is a `TypeError`.
+    found = np.ndarray(shape, dtype, buffer=data)
+    if found.nbytes != len(data):
+        raise ValueError(f"an array of {found.nbytes} bytes has {len(data)}")
+    # What msgpack gives is read-only, and the whole message would live as long as the array.
+    return found.copy()
+
+
+PLAIN = Codec()
+"""Data without dataclasses."""
 
 
 def wait(ends: Iterable[Any], timeout: float | None = None) -> list[Any]:
@@ -106,3 +209,63 @@ def send(connection: Channel, message: Any) -> None:
 def _send_and_close(connection: Channel, data: bytes) -> None:
     with suppress(OSError), connection:
         connection.send_packed(data)
+
+
+_PIECE_BYTES = 1 << 18
+_SHORT, _LONG = struct.Struct("!i"), struct.Struct("!Q")
+
+
+class FrameReader:
+    """Reads the frames of one connection.
+
+    `fd`: a connected stream socket, which may be a blocking one; it stays the caller's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(fd))
+        self._data = bytearray()
+
+    def read(self) -> bytes | None:
+        """The next message; ``None`` where it is not complete yet.
+
+        Raises `EOFError`: the other end is closed.
+        Raises `OSError`: the connection is broken.
+        """
+        while (size := self._frame_size()) is None or len(self._data) < size[0] + size[1]:
+            try:
+                # For this call alone: the file descriptor's own blocking mode, which both
+                # duplicates share, is that of the sender on the same connection.
+                piece = self._socket.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            if not piece:
+                raise EOFError
+            self._data += piece
+        head, length = size
+        message = bytes(memoryview(self._data)[head : head + length])
+        del self._data[: head + length]
+        return message
+
+    def _frame_size(self) -> tuple[int, int] | None:
+        """Bytes of the header and of the message, once they are known."""
+        if len(self._data) < _SHORT.size:
+            return None
+        (length,) = _SHORT.unpack_from(self._data)
+        if length >= 0:
+            return _SHORT.size, length
+        head = _SHORT.size + _LONG.size
+        return (
+            (head, _LONG.unpack_from(self._data, _SHORT.size)[0])
+            if len(self._data) >= head
+            else None
+        )
+
+    def close(self) -> None:
+        """Close the duplicate."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

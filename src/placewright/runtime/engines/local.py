@@ -23,9 +23,8 @@ from placewright.runtime.connections.channel import Channel
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.process import WorkerProcess, start_process
-from placewright.runtime.host import Host, loopback
+from placewright.runtime.host import Host, is_stopped, loopback
 from placewright.runtime.messages.layout import assign_processes
-from placewright.runtime.proc import is_stopped
 from placewright.runtime.program import codec_of, load_program
 from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import (

@@ -217,7 +217,7 @@ class PipedGroup(WorkerGroup):
         held = self.memory_of(rank) if killed else None
         if held is None:
             return error
-        from placewright.runtime.out_of_memory import out_of_memory
+        from placewright.runtime.memory import out_of_memory
 
         stated = str(out_of_memory(int(held), 0))
         return WorkerError(error.what, where=error.where, by=error.by, hint=stated)

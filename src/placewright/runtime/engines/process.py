@@ -30,7 +30,7 @@ from placewright.errors import WorkerError
 from placewright.interpreter import safe_variables
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
-from placewright.runtime.proc import children_of, is_stopped
+from placewright.runtime.host import children_of, is_stopped
 from placewright.runtime.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime.specs import WorkerSpec
 from placewright.runtime.worker import worker_main

@@ -33,8 +33,7 @@ from placewright.errors import InputError, MissingDependencyError, PlacewrightEr
 from placewright.runtime import limits
 from placewright.runtime.engines.ray_group import LOOPBACK, RayGroup, served_devices
 from placewright.runtime.engines.ray_keeper import Keeper
-from placewright.runtime.host import Host
-from placewright.runtime.proc import children_of, is_stopped
+from placewright.runtime.host import Host, children_of, is_stopped
 from placewright.runtime.scratch import (
     SOCKET_PATH_BYTES,
     Scratch,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from placewright.capturing.files.model_file import Array, ModelFile
-from placewright.cluster.cluster import Cluster
+from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.detect import cpu_cores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,3 +58,27 @@ class PlacedFile(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exception: object) -> None: ...
+
+
+RUNS, WARM_UP, LONGEST_S = 40, 3, 2.0
+"""Measured runs, runs before them, and seconds after which no further one starts."""
+
+LEAST = 3
+"""Measured runs, however long they take."""
+
+
+def run_seconds(run: Callable[[], object]) -> list[float]:
+    """Seconds of runs after the warm-up."""
+    found: list[float] = []
+    while len(found) < WARM_UP + RUNS:
+        if len(found) >= WARM_UP + LEAST and sum(found) > LONGEST_S:
+            break
+        began = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - began)
+    return found[WARM_UP:]
+
+
+def threads_of(device: Device) -> int:
+    """Threads that a device computes with: its cores, at most those that are here."""
+    return max(1, min(device.cores, cpu_cores()))

@@ -10,9 +10,8 @@ from typing import Any
 from placewright.capturing.files.model_file import Array
 from placewright.errors import InputError
 from placewright.io.stored import write_file
-from placewright.runtime.model_files.contract import FilePlacement
+from placewright.runtime.model_files.contract import FilePlacement, threads_of
 from placewright.runtime.model_files.onnx_sessions import OnnxSessions, open_session
-from placewright.runtime.model_files.timing import threads_of
 
 MANIFEST = "manifest.json"
 

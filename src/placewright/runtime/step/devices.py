@@ -14,8 +14,7 @@ from placewright.runtime.emulation import Stretch
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.wire import Message
 from placewright.runtime.step.partition import Part
-from placewright.runtime.step.sequence import CompiledShare, Spans, compile_share
-from placewright.runtime.step.shares import Share
+from placewright.runtime.step.sequence import CompiledShare, Share, Spans, compile_share
 from placewright.runtime.step.slots import CompiledPart
 from placewright.runtime.step_record import StepLog
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from placewright.runtime.messages.wire import Message, message_key
 from placewright.runtime.step.partition import Part, Step, references
-from placewright.runtime.step.sequence import CompiledShare
-from placewright.runtime.step.shares import Share
+from placewright.runtime.step.sequence import CompiledShare, Share
 from placewright.runtime.step.slots import Slot
 
 Tagged = tuple[Message, ...]

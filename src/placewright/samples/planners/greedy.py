@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from placewright.planning.contract import Context, Count
-from placewright.samples.balance.state import clock_of, exact_clock, spread
+from placewright.samples.balance import clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import without_mix

@@ -10,13 +10,13 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context, Proposal
-from placewright.samples.balance.state import State, with_classes
+from placewright.samples.balance import State, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.planners.lp import Lp
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import merged, relaxation
+from placewright.samples.relaxation.generation import whole_plan
 from placewright.samples.relaxation.program import Moves, all_moves
-from placewright.samples.relaxation.whole import whole_plan
 
 MOST_MOVES = 20_000
 """Columns from which branching is hopeless and memory is better used otherwise."""

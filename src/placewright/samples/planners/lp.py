@@ -14,11 +14,11 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Proposal
-from placewright.samples.balance.state import State
+from placewright.samples.balance import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import Relaxation, relaxation
-from placewright.samples.relaxation.whole import whole_plan
+from placewright.samples.relaxation.generation import whole_plan
 
 
 @final

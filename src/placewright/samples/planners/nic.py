@@ -10,7 +10,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Proposal
-from placewright.samples.balance.state import State
+from placewright.samples.balance import State
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.simple import in_order, without_mix
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.numerics.arrays import IntArray
 from placewright.planning.contract import Context
-from placewright.samples.balance.state import State
+from placewright.samples.balance import State
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
 

@@ -23,7 +23,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Progress, silent
-from placewright.samples.balance.state import Clock, clock_of, spread
+from placewright.samples.balance import Clock, clock_of, spread
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.generation import (
     MISSED,
@@ -32,8 +32,9 @@ from placewright.samples.relaxation.generation import (
     check_possible,
     generate_columns,
 )
-from placewright.samples.relaxation.master import ALLOWED, Master
 from placewright.samples.relaxation.program import (
+    ALLOWED,
+    Master,
     Moves,
     Program,
     all_moves,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
-from placewright.samples.data.shards import Shard
+from placewright.samples.data import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob, write_batch

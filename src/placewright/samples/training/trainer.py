@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from placewright.capturing.gradients import BatchProgram
 from placewright.capturing.updates import Update
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.samples.data.shards import Shard
+from placewright.samples.data import Shard
 from placewright.samples.training.learner import Learner
 from placewright.samples.training.recipe import Recipe, parts, steps_of, visits_by_speed
 

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 class Measured(Protocol):
-    """Executes placements, each once: `placewright.deployment.measured.MeasuredPlacements`."""
+    """Executes placements, each once: `placewright.deployment.measuring.MeasuredPlacements`."""
 
     @property
     def known(self) -> dict[bytes, Estimate]:

@@ -1,0 +1,413 @@
+"""The command line of wing 3: what a problem is loaded from, and the verbs generate and run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+import typer
+
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.planning.wing import Loaded
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+    from placewright.planning.contract import Progress
+    from placewright.samples.adaptive import Disturbance, Step
+    from placewright.samples.placed_samples import PlacedSamples
+    from placewright.samples.problem import SampleProblem
+    from placewright.samples.run import SampleRun
+    from placewright.samples.training.job import SampleJob
+
+AUTO = "auto"
+
+LARGE = {"channels": 16, "depth": 2, "enlarged": 4}
+"""Of the example on a testbed: a step takes several periods of the CPU quotas."""
+
+OVERRUN = 1.3
+"""Ratio of measured to predicted seconds that noise does not explain."""
+
+OptionalPlan = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
+]
+BaselinesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="NAME",
+        help="none, lb-bsp, proportional, fedavg; may be given several times; all without.",
+    ),
+]
+SlowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slow", metavar="NODE:EPOCH:TIMES", help="With --adapt, on purpose; several times."
+    ),
+]
+KillOption = Annotated[
+    list[str] | None,
+    typer.Option("--kill", metavar="NODE:EPOCH", help="With --adapt, on purpose; several times."),
+]
+
+
+MaybePlannerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--planner", metavar="NAME", help="See `compare`; auto without it. Not with PLAN."
+    ),
+]
+MaybeTimeLimitOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it. Not with PLAN."
+    ),
+]
+
+
+def run(
+    console: Console,
+    file: NodesFile,
+    plan: OptionalPlan = None,
+    planner: MaybePlannerOption = None,
+    baseline: BaselinesOption = None,
+    epochs: EpochsOption = None,
+    relay: RelayOption = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Samples of a step.")] = 64,
+    local_steps: Annotated[
+        int, typer.Option("--local-steps", min=1, help="Steps between two exchanges.")
+    ] = 1,
+    compression: Annotated[
+        Literal["none", "fp16", "top10"], typer.Option("--compression", help="Of gradients.")
+    ] = "none",
+    engine: Annotated[
+        Literal["emulated", "testbed"],
+        typer.Option("--engine", help="testbed: CPU quotas and shaped links, as root."),
+    ] = "emulated",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="package.module:factory that returns (model, inputs, loss_fn, targets): rows of "
+            "inputs and targets are the samples. A small network on pictures of digits without it.",
+        ),
+    ] = None,
+    optimizer: Annotated[
+        Literal["sgd", "adam"], typer.Option("--optimizer", help="With --model.")
+    ] = "sgd",
+    lr: Annotated[float, typer.Option("--lr", min=1e-9, help="With --model.")] = 0.1,
+    adapt: Annotated[
+        bool,
+        typer.Option("--adapt", help="Plan again when nodes slow down or leave; no baselines."),
+    ] = False,
+    slow: SlowOption = None,
+    kill: KillOption = None,
+    speed: Annotated[
+        float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
+    ] = 1.0,
+    time_limit: MaybeTimeLimitOption = None,
+    seed: int = 0,
+    report: Path | None = None,
+) -> None:
+    """Execute a plan on one process per node, and train without it for comparison.
+
+    Speeds are emulated by waiting, or those of a testbed: the fastest node gets a core or what
+    the machine can spare, the others in proportion. There speeds are measured before planning.
+
+    Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
+    """
+    from placewright.planning.fixed_plan import refuse_beside_plan
+    from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
+    from placewright.samples.run import BASELINES, known_baselines
+    from placewright.samples.run_pages import samples_run_page
+    from placewright.samples.training.recipe import Recipe
+    from placewright.samples.views import runs_json, runs_table
+
+    problem = read_changed(file, relay=relay, epochs=epochs)
+    baselines = known_baselines(baseline or BASELINES)
+    disturbances = parsed_disturbances(problem, slow or (), kill or ())
+    _refuse_unfit(engine, speed, adapt, plan, bool(disturbances), bool(baseline))
+    refuse_beside_plan(plan, planner, time_limit)
+    recipe = Recipe(
+        epochs=problem.epochs,
+        batch=batch,
+        seed=seed,
+        local_steps=local_steps,
+        compression=compression,
+    )
+    job = _job(problem, model, optimizer, lr, seed, real=engine == "testbed")
+    with placed_job(job, problem, recipe=recipe, engine=engine, speed=speed) as placed:
+        if adapt:
+            ahead = placed.adapt(planner or AUTO, planning_s=time_limit, disturbances=disturbances)
+            _answer_epochs(console, placed, ahead, report)
+            return
+        with console.meter(f"planning {problem.name}") as meter:
+            limit_s = TIME_LIMIT_S if time_limit is None else time_limit
+            result = placed.plan(
+                planner or AUTO, plan=plan, time_limit_s=limit_s, seed=seed, progress=meter
+            ).demand_finished()
+        runs: list[SampleRun] = []
+        partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
+        with console.meter(f"running {problem.name}") as meter, partial:
+            placed.run(result.plan, baselines=baselines, progress=meter, ended=runs.append)
+    console.answer(lambda: runs_json(runs), lambda: runs_table(runs))
+    _note_overrun(console, runs)
+    _keep_page(console, report, lambda: samples_run_page(result, runs))
+    partial.finish()
+
+
+def _job(
+    problem: SampleProblem, model: str | None, optimizer: str, lr: float, seed: int, *, real: bool
+) -> SampleJob:
+    """The model of a factory with its batch as samples, or the example."""
+    from placewright.samples.training.job import SampleJob, SampleSet, example_job
+
+    if model is None:
+        return example_job(problem, seed, **(LARGE if real else {}))
+    from placewright.capturing.source import load_model
+
+    total = int(problem.held.sum())
+    source = load_model(model, training=True, seed=seed)
+    samples = SampleSet((source.inputs, source.targets), f"model {model}")
+    if len(samples) < total:
+        raise InputError(
+            "the model's batch has fewer rows than the nodes have samples",
+            where=f"--model {model}",
+            by=f"{len(samples)}, the nodes have {total}",
+            hint="let the factory return all samples as its inputs and targets",
+        )
+    assert source.loss_fn is not None
+    return SampleJob(source.model, source.loss_fn, samples, optimizer, lr)
+
+
+def _answer_epochs(
+    console: Console, placed: PlacedSamples, ahead: Generator[Step, None, None], report: Path | None
+) -> None:
+    """Train epoch by epoch, print what they took, and keep what is asked for."""
+    from placewright.samples.run_pages import samples_epochs_page
+    from placewright.samples.views import epochs_json, epochs_table
+
+    steps: list[Step] = []
+    partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
+    with console.meter(f"running {placed.problem.name}") as meter, partial, closing(ahead):
+        for step in ahead:
+            steps.append(step)
+            _show_step(console, meter, steps, placed.recipe.epochs)
+    data = epochs_json(steps, real=placed.real)
+    console.answer(lambda: data, lambda: epochs_table(steps, real=placed.real))
+    _keep_page(
+        console, report, lambda: samples_epochs_page(placed.problem, steps, real=placed.real)
+    )
+    partial.finish()
+
+
+def _show_step(console: Console, meter: Progress, steps: Sequence[Step], epochs: int) -> None:
+    """Show the last of `steps` beside the time of all."""
+    step = steps[-1]
+    if step.unplanned:
+        console.note(f"epoch {len(steps)}: not planned again: {step.unplanned}")
+    meter(
+        what=f"epoch {len(steps)} of {epochs}",
+        value=step.epoch.seconds,
+        bound=0.0,
+        elapsed_s=sum(s.epoch.seconds + s.move_s for s in steps),
+    )
+
+
+def _note_overrun(console: Console, runs: list[SampleRun]) -> None:
+    """Note where this machine computes slower than the nodes that it emulates by waiting."""
+    ratios = [run.measured_s / run.predicted_s for run in runs if run.predicted_s and not run.real]
+    if ratios and (over := median(ratios)) > OVERRUN:
+        console.note(
+            f"note: runs took {over:.1f} times what was predicted: this machine cannot compute as "
+            f"fast as these nodes at --speed {runs[0].speed:g}; try {runs[0].speed / over / 2:.2g}"
+        )
+
+
+def _keep_page(console: Console, path: Path | None, page: Callable[[], str]) -> None:
+    from placewright.io.stored import write_file
+
+    if path is not None:
+        console.kept(write_file(path, page()))
+
+
+def _refuse_unfit(
+    engine: str, speed: float, adapt: bool, plan: Path | None, disturbed: bool, baselines: bool
+) -> None:
+    """Raise if options conflict."""
+    if engine == "testbed" and speed != 1.0:  # before anything starts, by the option's name
+        raise InputError("a testbed runs in real time", where="--speed", by=f"{speed:g}")
+    if adapt and plan is not None:
+        raise InputError("a run that plans again takes no plan", where="--adapt", by=str(plan))
+    if adapt and baselines:
+        raise InputError("a run that plans again has no baselines beside it", where="--baseline")
+    if disturbed and not adapt:
+        raise InputError("--slow and --kill go with --adapt", where="samples run")
+
+
+class PartialRun:
+    """Holds back Ctrl-C and errors, where something has ended, until that is printed.
+
+    Parameters
+    ----------
+    done
+        What has ended, growing.
+    progress
+        How far the run is, as text.
+    """
+
+    def __init__(
+        self, console: Console, done: Sequence[object], progress: Callable[[], str]
+    ) -> None:
+        self._console, self._done, self._progress = console, done, progress
+        self._error: PlacewrightError | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        if not self._done or not isinstance(error, KeyboardInterrupt | PlacewrightError):
+            return False
+        if isinstance(error, PlacewrightError):
+            self._error = error
+        else:
+            self._console.note(f"interrupted after {self._progress()}")
+        return True
+
+    def finish(self) -> None:
+        """Raise the error that was held back, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+
+def parsed_disturbances(
+    problem: SampleProblem, slow: Sequence[str], kill: Sequence[str]
+) -> tuple[Disturbance, ...]:
+    """``NODE:EPOCH:TIMES`` and ``NODE:EPOCH``, epochs counted from 1.
+
+    Raises `InputError`: something else, or an epoch that the run does not have.
+    Raises `UnknownNameError`: no node of this name.
+    """
+    return (
+        *(_disturbance(problem, written, "--slow", ("EPOCH", "TIMES")) for written in slow),
+        *(_disturbance(problem, written, "--kill", ("EPOCH",)) for written in kill),
+    )
+
+
+def _disturbance(
+    problem: SampleProblem, written: str, option: str, parts: tuple[str, ...]
+) -> Disturbance:
+    from placewright.samples.adaptive import Disturbance
+
+    name, *given = written.rsplit(":", len(parts))
+    numbers = [_number(part) for part in given]
+    if len(numbers) < len(parts) or not all(x > 0 for x in numbers) or numbers[0] % 1:
+        form = ":".join(("NODE", *parts))
+        hint = "epochs count from 1; TIMES is a number above 0"
+        raise InputError(f"{written!r} is not {form}", where=option, hint=hint)
+    if name not in problem.node_names:
+        raise UnknownNameError("node", name, problem.node_names, where=option)
+    epoch, times = (*numbers, math.inf)[:2]
+    if epoch > problem.epochs:
+        raise InputError(
+            f"{written!r} is after the last epoch",
+            where=option,
+            by=f"the run has {problem.epochs}",
+            hint="name an earlier epoch, or raise --epochs",
+        )
+    return Disturbance(int(epoch) - 1, problem.node_names.index(name), times)
+
+
+def _number(written: str) -> float:
+    """A number that has an end, ``nan`` for everything else."""
+    try:
+        number = float(written)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+RegimeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="REGIME", show_default=False, help="mild, moderate, heavy or network-bound."
+    ),
+]
+NodesOption = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="How many.")]
+
+
+def load(
+    console: Console,
+    file: NodesFile,
+    overlap: OverlapOption = None,
+    relay: RelayOption = None,
+    epochs: EpochsOption = None,
+    ports: PortsOption = None,
+) -> Loaded:
+    """The problem of the file, with the options that were given in place of the file's."""
+    return Loaded(read_changed(file, overlap=overlap, relay=relay, epochs=epochs, ports=ports))
+
+
+def generate(
+    console: Console,
+    regime: RegimeName,
+    nodes: NodesOption = 10,
+    seed: int = 0,
+    format: str = "yaml",
+) -> None:
+    """Make a file of nodes and links; the same seed gives the same file."""
+    from placewright.samples.files import problem_json, write_problem
+    from placewright.samples.generate import generate as make
+
+    problem = make(regime, nodes, seed)
+    if console.output is None or console.format != "yaml":
+        console.show(lambda: problem_json(problem), lambda: repr(problem))
+    if console.output is not None:
+        console.kept(write_problem(problem, console.output))
+
+
+verbs: dict[str, Callable[..., None]] = {"run": run, "generate": generate}
+examples = {
+    "plan": ["nodes.yaml --report plan.html", "nodes.yaml --planner greedy -f json"],
+    "compare": ["nodes.yaml --planner none --planner greedy"],
+    "simulate": ["nodes.yaml plan.json --ports queued"],
+    "explain": ["nodes.yaml plan.json n3"],
+    "run": [
+        "nodes.yaml --epochs 3 --speed 5 --baseline none",
+        "nodes.yaml --engine testbed --channels 16 --depth 2 --enlarged 2",
+        "nodes.yaml --adapt --slow n0:3:4 --kill n1:5",
+    ],
+    "generate": ["heavy --nodes 20 --seed 1 -o nodes.yaml -q"],
+}
+
+
+NodesFile = Annotated[
+    Path, typer.Argument(metavar="FILE", show_default=False, help="Nodes and links, YAML or JSON.")
+]
+OverlapOption = Annotated[
+    Literal["A", "B", "C"] | None,
+    typer.Option("--overlap", help="A: all wait; B: each node waits; C: move while training."),
+]
+RelayOption = Annotated[
+    bool | None, typer.Option("--relay/--no-relay", help="May samples pass through a third node?")
+]
+EpochsOption = Annotated[
+    int | None, typer.Option("--epochs", min=1, metavar="N", help="Visits of every sample.")
+]
+PortsOption = Annotated[
+    Literal["ideal", "queued"] | None,
+    typer.Option("--ports", help="Do transfers wait for the port at the other end?"),
+]
+
+
+def read_changed(file: Path, **options: Any) -> SampleProblem:
+    """The problem of a file, with the options that are not ``None`` in place of the file's."""
+    from placewright.samples.files import read_problem
+
+    changes = {key: value for key, value in options.items() if value is not None}
+    problem = read_problem(file)
+    return problem.replace(**changes) if changes else problem

@@ -1,1 +1,0 @@
-"""Who holds which samples, and their files."""

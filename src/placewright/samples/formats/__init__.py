@@ -1,1 +1,0 @@
-"""What a file of nodes and links may say, read and written."""

@@ -1,1 +1,0 @@
-"""Samples move for real: files over sockets, none lost."""

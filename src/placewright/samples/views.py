@@ -1,0 +1,306 @@
+"""The pages of plans and files of wing 3: map of moves, nodes before and after, timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewright.io.boundary import validate
+from placewright.measurement.measurement import Measurement
+from placewright.planning.result import Result
+from placewright.planning.views import (
+    Data,
+    Fact,
+    bound_sentence,
+    preformatted,
+    result_facts,
+    result_page,
+    saved_plan_page,
+    text_page,
+)
+from placewright.report.gantt import gantt
+from placewright.report.page import facts, heading, html_fragment, scroll, section, text
+from placewright.report.text import percent, plain_table, seconds, size
+from placewright.samples.charts import node_bars, sample_map
+from placewright.samples.files import read_problem
+from placewright.samples.judge import SampleJudgement, judge
+from placewright.samples.plan import nothing
+from placewright.samples.schema import SamplePlanFile
+
+if TYPE_CHECKING:
+    from placewright.samples.adaptive import Step
+    from placewright.samples.run import SampleRun
+
+MOST_TRACKS = 40
+"""Nodes up to which a timeline can be read."""
+
+
+def page(
+    result: Result,
+    measurement: Measurement | None = None,
+    graph: Any = None,
+    run: Any = None,
+) -> str:
+    """The page of a plan; runs have pages of their own in `placewright.samples.run_pages`."""
+    return result_page(result, _body(result), more=_options(result))
+
+
+def fragment(result: Result) -> str:
+    """What a notebook shows."""
+    return html_fragment(*_body(result))
+
+
+def saved_page(kind: str, data: Data, path: Path) -> str:
+    """The page of a file of nodes or of moves.
+
+    Raises `InputError`: a field that is missing or wrong.
+    """
+    if kind == "samples":
+        problem = read_problem(path)
+        return text_page(problem.name, "nodes", path, repr(problem))
+    plan = validate(SamplePlanFile, data, where=str(path)).plan
+    rows = [(m.source, m.target, m.sample_class or "", str(m.samples)) for m in plan.moves]
+    rows.sort(key=lambda row: -int(row[-1]))
+    subtitle = f"{sum(m.samples for m in plan.moves)} samples move, the most first."
+    table = plain_table(("from", "to", "class", "samples"), rows, "   r")
+    return saved_plan_page(data, path, "samples plan", [preformatted("Moves", subtitle, table)])
+
+
+def moves_sections(judged: SampleJudgement, still: SampleJudgement) -> str:
+    """The map of moves, and every node before and after."""
+    moves = "Wide arrows carry many samples; the area of a node is its samples after the move."
+    bars = "Upper bar: without moving. Lower bar: moving (grey), then training; as predicted."
+    return section("Map of flows", moves, scroll(sample_map(judged))) + section(
+        "Nodes before and after", bars, scroll(node_bars(judged, still))
+    )
+
+
+def _body(result: Result) -> Iterator[str]:
+    still = judge(result.problem, nothing())
+    yield heading(result.problem.name, "samples plan", _verdict(result, still))
+    yield facts(_facts(result))
+    yield moves_sections(result.judgement, still)
+    if result.problem.n <= MOST_TRACKS:
+        subtitle = "Transfers one after another, as at ports that serve one at a time."
+        chart = gantt(result.judgement.trace(), title="predicted timeline")
+        yield section("Timeline", subtitle, scroll(chart))
+
+
+def _verdict(result: Result, still: SampleJudgement) -> str:
+    first = f"<b>{text(seconds(result.value))}</b> of training"
+    if still.feasible and result.value > 0:
+        times = still.value / result.value
+        first += f", <b>{times:.2f}&times;</b> as fast as not moving ({text(seconds(still.value))})"
+    return f"{first}. {bound_sentence(result)}"
+
+
+def _facts(result: Result) -> Iterator[Fact]:
+    problem, moved = result.problem, int(result.plan.count.sum())
+    *first, _ = result_facts(result)
+    yield from first
+    yield "samples moved", f"{moved} ({percent(moved / int(problem.held.sum()))})", ""
+    yield "bytes moved", size(moved * problem.sample_bytes), ""
+    yield "if transfers wait", seconds(result.judgement.queued_value()), ""
+
+
+def _options(result: Result) -> dict[str, str]:
+    problem = result.problem
+    return {
+        "nodes, samples, epochs": f"{problem.n}, {int(problem.held.sum())}, {problem.epochs}",
+        "overlap, duplex, batches": f"{problem.overlap}, {problem.duplex}, {problem.batches}",
+        "gradient exchange per epoch": seconds(problem.sync_s),
+    }
+
+
+ENGINE = "torch.distributed gloo, one process per node"
+MOST_ROWS = 20
+
+
+def summary(result: Result, measurement: Measurement | None = None) -> str:
+    """What a plan gains over not moving, its largest moves, and the nodes before and after."""
+    parts = filter(None, (_gain(result), _moves(result), _nodes(result)))
+    return "\n" + "\n\n".join(parts)
+
+
+def _gain(result: Result) -> str:
+    judged, problem = result.judgement, result.problem
+    still = judge(problem, nothing())
+    count = int(result.plan.count.sum())
+    compared = _compared(still.value, result.value) if still.feasible else "nothing could stay"
+    share = percent(count / int(problem.held.sum()))
+    return (
+        f"{compared}; {count} samples move ({share}, {size(count * problem.sample_bytes)}); "
+        f"{seconds(judged.queued_value())} if transfers wait for each other"
+    )
+
+
+def _compared(still_s: float, value_s: float) -> str:
+    """What moving gains; where nothing takes any time there is no ratio."""
+    if value_s > 0:
+        return f"{still_s / value_s:.2f} times as fast as not moving ({seconds(still_s)})"
+    return f"no time at all; not moving takes {seconds(still_s)}"
+
+
+def _moves(result: Result) -> str:
+    plan, names = result.plan, result.problem.node_names
+    order = sorted(range(len(plan.count)), key=lambda m: -int(plan.count[m]))
+    rows = [
+        (names[plan.source[m]], names[plan.target[m]], str(int(plan.count[m])))
+        for m in order[:MOST_ROWS]
+    ]
+    more = f"\n... and {len(order) - MOST_ROWS} smaller moves" if len(order) > MOST_ROWS else ""
+    return plain_table(("from", "to", "samples"), rows, "  r") + more if rows else ""
+
+
+def _nodes(result: Result) -> str:
+    judged, p = result.judgement, result.problem
+    rows = [
+        (
+            p.node_names[i],
+            str(int(p.held[i])),
+            str(int(judged.held[i].sum())),
+            seconds(float(judged.moved_s[i])),
+            seconds(float(judged.trained_s[i])),
+            seconds(float(judged.end_s[i])),
+        )
+        for i in range(min(p.n, MOST_ROWS))
+    ]
+    more = f"\n... and {p.n - MOST_ROWS} more nodes" if p.n > MOST_ROWS else ""
+    header = ("node", "before", "after", "moves for", "trains for", "ends at")
+    return plain_table(header, rows, " rrrrr") + more
+
+
+def runs_json(runs: Sequence[SampleRun]) -> dict[str, Any]:
+    """All runs as data; the loss to reach is the one that the plan and not moving both reach."""
+    loss = loss_to_reach(runs)
+    return {
+        "engine": ENGINE,
+        "emulated": emulated(real=runs[0].real),
+        "speed": runs[0].speed,
+        "loss_to_reach": loss,
+        "runs": [run.as_json(loss) for run in runs],
+    }
+
+
+def runs_table(runs: Sequence[SampleRun]) -> str:
+    """One line each, the plan first."""
+    loss = loss_to_reach(runs)
+    rows = [_run_row(run, loss) for run in runs]
+    header = (
+        "",
+        "predicted",
+        "measured",
+        "error",
+        "moving",
+        "to same loss",
+        "best loss",
+        "accuracy",
+    )
+    lines = [
+        f"{ENGINE}; emulated: {emulated(real=runs[0].real)}",
+        plain_table(header, rows, " rrrrrrr"),
+    ]
+    still = next((run for run in runs if run.name == "none"), None)
+    if still is not None:
+        times = (still.seconds_to(loss) or 0.0) / (runs[0].seconds_to(loss) or float("inf"))
+        lines.append(f"{times:.2f} times as fast to the same loss as without moving")
+    return "\n".join(lines)
+
+
+def loss_to_reach(runs: Sequence[SampleRun]) -> float:
+    """The loss on the test samples that the plan and not moving both reach; baselines may not."""
+    ours = [run for run in (runs[0], *runs) if run.name == "none" or run is runs[0]]
+    return max(run.best_loss for run in ours)
+
+
+def _run_row(run: SampleRun, loss: float) -> tuple[str, ...]:
+    predicted, reached = run.predicted_s, run.seconds_to(loss)
+    last = run.trained.epochs[-1]
+    return (
+        run.name,
+        "-" if predicted is None else seconds(predicted),
+        seconds(run.measured_s),
+        "-" if predicted is None else percent(predicted / run.measured_s - 1),
+        seconds(run.move_s),
+        "-" if reached is None else seconds(reached),
+        f"{run.best_loss:.3f}",
+        percent(last.accuracy),
+    )
+
+
+def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
+    """Every epoch as data."""
+    return {
+        "engine": ENGINE,
+        "emulated": emulated(real=real),
+        "measured_s": total_s(steps),
+        "epochs": [
+            {
+                "epoch": k,
+                "measured_s": step.epoch.seconds,
+                "planned": step.planned,
+                "unplanned": step.unplanned,
+                "moved_samples": step.moved,
+                "move_s": step.move_s,
+                "left": list(step.left),
+                "held": dict(step.held),
+                "lost_samples": step.lost,
+                "loss": step.epoch.loss,
+                "test_loss": step.epoch.test_loss,
+                "accuracy": step.epoch.accuracy,
+            }
+            for k, step in enumerate(steps, 1)
+        ],
+    }
+
+
+def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
+    """One line each, and the sum."""
+    header = (
+        "epoch",
+        "measured",
+        "moved before",
+        "moving",
+        "left",
+        "lost",
+        "test loss",
+        "accuracy",
+    )
+    rows = [
+        (
+            str(k),
+            seconds(step.epoch.seconds),
+            _moved_before(step),
+            seconds(step.move_s) if step.moved else "",
+            ", ".join(step.left),
+            f"{step.lost} samples" if step.lost else "",
+            f"{step.epoch.test_loss:.3f}",
+            percent(step.epoch.accuracy),
+        )
+        for k, step in enumerate(steps, 1)
+    ]
+    lines = [
+        f"{ENGINE}; emulated: {emulated(real=real)}",
+        plain_table(header, rows, "rrrrlrrr"),
+        f"{seconds(total_s(steps))} in all; starting processes is not counted",
+    ]
+    return "\n".join(lines)
+
+
+def _moved_before(step: Step) -> str:
+    if step.unplanned:
+        return "no plan"
+    return f"{step.moved} samples" if step.planned else ""
+
+
+def total_s(steps: Sequence[Step]) -> float:
+    """Moving and training of all epochs."""
+    return sum(step.epoch.seconds + step.move_s for step in steps)
+
+
+def emulated(*, real: bool) -> str:
+    """Which parts of a run were emulated."""
+    from placewright.samples.run import EMULATED, REAL
+
+    return REAL if real else EMULATED
