@@ -77,7 +77,7 @@ def test_a_boasting_planner_fails() -> None:
 def test_an_unseeded_planner_fails() -> None:
     """Two calls, two plans."""
     with pytest.raises((AssertionError, PlacewrightError, ExceptionGroup)):
-        kit(without_a_seed).test_the_same_seed_gives_the_same_plan()
+        kit(without_a_seed).test_plans_of_random_problems_are_valid_and_repeat()
 
 
 class TestOperators(WingConformance):
