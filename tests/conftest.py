@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Several processes of the suite compile kernels already.
+os.environ.setdefault("PLACEWRIGHT_COMPILERS", "0")
+
 # First calls compile or load kernels: how long an example takes says nothing about it.
 settings.register_profile(
     "placewright", deadline=None, suppress_health_check=[HealthCheck.too_slow]

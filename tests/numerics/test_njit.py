@@ -64,6 +64,16 @@ def test_a_cache_of_types_that_are_gone_counts_as_empty(tmp_path: Path) -> None:
     assert list((tmp_path / "__pycache__").glob("*.nbi"))
 
 
+def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) -> None:
+    """The other one waits for it, and loads it."""
+    program = MODULE.format(name="Both", add=1).replace("a.x", "a").replace("Both(1)", "1")
+    (tmp_path / "kernel.py").write_text(program + "print(len(more.stats.cache_misses))\n")
+    command = [sys.executable, str(tmp_path / "kernel.py")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    misses = [process.communicate(timeout=120)[0].split()[-1] for process in both]
+    assert sorted(misses) == ["0", "1"]
+
+
 def test_an_edit_of_what_a_compiled_file_imports_empties_its_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from placewright.layers.bounds import bounds, refined_bounds
 from placewright.layers.judge import judge
@@ -18,6 +18,7 @@ __all__ = [
     "portfolio",
     "refined_bounds",
     "refined_s",
+    "rehearsals",
 ]
 
 
@@ -34,3 +35,8 @@ def objective(problem: LayerProblem) -> str:
 def baselines(problem: LayerProblem) -> Sequence[str]:
     """What one would do without planning: the fastest worker, or all of them with shares."""
     return [] if problem.variants is not None else ["single", "data"]
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()

@@ -5,27 +5,32 @@ each other should be `njit_no_refcount` or `njit_inline`: otherwise counting ref
 array at every call takes most of the time.
 Numba's cache looks at a function's own file only. Here it looks at what that file imports, too: a
 function that calls another, or reads a constant of another file, holds a copy of it.
+Processes that need the same function at once compile it once: the others wait, and load it.
 Importing this also makes signals wait while code is compiled or freed (`_SignalsWait`).
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import numpy as np
 from llvmlite.binding import ffi  # type: ignore[import-untyped]
 from numba import njit
-from numba.core import types
+from numba.core import event, types
 from numba.core.compiler_lock import global_compiler_lock
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,6 +45,7 @@ def _compile(**options: Any) -> Callable[[F], F]:
     def compile_plain(function: F) -> F:
         dispatcher: Any = njit(**options)(function)
         _ignore_stale_cache(dispatcher, function.__code__.co_filename)
+        _compile_in_one_process(dispatcher)
         template, plain = dispatcher.get_call_template, cast(Any, types).unliteral
         dispatcher.get_call_template = lambda args, kws: template(
             tuple(plain(x) for x in args), {name: plain(x) for name, x in kws.items()}
@@ -68,6 +74,59 @@ def _ignore_stale_cache(dispatcher: Any, source: str) -> None:
             return {}
 
     file._load_index = load
+
+
+def _compile_in_one_process(dispatcher: Any) -> None:
+    """Let a process wait for another one that compiles the same function, and load what it made.
+
+    Numba would compile it in both. Two that save a function for other types at once may even
+    exchange their files.
+    """
+    file = getattr(dispatcher._cache, "_cache_file", None)
+    if file is None:
+        return
+    compile_now, key = dispatcher.compile, crc32(dispatcher.py_func.__qualname__.encode()) >> 1
+
+    def compile_or_wait(signature: Any) -> Any:
+        known = signature if isinstance(signature, tuple) else ()
+        lock = None if known in dispatcher.overloads else _lock_file(file._cache_path)
+        if lock is None:
+            return compile_now(signature)
+        try:
+            _lock(lock, key, dispatcher)
+            return compile_now(signature)
+        finally:
+            with suppress(OSError):
+                lockf(lock, LOCK_UN, 1, key)
+
+    dispatcher.compile = compile_or_wait
+
+
+def _lock(file: int, key: int, dispatcher: Any) -> None:
+    """Lock one byte of a file; waiting counts as compiling."""
+    try:
+        lockf(file, LOCK_EX | LOCK_NB, 1, key)
+    except BlockingIOError:
+        waiting = {"dispatcher": dispatcher, "args": (), "return_type": None}
+        with event.trigger_event("numba:compile", data=waiting), suppress(OSError):
+            lockf(file, LOCK_EX, 1, key)
+    except OSError:
+        pass  # a file system without locks
+
+
+@cache
+def _lock_file(folder: str) -> int | None:
+    """A file beside compiled functions whose bytes are locked, ``None`` where it cannot be.
+
+    It stays open: closing it would give up all locks of this process.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return os.open(
+            Path(folder, "compiling.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600
+        )
+    except OSError:
+        return None
 
 
 @cache

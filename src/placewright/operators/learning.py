@@ -373,7 +373,7 @@ def _rules(problem: OperatorProblem) -> list[ComparisonRow]:
     known = planners(problem)
     rows: list[ComparisonRow] = []
     singles: list[ComparisonRow] = []
-    for name in (*(f"only:{device}" for device in problem.device_names), *RULES):
+    for name in (*(f"{SINGLE}{device}" for device in problem.device_names), *RULES):
         planner, began = known[name], time.perf_counter()
         if planner.unsupported_reason(problem) is not None:
             continue

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from placewright.operators.bounds import bounds as quick_bounds
 from placewright.operators.bounds import check_fits, refined_s
 from placewright.operators.bounds import refined_bounds as relaxed_bounds
 from placewright.operators.judge import judge
+from placewright.operators.plan import SINGLE
 from placewright.operators.planners import planners, portfolio
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.contract import BoundContext
+from placewright.planning.contract import BoundContext, Context, proposal_of
 
 __all__ = [
     "baselines",
@@ -22,6 +24,7 @@ __all__ = [
     "portfolio",
     "refined_bounds",
     "refined_s",
+    "rehearsals",
 ]
 
 
@@ -56,4 +59,25 @@ def objective(problem: OperatorProblem) -> str:
 
 def baselines(problem: OperatorProblem) -> Sequence[str]:
     """Everything on one device."""
-    return [f"only:{device}" for device in problem.device_names]
+    return [f"{SINGLE}{device}" for device in problem.device_names]
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """Planners on a small problem, those with the largest kernels first."""
+    problem = _small_problem()
+    known = planners(problem)
+    names = ("search", "ceft+pbqp", "lns")
+
+    def plan(name: str) -> None:
+        judge(problem, proposal_of(known[name](problem, Context(judge=judge))).plan)
+
+    return [partial(plan, name) for name in names]
+
+
+def _small_problem() -> OperatorProblem:
+    builder = OperatorProblem.builder({"a": 1e9, "b": 1e9})
+    operators = [builder.add_operator(f"op{k}", {"a": 1 + k % 3, "b": 1 + k % 2}) for k in range(9)]
+    for producer, *readers in zip(operators, operators[1:], operators[2:], strict=False):
+        builder.add_tensor(producer, readers, nbytes=1000)
+    builder.add_link("a", "b", bandwidth=1e4, latency_s=0.1)
+    return builder.build()

@@ -194,7 +194,7 @@ def best_single(problem: OperatorProblem) -> Result | None:
     from placewright.errors import PlacewrightError
     from placewright.planning.solving import compare
 
-    singles = [f"only:{name}" for name in problem.device_names]
+    singles = [f"{SINGLE}{name}" for name in problem.device_names]
     try:
         return compare(problem, singles)
     except PlacewrightError:

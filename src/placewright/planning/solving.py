@@ -19,6 +19,7 @@ from typing import Any
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.clocks import COMPILING, CompileClock
 from placewright.planning.candidates import Outcome
+from placewright.planning.compiling import compile_beside
 from placewright.planning.contract import (
     BoundContext,
     Context,
@@ -133,7 +134,12 @@ def _run(
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
     start = limits.start
-    with CompileClock(lambda: report(progress, COMPILING, portfolio, start)) as clock:
+
+    def compiling() -> None:
+        report(progress, COMPILING, portfolio, start)
+        compile_beside(wing)
+
+    with CompileClock(compiling) as clock:
         portfolio = Portfolio(wing, problem, clock, tolerant, named)
         simplifier = None if auto is None else simplifier_of(wing, problem)
         before = limits if simplifier is None else limits.less(simplifying_s(limits))

@@ -75,6 +75,10 @@ class Planning(Protocol):
         """
         return ()
 
+    def rehearsals(self) -> Sequence[Callable[[], object]]:
+        """Calls that compile the kernels of planners, those first which ``auto`` needs late."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class Document:

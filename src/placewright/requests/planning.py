@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from placewright.errors import MissingDependencyError
@@ -22,6 +22,7 @@ __all__ = [
     "portfolio",
     "refined_bounds",
     "refined_s",
+    "rehearsals",
 ]
 
 
@@ -52,3 +53,8 @@ def objective(problem: RequestProblem) -> str:
 def baselines(problem: RequestProblem) -> Sequence[str]:
     """Policies that know no variants or no deadlines."""
     return list(BASELINES)
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()

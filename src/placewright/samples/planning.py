@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from placewright.samples.bounds import bounds, refined_bounds
 from placewright.samples.judge import judge
@@ -18,6 +18,7 @@ __all__ = [
     "portfolio",
     "refined_bounds",
     "refined_s",
+    "rehearsals",
 ]
 
 
@@ -34,3 +35,8 @@ def objective(problem: SampleProblem) -> str:
 def baselines(problem: SampleProblem) -> Sequence[str]:
     """No sample moves."""
     return ["none"]
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()

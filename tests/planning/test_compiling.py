@@ -1,0 +1,56 @@
+"""Processes that compile kernels beside this one."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from placewright.interpreter import python_command, python_environment
+from placewright.operators.planning import rehearsals
+from placewright.planning import compiling
+from placewright.planning.compiling import COMPILERS, MOST_COMPILERS, compile_beside, compilers
+from placewright.planning.wings import find_wing
+
+CHILD = python_command("-m", "placewright.planning.compiling", "operators", "0")
+
+
+def test_there_is_one_for_every_other_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or as many as a variable says."""
+    monkeypatch.delenv(COMPILERS, raising=False)
+    assert 0 <= compilers() <= MOST_COMPILERS
+    monkeypatch.setenv(COMPILERS, "7")
+    assert compilers() == 7
+
+
+def test_they_are_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for no wing without kernels."""
+    started: list[list[str]] = []
+
+    class Started:
+        def __init__(self, command: list[str], **_: object) -> None:
+            started.append(command)
+
+        def wait(self) -> None:
+            """Ended."""
+
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr(compiling, "_COMPILED", set())
+    monkeypatch.setenv(COMPILERS, "2")
+    for name in ("operators", "operators", "samples"):
+        compile_beside(find_wing(name))
+    assert [command[-2:] for command in started] == [["operators", "0"], ["operators", "1"]]
+
+
+def test_the_rehearsals_of_operators_plan() -> None:
+    """Each to its end."""
+    for rehearse in rehearsals():
+        rehearse()
+
+
+def test_a_process_that_compiles_ends_with_the_one_that_started_it() -> None:
+    """As soon as its input ends, which it does even where that one is killed."""
+    environment = python_environment() | {COMPILERS: "0"}
+    with subprocess.Popen(CHILD, env=environment, stdin=subprocess.PIPE) as process:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
