@@ -65,13 +65,16 @@ def prepare(arrays: Arrays, room: int) -> WorkList:
     """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
     n, e = len(arrays.start) - 1, len(arrays.ends)
     pool = np.empty(len(arrays.pool) + room)
-    pool[: len(arrays.pool)] = arrays.pool
-    degree = np.zeros(n, np.int64)
+    # Loops: for a slice, or a maximum of NumPy's, Numba compiles three seconds of its own code.
+    for k in range(len(arrays.pool)):
+        pool[k] = arrays.pool[k]
+    degree, top, widest = np.zeros(n, np.int64), 0, 0
     for k in range(e):
-        degree[arrays.ends[k, 0]] += 1
-        degree[arrays.ends[k, 1]] += 1
-    top = degree.max() if n else 0
-    widest = (arrays.start[1:] - arrays.start[:-1]).max() if n else 0
+        for node in arrays.ends[k]:
+            degree[node] += 1
+            top = max(top, degree[node])
+    for i in range(n):
+        widest = max(widest, arrays.start[i + 1] - arrays.start[i])
     w = WorkList(
         arrays.start,
         arrays.cost.copy(),
