@@ -35,11 +35,9 @@ from placewright.planning.views import (
     Data,
     Fact,
     bound_sentence,
-    candidates_section,
     memory_section,
-    provenance,
-    provenance_section,
     result_facts,
+    result_page,
     saved_plan_page,
     text_page,
 )
@@ -50,7 +48,6 @@ from placewright.report.page import (
     facts,
     heading,
     html_fragment,
-    html_page,
     legend,
     scroll,
     section,
@@ -127,18 +124,16 @@ def _page(
         if measurement is None
         else f"measured {seconds(measurement.measured_s)}"
     )
-    return html_page(
-        f"{result.problem.name}: {headline}",
+    body = (
         heading(result.problem.name, f"{result.objective} plan", _verdict(result, measurement)),
         facts(_facts(result, measurement)),
         _devices(placed, trace),
         _history(run),
         _timeline(placed, trace, measurement),
-        candidates_section(result),
         memory_section(trace),
         _graph(result, graph),
-        provenance_section(provenance(result) | _run_provenance(result, measurement)),
     )
+    return result_page(result, body, headline=headline, more=_run_provenance(result, measurement))
 
 
 def fragment(result: Result) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -129,7 +129,7 @@ def result_page(
     return html_page(
         f"{result.problem.name}: {headline or amount(result.value, unit)}",
         *body,
-        candidates_section(result, unit),
+        *(made(result, unit) for made in SECTIONS),
         provenance_section(provenance(result, unit) | (more or {})),
     )
 
@@ -198,6 +198,10 @@ def candidates_section(result: Result, unit: str = "s") -> str:
     subtitle = "Every plan that was tried, valued by the same judge. The line is the bound."
     why = f" {result.note[:1].upper()}{result.note[1:]}." if result.note else ""
     return section("Candidates", subtitle + why, table.html())
+
+
+SECTIONS: tuple[Callable[[Result, str], str], ...] = (candidates_section,)
+"""Of a result and its unit: what every wing's page shows between the wing's own and provenance."""
 
 
 def provenance(result: Result, unit: str = "s") -> dict[str, str]:

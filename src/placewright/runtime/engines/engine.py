@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Annotated, Protocol, TypeAlias
 
 from placewright.cluster.cluster import Cluster
@@ -13,7 +14,13 @@ from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.host import Host
 from placewright.runtime.specs import PLACED_STEPS
 
-ENGINES = ("local", "testbed", "torchrun", "ray")
+ENGINES = {
+    "local": "placewright.runtime.engines.local:local",
+    "testbed": "placewright.runtime.engines.local:on_testbed",
+    "torchrun": "placewright.runtime.engines.torchrun:Torchrun",
+    "ray": "placewright.runtime.engines.ray_engine:Ray",
+}
+"""Where each is: what opens it for a cluster, with `emulate` as a keyword."""
 
 EngineName: TypeAlias = Annotated[str, OneOf(*ENGINES)]
 
@@ -58,20 +65,11 @@ def open_engine(
             by="it has one process for each device",
             hint="use --engine local, or leave out --gpus together",
         )
+    if name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    module, _, attribute = ENGINES[name].partition(":")
+    opened: Callable[..., AbstractContextManager[Engine]]
+    opened = getattr(import_module(module), attribute)
     if name == "local":
-        from placewright.runtime.engines.local import Local
-
-        return nullcontext(Local(emulate=emulate, together=together))
-    if name == "testbed":
-        from placewright.runtime.engines.local import on_testbed
-
-        return on_testbed(cluster)
-    if name == "torchrun":
-        from placewright.runtime.engines.torchrun import Torchrun
-
-        return Torchrun(cluster, emulate=emulate)
-    if name == "ray":
-        from placewright.runtime.engines.ray_engine import Ray
-
-        return Ray(cluster, emulate=emulate)
-    raise UnknownNameError("engine", name, ENGINES)
+        return opened(cluster, emulate=emulate, together=together)
+    return opened(cluster, emulate=emulate)

@@ -304,8 +304,19 @@ class LocalGroup(PipedGroup):
 
 
 @contextmanager
-def on_testbed(cluster: Cluster) -> Iterator[Local]:
-    """The cluster as a testbed, which is brought up if it is not, and workers on its nodes."""
+def local(
+    cluster: Cluster, *, emulate: bool = True, together: bool | None = None
+) -> Iterator[Local]:
+    """Workers of this machine, whichever cluster they stand for."""
+    yield Local(emulate=emulate, together=together)
+
+
+@contextmanager
+def on_testbed(cluster: Cluster, *, emulate: bool = True) -> Iterator[Local]:
+    """The cluster as a testbed, which is brought up if it is not, and workers on its nodes.
+
+    `emulate`: no matter, the testbed does it.
+    """
     from placewright.testbed.testbed import Testbed
 
     with Testbed.up(cluster) as bed:
