@@ -23,7 +23,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.solving import compare, solve
 from placewright.report.text import plain_table
 from placewright.requests.generators import gamma, mmpp, poisson
-from placewright.requests.planners import OWN
+from placewright.requests.planners import listed
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import stream_of
@@ -64,7 +64,9 @@ def generated(seed: int, requests: int) -> RequestProblem:
 def row(problem: RequestProblem) -> tuple[tuple[str, ...], bool]:
     """A line of the table, and whether `auto` kept its word."""
     begun = time.process_time()
-    all_of_them = compare(problem, [policy.name for policy in OWN], time_limit_s=inf, bounds=False)
+    all_of_them = compare(
+        problem, [policy.name for policy in listed()], time_limit_s=inf, bounds=False
+    )
     compared = time.process_time()
     own = solve(problem, time_limit_s=inf, bounds=False)
     took_s = time.process_time() - compared

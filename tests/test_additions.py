@@ -83,7 +83,9 @@ def test_a_policy(module: Write, monkeypatch: pytest.MonkeyPatch) -> None:
                 return First()
     """)
     monkeypatch.setitem(policies.POLICIES, "first-server", mine.FirstServer)
-    assert judge(one_request(), RequestPlan("first-server")).success_rate == 1.0
+    problem = one_request()
+    assert judge(problem, RequestPlan("first-server")).success_rate == 1.0
+    assert "first-server" in placewright.planners(problem)
 
 
 def test_a_file_format(module: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import compare, solve
 from placewright.requests import WING, planners
 from placewright.requests.judge import judge
-from placewright.requests.planners import OWN
+from placewright.requests.planners import listed
 from placewright.requests.problem import first_requests
 from placewright.testing.conformance import PlannerConformance
 
@@ -49,7 +49,7 @@ def test_auto_is_never_worse_than_a_policy(seed: int) -> None:
     """On generated services: the best effective accuracy, and the success of the policy with it."""
     problem = generated(seed, 500)
     own = solve(problem, time_limit_s=math.inf, bounds=False)
-    names = [policy.name for policy in OWN]
+    names = [policy.name for policy in listed()]
     best = compare(problem, names, time_limit_s=math.inf, bounds=False)
     assert own.value >= best.value
     assert own.judgement.success_rate >= best.judgement.success_rate - 0.005
@@ -62,7 +62,7 @@ def test_likely_winners_are_judged_first_on_long_streams(monkeypatch: pytest.Mon
     monkeypatch.setattr(planners, "LONG", 500)
     monkeypatch.setattr(planners, "SAMPLE", 300)
     names = planners.portfolio(problem)
-    assert sorted(names) == sorted([*(policy.name for policy in OWN), "tuned"])
+    assert sorted(names) == sorted([*(policy.name for policy in listed()), "tuned"])
     sample = first_requests(problem, 300)
     known = planners.planners(problem)
     values = [judge(sample, known[name](sample, Context())).value for name in names[:-1]]

@@ -12,13 +12,6 @@ from placewright.planning.wings import with_plug_ins
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import POLICIES
-from placewright.requests.policies.early import EarlyBinding
-from placewright.requests.policies.edf import Edf
-from placewright.requests.policies.opportunity import Opportunity
-from placewright.requests.policies.published import JellyfishLike, ModelSwitching
-from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policies.slack_fit import SlackFit
-from placewright.requests.policies.thesis import TwoSteps
 from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.selection import Selected, Tuned
@@ -32,27 +25,14 @@ AUTO = "rolling(wait=0.4)"
 servers lose some requests without `wait`, and many, which it costs less, lose no accuracy by it."""
 
 
-OWN: tuple[Specification, ...] = (
-    EarlyBinding("round-robin"),
-    EarlyBinding("random"),
-    EarlyBinding("shortest-queue"),
-    EarlyBinding("least-completion", "edf", drop=True),
-    TwoSteps(),
-    Edf("accurate"),
-    Edf("fastest"),
-    Edf("fastest", batching=True),
-    JellyfishLike(),
-    ModelSwitching(),
-    SlackFit(),
-    Rolling(),
-    Opportunity(),
-)
-"""Policies by the names that tables give them."""
+def listed() -> list[Specification]:
+    """Policies by the names that tables give them."""
+    return [usual for kind in POLICIES.values() for usual in kind.usual()]
 
 
 def planners(problem: RequestProblem) -> Mapping[str, Planner]:
     """Every planner by name."""
-    return with_plug_ins("requests", [*OWN, Tuned(), Selected()])
+    return with_plug_ins("requests", [*listed(), Tuned(), Selected()])
 
 
 def named_policy(choice: str) -> RequestPlan:
@@ -60,7 +40,7 @@ def named_policy(choice: str) -> RequestPlan:
 
     Raises `InputError`: no such policy, or parameters that it does not have.
     """
-    known = {kind.policy: kind() for kind in POLICIES.values()} | {p.name: p for p in OWN}
+    known = {kind.policy: kind() for kind in POLICIES.values()} | {p.name: p for p in listed()}
     made: Any = choose(known, AUTO if choice == "auto" else choice)[1]
     chosen = ((item.name, getattr(made, item.name)) for item in fields(made))
     usual = POLICIES[made.policy]()

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -126,6 +126,11 @@ class Specification:
     def name(self) -> str:
         """The name on the command line and in tables."""
         return self.policy
+
+    @classmethod
+    def usual(cls) -> tuple[Self, ...]:
+        """Those that tables, `compare` and ``auto`` have: with the usual parameters."""
+        return (cls(),)
 
     def unsupported_reason(self, problem: RequestProblem) -> str | None:
         """Every problem is supported, unless a policy says otherwise."""

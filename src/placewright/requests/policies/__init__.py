@@ -21,13 +21,13 @@ POLICIES: dict[str, Any] = {
     kind.policy: kind
     for kind in (
         EarlyBinding,
+        TwoSteps,
         Edf,
         JellyfishLike,
         ModelSwitching,
-        Opportunity,
-        Rolling,
         SlackFit,
-        TwoSteps,
+        Rolling,
+        Opportunity,
     )
 }
 

@@ -52,6 +52,12 @@ class EarlyBinding(Specification):
         """The rule for servers."""
         return self.server
 
+    @classmethod
+    def usual(cls) -> tuple[EarlyBinding, ...]:
+        """One for each rule of binding; the cleverest keeps deadlines in mind."""
+        simple = (cls(rule) for rule in ("round-robin", "random", "shortest-queue"))
+        return *simple, cls("least-completion", "edf", drop=True)
+
     def start(self, service: Service, seed: int = 0) -> BoundQueues:
         """A policy object for one stream."""
         return BoundQueues(service, self, np.random.default_rng(seed))

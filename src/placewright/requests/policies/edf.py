@@ -195,6 +195,11 @@ class Edf(Specification):
         """``edf-fastest``, ``edf-fastest-batch``, ``edf-accurate``, ..."""
         return f"edf-{self.choice}" + ("-batch" if self.batching else "")
 
+    @classmethod
+    def usual(cls) -> tuple[Edf, ...]:
+        """Either choice, and batches of the fastest."""
+        return cls("accurate"), cls("fastest"), cls("fastest", batching=True)
+
     def start(self, service: Service, seed: int = 0) -> CentralEdf:
         """A policy object for one stream."""
         return CentralEdf(service, self)
