@@ -57,6 +57,14 @@ def test_folders_of_the_architecture_page_exist() -> None:
     assert folders <= set(rooms)
 
 
+def test_files_of_the_architecture_page_exist() -> None:
+    """Those that its stories and tables name, some without their folder."""
+    named = set(re.findall(r"`([a-z_/]+\.py)`", page("concepts/architecture.md")))
+    files = [f"/{path.relative_to(ROOT)}" for path in (ROOT / "src").rglob("*.py")]
+    assert len(named) > 30
+    assert [n for n in sorted(named) if not any(f.endswith(f"/{n}") for f in files)] == []
+
+
 PAGES = sorted(str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md"))
 
 
