@@ -1,4 +1,4 @@
-"""Output, descendants, listening sockets and memory limits of processes."""
+"""Output, descendants, listening sockets, memory limits and preloaded modules of processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,23 @@ import os
 import resource
 import subprocess
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+
+@cache
+def preload_training() -> None:
+    """Let the fork server, which all tests of a process share, load what workers that train import.
+
+    Else the first test says what it loads, and each of hundreds of workers takes a second for it.
+    """
+    from placewright.runtime.engines import process as worker_process
+
+    of_program = worker_process.preloaded_for
+    worker_process.preloaded_for = lambda program: (
+        *of_program(program),
+        "placewright.capturing.updates",
+    )
 
 
 def output_of(process: subprocess.Popen[str], limit_s: float = 60.0) -> str:

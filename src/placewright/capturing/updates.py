@@ -12,6 +12,10 @@ from inspect import signature
 from typing import Any, TypeAlias
 
 import torch
+
+# Optimizers import it as they are made, which takes a second: the fork server does it once for all
+# of its workers.
+import torch._dynamo
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
