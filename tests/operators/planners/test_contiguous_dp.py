@@ -58,7 +58,7 @@ def test_lines_are_as_good_as_published(name: str) -> None:
 def test_ideals_equal_brute_force() -> None:
     """The optimum, and its proof; a line is never better."""
     exact = lines = 0
-    for seed in range(120):
+    for seed in range(60):
         problem = star(seed, contiguous=True)
         wanted = best_value(problem)
         if wanted == np.inf:
@@ -79,7 +79,7 @@ def test_ideals_equal_brute_force() -> None:
         assert line.feasible
         assert line.value >= wanted * (1 - 1e-9)
         lines += line.value <= wanted * (1 + 1e-9)
-    assert exact > 80
+    assert exact > 40
     assert lines > 0.8 * exact
 
 

@@ -72,7 +72,7 @@ def test_a_proof_in_whole_numbers_is_a_proof(monkeypatch: pytest.MonkeyPatch) ->
     """Where rounding loses more than 1e-6 the bound still holds, and the status says OPTIMAL."""
     monkeypatch.setattr(stages, "RESOLUTION", 2.0**16)
     coarse = 0
-    for seed in range(44):
+    for seed in range(22):
         problem = star(seed, contiguous=True)
         wanted = best_value(problem)
         if wanted == np.inf:
@@ -82,7 +82,7 @@ def test_a_proof_in_whole_numbers_is_a_proof(monkeypatch: pytest.MonkeyPatch) ->
         assert result.lower_bound <= wanted <= result.value
         assert result.value == pytest.approx(wanted, rel=20 / 2**16)
         coarse += result.gap > 1e-6
-    assert coarse > 5
+    assert coarse > 2
 
 
 def test_a_gap_that_rounding_cannot_explain_is_no_proof() -> None:
@@ -107,7 +107,7 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
     """By stage numbers and by ideals; or there is no plan at all."""
     planner = Exact(few_ideals=few_ideals)
     found = 0
-    for seed in range(44):
+    for seed in range(22):
         problem = star(seed, contiguous=True)
         wanted = best_value(problem)
         if wanted == np.inf:
@@ -121,12 +121,12 @@ def test_contiguous_plans_equal_brute_force(few_ideals: int) -> None:
         assert judgement.feasible, judgement.violation
         assert judgement.value == pytest.approx(wanted, rel=1e-6)
         assert wanted * (1 - 1e-5) <= proposal.bound <= wanted
-    assert found > 28
+    assert found > 14
 
 
 def test_free_plans_equal_brute_force() -> None:
     """Without contiguity."""
-    for seed in range(44):
+    for seed in range(22):
         problem = star(seed)
         wanted = best_value(problem)
         if wanted == np.inf:

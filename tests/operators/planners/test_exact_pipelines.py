@@ -19,7 +19,7 @@ pytest.importorskip("ortools")
 def test_exact_equals_brute_force(contiguous: bool) -> None:
     """By ideals, by CP-SAT and by HiGHS, with proof; or there is no plan at all."""
     found = 0
-    for seed in range(56):
+    for seed in range(28):
         problem = piped(seed, contiguous=contiguous)
         wanted = best_piped(seed, contiguous)
         planner = Exact(few_ideals=20_000 if seed % 2 else 0)
@@ -34,13 +34,13 @@ def test_exact_equals_brute_force(contiguous: bool) -> None:
         assert judgement.value == pytest.approx(wanted, rel=1e-5)
         assert wanted * (1 - 1e-5) <= proposal.bound <= judgement.value
         found += 1
-    assert found > 32
+    assert found > 16
 
 
 def test_dynamic_programs_hand_over_plans_that_fit() -> None:
     """Copies included; ideals are a proof where the tables count as the judge does."""
     proved = 0
-    for seed in range(60):
+    for seed in range(28):
         problem = piped(seed, contiguous=True)
         wanted = best_piped(seed, True)
         for planner in (LinearisedDp(), IdealDp()):
@@ -53,4 +53,4 @@ def test_dynamic_programs_hand_over_plans_that_fit() -> None:
             assert judgement.feasible, judgement.violation
             assert (proposal.bound or 0.0) <= wanted <= judgement.value * (1 + 1e-9)
             proved += (proposal.bound or 0.0) >= judgement.value * (1 - 1e-9) > 0
-    assert proved > 10
+    assert proved > 5

@@ -143,7 +143,7 @@ def varied(problem: OperatorProblem, seed: int) -> OperatorProblem:
 
 
 @pytest.mark.parametrize(("links", "overlap"), MODES)
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(2))
 def test_latency(links: Links, overlap: Overlap, block: int) -> None:
     """Most instances have times that are equal or zero, shared channels, groups and pins."""
     seen = Seen()
@@ -181,7 +181,7 @@ def test_throughput_over_links() -> None:
 def test_copies_of_stages_over_links() -> None:
     """Alike devices share a stage; links differ."""
     copies = 0
-    for seed in range(60):
+    for seed in range(30):
         problem = random_problem(seed, most_operators=5, objective=Objective.THROUGHPUT)
         first = np.where(np.isfinite(problem.compute_s[:, :1]), problem.compute_s[:, :1], 2.0)
         problem = problem.replace(
@@ -196,7 +196,7 @@ def test_copies_of_stages_over_links() -> None:
         for plan in list(all_plans(problem))[::11]:
             copies += plan.replica_of.tolist() != list(range(problem.m))
             agree(problem, plan, Seen())
-    assert copies > 50
+    assert copies > 25
 
 
 def test_copies_on_devices_that_differ() -> None:
@@ -230,7 +230,7 @@ def test_copies_on_many_devices(wide: int) -> None:
 def test_loads_around_host_memory() -> None:
     """Star throughput; infeasible exactly where resident bytes exceed a memory."""
     seen = Seen()
-    for seed in range(1500):
+    for seed in range(500):
         problem, rng = star(seed, operators=12, devices=4), np.random.default_rng(seed)
         plan = OperatorPlan(random_placement(problem, rng))
         if seed % 3 == 0:
@@ -243,7 +243,7 @@ def test_loads_around_host_memory() -> None:
 def test_pipelines_around_host_memory() -> None:
     """Copies of stages, clusters of accelerators, separate passes."""
     seen = Seen()
-    for seed in range(150):
+    for seed in range(75):
         problem = piped(seed)
         if seed % 3 == 0:
             most = 0.7 * problem.resident_bytes.sum()
@@ -253,7 +253,7 @@ def test_pipelines_around_host_memory() -> None:
             seen["copies"] += plan.replica_of.tolist() != list(range(problem.m))
             seen["clusters"] += bool(problem.pipeline.cluster)
             seen["passes"] += problem.pipeline.diffmaxima
-    assert min(seen[kind] for kind in ("copies", "clusters", "passes", "short")) > 100
+    assert min(seen[kind] for kind in ("copies", "clusters", "passes", "short")) > 50
 
 
 @pytest.mark.parametrize("calls", [1, 2, 10**9])
@@ -332,7 +332,7 @@ def test_large_problems_without_ties(links: Links) -> None:
 def test_small_problems_with_short_memory(links: Links) -> None:
     """Ties and zeros; most values are sure, and bytes over are the full simulator's."""
     seen = Seen()
-    for seed in range(600):
+    for seed in range(300):
         problem = with_random_views(random_problem(seed, links=links), seed)
         most = problem.tensor_bytes.sum() + problem.resident_bytes.sum() + 1.0
         rng = np.random.default_rng(seed)
@@ -342,9 +342,9 @@ def test_small_problems_with_short_memory(links: Links) -> None:
             expected = by_the_full_simulator(problem, plan)
             the_fast_simulator(judge_, plan, expected, seen)
             seen["short"] += expected.over_bytes > 0
-    assert seen["sure"] > 800
+    assert seen["sure"] > 400
     assert seen["unsure"] > 0
-    assert seen["short"] > 300
+    assert seen["short"] > 150
 
 
 def long_queues() -> Iterator[tuple[OperatorProblem, OperatorPlan]]:
