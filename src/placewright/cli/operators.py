@@ -136,7 +136,7 @@ def compare(
 
     With [cyan]--learned[/cyan] planners that learn, at equal budgets and over several seeds.
     """
-    from placewright.cli import generic_verbs
+    from placewright.cli import wing_verbs
 
     if not learned:
         if evaluations is not None or seconds:
@@ -144,7 +144,7 @@ def compare(
                 "--evaluations and --seconds belong to --learned",
                 hint="add --learned, or use --time-limit",
             )
-        generic_verbs.compare(
+        wing_verbs.compare(
             console,
             load,
             planner=planner,
@@ -191,7 +191,7 @@ def train(
 
     Ctrl-C keeps those so far. [cyan]--planner 'post(checkpoint="FILE")'[/cyan] starts from them.
     """
-    from placewright.cli.generic_verbs import measuring
+    from placewright.cli.wing_verbs import measuring
     from placewright.operators.learning import train as run
 
     loaded = load()
