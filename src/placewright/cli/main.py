@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -26,6 +26,9 @@ from placewright.cli.console import Console, console_command
 from placewright.cli.options import BatchOption, QuietOption
 from placewright.errors import InputError, PlacewrightError, RunError, Terminated
 from placewright.version import __version__
+
+if TYPE_CHECKING:
+    from placewright.planning.wing import CommandLine, Wing
 
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
 OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
@@ -77,6 +80,17 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 UNEXPECTED = "this should not happen"
 
 
+def _command_line(wing: Wing) -> CommandLine:
+    """The wing's own options and verbs, or a problem file as the only source."""
+    from placewright.cli.wing_verbs import of_files
+
+    if wing.places_models:
+        from placewright.cli import operators
+
+        return operators
+    return of_files(wing) if wing.command_line is None else wing.command_line()
+
+
 class _Verbs(TyperGroup):
     """All verbs, and a group for every wing, made when it is asked for.
 
@@ -99,7 +113,8 @@ class _Verbs(TyperGroup):
         own = super().get_command(ctx, cmd_name)
         if own is not None or cmd_name not in (known := wings()):
             return own
-        group = typer.main.get_command(wing_app(known[cmd_name]))
+        wing = known[cmd_name]
+        group = typer.main.get_command(wing_app(wing, _command_line(wing)))
         group.name = cmd_name
         return group
 

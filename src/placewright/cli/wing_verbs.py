@@ -148,9 +148,8 @@ EXAMPLES: Mapping[str, str] = {
 """For wings that have none of their own."""
 
 
-def wing_app(wing: Wing) -> typer.Typer:
-    """The command group of a wing."""
-    line = command_line(wing)
+def wing_app(wing: Wing, line: CommandLine) -> typer.Typer:
+    """The command group of a wing; `line`: its own options and verbs."""
     app = typer.Typer(
         help=f"Plan {wing.title}.",
         no_args_is_help=True,
@@ -220,16 +219,9 @@ def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
         raise InputError(f"is {what}, not {wanted}", where=str(path), hint=hint) from None
 
 
-def command_line(wing: Wing) -> CommandLine:
-    """The wing's own options and verbs, or a problem file as the only source."""
+def of_files(wing: Wing) -> CommandLine:
+    """The command line of a wing that has none: a problem file is the only source."""
     from placewright.planning.wing import FileCommandLine, Loaded
-
-    if wing.places_models:
-        from placewright.cli import operators
-
-        return operators
-    if wing.command_line is not None:
-        return wing.command_line()
 
     def load(console: Console, file: ProblemFile) -> Loaded:
         return Loaded(wing.files().read_problem(file))
