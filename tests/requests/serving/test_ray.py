@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.runtime.engines import ray_engine
 from tests.requests.serving.models import family
 from tests.requests.serving.test_server import body, infer, many, until
 
@@ -22,6 +23,7 @@ def running() -> Iterator[Running]:
     """Two actors, on a Ray of their own: other tests have theirs at the same time."""
     own = not ray.is_initialized()
     if own:
+        ray_engine._set_defaults()
         quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
         ray.init(address="local", num_cpus=2, **quiet)
     try:

@@ -45,6 +45,7 @@ DUO = Cluster(
 def ray() -> Iterator[Any]:
     """Ray on two nodes of this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray_engine._set_defaults()
     found = pytest.importorskip(
         "ray", reason="Ray is not installed: pip install 'placewright[ray]'"
     )
