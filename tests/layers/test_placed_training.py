@@ -49,7 +49,7 @@ def norm_model() -> ModelSource:
 
 def test_peak_memory_is_that_of_the_processes() -> None:
     """A worker holds at least its framework, and what is left out has no number."""
-    with train(image_model(), cluster=TWO, time_limit_s=2.0, trials=False) as placed:
+    with train(image_model(), cluster=TWO, time_limit_s=0.5, trials=False) as placed:
         measured = placed.run(2, check=True)
         problem = placed.problem
     assert ((problem.gather_s > 0) <= (problem.parameters[:, 0] > 0)).all()
@@ -126,7 +126,7 @@ def test_batch_norm_is_planned_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LayerTrials, "least_rounds", 1)
     monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
     source = norm_model()
-    with train(source, cluster=TWO, planner="auto", time_limit_s=2.0) as placed:
+    with train(source, cluster=TWO, planner="auto", time_limit_s=0.5) as placed:
         plan = placed.result.plan
         assert plan.micro_batches == 1
         assert all(len(stage.replicas) == 1 for stage in plan.stages)
@@ -164,7 +164,7 @@ def test_a_plan_that_cannot_be_executed_is_left_out_with_a_note() -> None:
             found.append(plan)
             raise UnsupportedError("has no executor", where="the plan")
 
-    result = next(executables(problem, "auto", demand, time_limit_s=2.0))
+    result = next(executables(problem, "auto", demand, time_limit_s=0.5))
 
     assert result.plan != found[0]
     assert "has no executor" in result.note
@@ -174,7 +174,7 @@ def test_a_run_whose_check_fails_raises(monkeypatch: pytest.MonkeyPatch) -> None
     """With what was measured kept, and a hint that fits."""
     model = ModelSource(nn.Linear(3, 1), (torch.randn(4, 3),), name="linear")
     monkeypatch.setattr(layer_run, "checked", lambda session, plan: (1.0, 1.0))
-    with train(model, cluster=TWO, time_limit_s=1.0, trials=False) as placed:
+    with train(model, cluster=TWO, time_limit_s=0.5, trials=False) as placed:
         with pytest.raises(CheckError, match="report this plan"):
             placed.run(1, check=True)
         assert placed.measurement is not None

@@ -134,7 +134,7 @@ def test_auto_is_never_above_accelerates_map(training: bool) -> None:
     assert stretches.feasible
     assert theirs.feasible or training
     for planner in ("auto(tolerance=0)", "auto"):
-        result = solve(problem, planner, time_limit_s=1)
+        result = solve(problem, planner, time_limit_s=0.4)
         best = min(c.value for c in result.candidates if c.fits)
         assert result.value <= (best if planner != "auto" else 1.01 * best)
         assert result.value <= (stretches.value if planner != "auto" else 1.01 * stretches.value)

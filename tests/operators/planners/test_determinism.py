@@ -10,6 +10,7 @@ SCRIPT = """
 import hashlib
 from placewright.planning.contract import Context
 from placewright.operators.planners import planners
+from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.conformance import random_problem
 digest = hashlib.sha256()
 for seed in range(12):
@@ -18,6 +19,8 @@ for seed in range(12):
         plan = planners(problem)[name](problem, Context(seed=seed))
         digest.update(plan.placement.tobytes())
         digest.update(b"" if plan.order is None else plan.order.tobytes())
+problem = random_problem(11, most_operators=30, most_devices=4)
+digest.update(CeftPbqp(effort=1e5)(problem, Context(seed=4)).plan.placement.tobytes())
 print(digest.hexdigest())
 """
 
