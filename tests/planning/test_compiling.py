@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,14 @@ def test_they_are_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, command: list[str], **_: object) -> None:
             started.append(command)
 
-        def wait(self) -> None:
+        def __enter__(self) -> Started:
+            return self
+
+        def __exit__(self, *_: object) -> None:
             """Ended."""
+
+        def kill(self) -> None:
+            """At the exit."""
 
     monkeypatch.setattr(subprocess, "Popen", Started)
     monkeypatch.setattr(compiling, "_COMPILED", set())
@@ -40,6 +47,36 @@ def test_they_are_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("operators", "operators", "samples"):
         compile_beside(find_wing(name))
     assert [command[-2:] for command in started] == [["operators", "0"], ["operators", "1"]]
+
+
+def test_they_end_with_a_script_that_has_planned(tmp_path: Path) -> None:
+    """Without a warning, and though they are not done."""
+    script = """
+from placewright.planning.compiling import compile_beside
+from placewright.planning.wings import find_wing
+import subprocess
+started = []
+class Popen(subprocess.Popen):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        started.append(self)
+subprocess.Popen = Popen
+compile_beside(find_wing("operators"))
+print(*(process.pid for process in started))
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        python_command("-W", "error", str(tmp_path / "script.py")),
+        env=python_environment() | {COMPILERS: "2", "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    pids = done.stdout.split()
+    assert len(pids) == 2
+    assert done.stderr == ""
+    assert not any(Path("/proc", pid).exists() for pid in pids)
 
 
 def test_the_rehearsals_of_operators_plan() -> None:

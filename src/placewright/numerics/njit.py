@@ -44,6 +44,8 @@ def _compile(**options: Any) -> Callable[[F], F]:
 
     def compile_plain(function: F) -> F:
         dispatcher: Any = njit(**options)(function)
+        if dispatcher is function:  # NUMBA_DISABLE_JIT=1, for a debugger
+            return function
         _ignore_stale_cache(dispatcher, function.__code__.co_filename)
         _compile_in_one_process(dispatcher)
         template, plain = dispatcher.get_call_template, cast(Any, types).unliteral

@@ -7,6 +7,7 @@ late are on the disk by then. It ends with the process that started it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -48,10 +49,16 @@ def compile_beside(wing: Wing) -> None:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            threading.Thread(target=process.wait, daemon=True).start()
+            atexit.register(_end, process)
 
 
 _COMPILED: set[str] = set()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """What is being compiled is lost; what was written is whole."""
+    with process:
+        process.kill()
 
 
 def main(name: str, first: int) -> None:
