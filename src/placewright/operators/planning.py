@@ -63,21 +63,27 @@ def baselines(problem: OperatorProblem) -> Sequence[str]:
 
 
 def rehearsals() -> Sequence[Callable[[], object]]:
-    """Planners on a small problem, those with the largest kernels first."""
+    """Planners on a small problem: those with the largest kernels, then those that run last."""
     problem = _small_problem()
     known = planners(problem)
-    names = ("search", "ceft+pbqp", "lns")
+    largest = ("search", "ceft+pbqp", "lns")
+    others = [name for name in reversed(portfolio(problem)) if name not in largest]
 
     def plan(name: str) -> None:
         judge(problem, proposal_of(known[name](problem, Context(judge=judge))).plan)
 
-    return [partial(plan, name) for name in names]
+    able = (x for x in (*largest, *others) if known[x].unsupported_reason(problem) is None)
+    return [*(partial(plan, name) for name in able), partial(bounds, problem)]
 
 
 def _small_problem() -> OperatorProblem:
-    builder = OperatorProblem.builder({"a": 1e9, "b": 1e9})
-    operators = [builder.add_operator(f"op{k}", {"a": 1 + k % 3, "b": 1 + k % 2}) for k in range(9)]
-    for producer, *readers in zip(operators, operators[1:], operators[2:], strict=False):
-        builder.add_tensor(producer, readers, nbytes=1000)
-    builder.add_link("a", "b", bandwidth=1e4, latency_s=0.1)
+    """Planned in a moment; for most kernels it is enough."""
+    builder = OperatorProblem.builder({"a": 1e9, "b": 1e9}, "rehearsal")
+    operators = [
+        builder.add_operator(f"op{k}", {"a": 1 + 7 * k % 5, "b": 1 + 11 * k % 7}) for k in range(12)
+    ]
+    for k, producer in enumerate(operators[:-1]):
+        readers = {operators[min(11, k + 1 + step)] for step in (0, k % 3, k % 11)}
+        builder.add_tensor(producer, sorted(readers), nbytes=1000 * (1 + k % 4))
+    builder.add_link("a", "b", bandwidth=3e3, latency_s=0.1)
     return builder.build()

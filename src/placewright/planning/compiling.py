@@ -72,9 +72,10 @@ def main(name: str, first: int) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # returns when the other end is closed
     os._exit(0)
 
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]))
+    os._exit(0)  # though a thread waits for the parent's end

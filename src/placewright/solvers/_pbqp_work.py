@@ -139,7 +139,8 @@ def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
         if number[i] >= 0:
             k, size = number[i], options(w, i)
             nodes[k], start[k + 1] = i, start[k] + size
-            cost[start[k] : start[k + 1]] = w.cost[w.start[i] : w.start[i + 1]]
+            for a in range(size):  # no slices, see `prepare`
+                cost[start[k] + a] = w.cost[w.start[i] + a]
     edges = entries = 0
     for k in range(len(w.ends)):
         if alive(w, k) and number[w.ends[k, 0]] >= 0:
@@ -156,7 +157,8 @@ def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
             u, v = w.ends[k, 0], w.ends[k, 1]
             size = options(w, u) * options(w, v)
             ends[edge, 0], ends[edge, 1], matrix[edge] = number[u], number[v], at
-            pool[at : at + size] = w.pool[w.matrix[k] : w.matrix[k] + size]
+            for a in range(size):
+                pool[at + a] = w.pool[w.matrix[k] + a]
             at += size
             edge += 1
     return Arrays(start, cost, ends, matrix, pool), nodes
