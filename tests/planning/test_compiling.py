@@ -9,6 +9,7 @@ import pytest
 
 from placewright.interpreter import python_command, python_environment
 from placewright.operators.planning import rehearsals
+from placewright.operators.problem import OperatorProblem
 from placewright.planning import compiling
 from placewright.planning.compiling import COMPILERS, MOST_COMPILERS, compile_beside, compilers
 from placewright.planning.wings import find_wing
@@ -77,6 +78,12 @@ print(*(process.pid for process in started))
     assert len(pids) == 2
     assert done.stderr == ""
     assert not any(Path("/proc", pid).exists() for pid in pids)
+
+
+def test_the_list_of_rehearsals_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for while a kernel is compiled: building a problem would begin this again."""
+    monkeypatch.setattr(OperatorProblem, "builder", None)
+    assert len(rehearsals()) > 5
 
 
 def test_the_rehearsals_of_operators_plan() -> None:

@@ -36,10 +36,10 @@ def compilers() -> int:
 
 def compile_beside(wing: Wing) -> None:
     """Start the other processes, once in the life of this one."""
-    if wing.name in _COMPILED or not wing.planning().rehearsals():
+    if wing.name in _COMPILED:
         return
     _COMPILED.add(wing.name)
-    for k in range(compilers()):
+    for k in range(compilers() if wing.planning().rehearsals() else 0):
         with suppress(OSError):  # no more processes can be had
             process = subprocess.Popen(
                 python_command("-m", __name__, wing.name, str(k)),

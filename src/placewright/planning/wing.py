@@ -76,7 +76,10 @@ class Planning(Protocol):
         return ()
 
     def rehearsals(self) -> Sequence[Callable[[], object]]:
-        """Calls that compile the kernels of planners, those first which ``auto`` needs late."""
+        """Calls that compile the kernels of planners, those first which ``auto`` needs late.
+
+        The list itself must compile nothing.
+        """
         return ()
 
 
