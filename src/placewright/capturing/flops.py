@@ -1,9 +1,7 @@
-"""FLOPs of a call: by PyTorch's own formulas, or ours where it has none.
+"""The one registry of FLOP formulas: every capture counts its operators by these numbers.
 
-In matrix products a multiply-add counts 2. Counts agree with PyTorch's counter
-(`torch.utils.flop_counter`), but for one error of it (`_registered`): attention in full, whether
-its mask is causal or not, its backward pass with the scores computed again. Formulas that a user
-registers there (``torch.utils.flop_counter.register_flop_formula``) are used too.
+In matrix products a multiply-add counts 2, and products (matrix products, convolutions, attention,
+recurrent layers) are counted apart from the rest.
 
 Everything else is counted per element: an addition, a comparison or a division counts 1 per
 element, a transcendental function 10 (about the length of its polynomial, as in Cephes and SLEEF),
@@ -11,17 +9,19 @@ a draw of a random number 10. What only moves, picks or writes elements counts 0
 bytes. Counts are of the algorithm, not of a kernel, and good to a factor of two; on every device
 that is known these operators are bound by memory, and the count is there to say so where one is
 not.
+
+Operations are called as ATen calls them. `ALSO_CALLED` has what ONNX, OpenVINO and TensorFlow call
+them, so that a model counts the same whichever file it comes in. How the calls of PyTorch are
+counted by their arguments is in `placewright.capturing.call_flops`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
 
-import torch
-from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry
+Shape = Sequence[int]
 
 
 class Work(NamedTuple):
@@ -42,210 +42,10 @@ class Work(NamedTuple):
     uncounted: bool = False
 
 
-def work(node: fx.Node) -> Work:
-    """FLOPs of a node, from shapes alone."""
-    args = fx.node.map_arg(node.args, lambda n: n.meta["val"])
-    kwargs = fx.node.map_arg(node.kwargs, lambda n: n.meta["val"])
-    return work_of(cast(torch._ops.OpOverload, node.target), args, kwargs, node.meta["val"])
-
-
-def work_of(target: torch._ops.OpOverload, args: Any, kwargs: Any, made: Any) -> Work:
-    """FLOPs of a call with these arguments and results; of tensors only shapes count."""
-    rule = rule_of(target)
-    try:
-        return Work(uncounted=True) if rule is None else rule(args, kwargs, made)
-    except Exception:
-        return Work(uncounted=True)  # unforeseen arguments, or an error in a user's formula
-
-
-def rule_of(target: torch._ops.OpOverload) -> Callable[[Any, Any, Any], Work] | None:
-    """Formula for the calls of an operation, ``None`` where there is none."""
-    packet = target.overloadpacket
-    if packet in flop_registry:
-        return lambda args, kwargs, made: Work(_registered(packet, args, kwargs, made))
-    formula = _FORMULAS.get(str(packet)) if target.namespace == "aten" else None
-    if formula is not None:
-        return lambda args, kwargs, made: Work(float(formula(args, made)))
-    rest = elementwise_rule(target)
-    if rest is None:
-        return None
-    return lambda args, kwargs, made: Work(0.0, rest(args, kwargs, made))
-
-
-def _registered(packet: Any, args: Any, kwargs: Any, made: Any) -> float:
-    """FLOPs by the formula of PyTorch's counter.
-
-    PyTorch 2.13 ignores the groups of a convolution in the gradient of the weight, which counts it
-    as many times as there are groups (thousands for a depthwise one); corrected here.
-    """
-    formula = flop_registry[packet]
-    if packet is not torch.ops.aten.convolution_backward or args[9] == 1:
-        return float(formula(*args, **kwargs, out_val=made))
-    groups, (to_input, to_weight, _) = args[9:11]
-    inputs = formula(*args[:10], (to_input, False, False), out_val=made)
-    weights = formula(*args[:10], (False, to_weight, False), out_val=made)
-    return float(inputs + weights / groups)
-
-
-def _rows_by_columns(args: Any, made: Any) -> float:
-    """2 x elements of the result x length of the rows of the first matrix."""
-    return 2.0 * _size(made) * int(args[0].shape[-1])
-
-
-def _last_two(args: Any, made: Any) -> float:
-    """A vector or matrix plus the product of the second and third arguments."""
-    first, second = args[1:3]
-    return 2.0 * int(first.numel()) * (1 if second.dim() == 1 else int(second.shape[-1]))
-
-
-def _vectors(args: Any, made: Any) -> float:
-    """An inner product: each element of the first argument is multiplied once."""
-    return 2.0 * int(args[0].numel())
-
-
-def _grouped(args: Any, made: Any) -> float:
-    """Rows (or columns) of a matrix, each by the matrix of its group.
-
-    Two matrices are multiplied in segments of their common dimension: one product per group, all
-    groups together as much as one product without groups.
-    """
-    first, second = args[:2]
-    if first.dim() == second.dim() == 2:
-        return 2.0 * int(first.numel()) * int(second.shape[1])
-    return 2.0 * _size(made) * int(first.shape[-1])
-
-
-def _attention(args: Any, made: Any) -> float:
-    """Scores and their product with the values; heads of queries may share keys."""
-    return _products(*args[:3], by_width=1, by_values=1)
-
-
-def _attention_backward(args: Any, made: Any) -> float:
-    """Scores again, then gradients of values and scores, of queries and keys."""
-    return _products(*args[1:4], by_width=3, by_values=2)
-
-
-def _products(query: Tensor, key: Tensor, value: Tensor, *, by_width: int, by_values: int) -> float:
-    """`by_width` products of the scores' size by the keys' width, `by_values` by the values'."""
-    scores = math.prod((*query.shape[:-1], key.shape[-2]))
-    width = by_width * key.shape[-1] + by_values * value.shape[-1]
-    return 2.0 * scores * int(width)
-
-
-def _recurrent(args: Any, made: Any) -> float:
-    """One layer over a sequence: each step multiplies by both weight matrices."""
-    steps, *weights = cast(Sequence[Tensor], args[:3])
-    numbers = sum(int(w.numel()) for w in weights)
-    return 2.0 * math.prod(int(n) for n in steps.shape[:-1]) * numbers
-
-
-def _recurrent_backward(args: Any, made: Any) -> float:
-    """Twice as much: gradients of weights and of inputs."""
-    return 2.0 * _recurrent(args, made)
-
-
-def _recurrent_layers(args: Any, made: Any) -> float:
-    """All layers and directions: each step multiplies by every weight matrix once."""
-    steps, weights = args[0], args[1]
-    matrices = sum(int(w.numel()) for w in weights if w.dim() > 1)
-    return 2.0 * math.prod(int(n) for n in steps.shape[:-1]) * matrices
-
-
-def _recurrent_layers_backward(args: Any, made: Any) -> float:
-    return 2.0 * _recurrent_layers(args, made)
-
-
-def _sequence(args: Any, made: Any) -> float:
-    """As `_recurrent_layers`, the weights behind the first states, or behind a packed batch."""
-    packed = isinstance(args[1], Tensor) and args[1].dim() == 1
-    return _recurrent_layers((args[0], args[3 if packed else 2]), made)
-
-
-def _cell(args: Any, made: Any) -> float:
-    """One step of a recurrent layer: input, states, weights of both."""
-    return 2.0 * int(args[0].numel() // args[0].shape[-1]) * sum(int(w.numel()) for w in args[2:4])
-
-
-def _convolution(args: Any, made: Any) -> float:
-    """One product with a filter for every element of the result."""
-    return 2.0 * _size(made) * math.prod(int(size) for size in args[1].shape[1:])
-
-
-def _transposed(args: Any, made: Any) -> float:
-    """One product with a filter for every element of the input."""
-    return 2.0 * int(args[0].numel()) * math.prod(int(size) for size in args[1].shape[1:])
-
-
-def _heads(args: Any, made: Any) -> float:
-    """Projections in and out, and attention; the arguments are query, key, value, width, heads."""
-    query, key, value, width = args[:4]
-    batch, rows, columns = int(query.shape[0]), int(query.shape[1]), int(key.shape[1])
-    projected = sum(int(x.numel()) for x in (query, key, value)) + batch * rows * width
-    return 2.0 * int(width) * int(projected + 2 * batch * rows * columns)
-
-
-def _encoder_layer(args: Any, made: Any) -> float:
-    """Self-attention and two linear layers: source, width, heads, ..., weights of the latter."""
-    source, width = args[0], args[1]
-    linear = next(w for w in args[11:] if isinstance(w, Tensor) and w.dim() == 2)
-    inner = 4.0 * int(source.numel()) * int(linear.shape[0])
-    return _heads((source, source, source, width), made) + inner
-
-
-def _size(made: Any) -> int:
-    """Elements of the first result."""
-    return int((made if isinstance(made, Tensor) else made[0]).numel())
-
-
-_Formula = Callable[[Any, Any], float]
-_FORMULAS: dict[str, _Formula] = {
-    f"aten.{name}": formula
-    for formula, names in (
-        (
-            _rows_by_columns,
-            "linear mkldnn_linear _mkl_linear matmul _int_mm _weight_int8pack_mm "
-            "_weight_int4pack_mm_for_cpu _scaled_mm_v2 _mixed_dtypes_linear _dyn_quant_matmul_4bit "
-            "_weight_int4pack_mm _weight_int4pack_mm_with_scales_and_zeros mv",
-        ),
-        (_last_two, "addmv addbmm _addmm_activation sspaddmm"),
-        (_vectors, "dot vdot"),
-        (_grouped, "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"),
-        (
-            _attention,
-            "_scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention "
-            "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math "
-            "_scaled_dot_product_attention_math_for_mps",
-        ),
-        (
-            _attention_backward,
-            "_scaled_dot_product_flash_attention_for_cpu_backward "
-            "_scaled_dot_product_fused_attention_overrideable_backward",
-        ),
-        (_recurrent, "mkldnn_rnn_layer"),
-        (_recurrent_backward, "mkldnn_rnn_layer_backward"),
-        (_recurrent_layers, "_cudnn_rnn miopen_rnn"),
-        (_recurrent_layers_backward, "_cudnn_rnn_backward miopen_rnn_backward"),
-        (_sequence, "lstm gru rnn_tanh rnn_relu"),
-        (_cell, "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
-        (_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
-        (
-            _convolution,
-            "conv1d conv2d conv3d mkldnn_convolution _mkldnn_convolution miopen_convolution "
-            "conv_depthwise3d _conv_depthwise2d slow_conv3d_forward slow_conv_dilated2d "
-            "slow_conv_dilated3d _nnpack_spatial_convolution",
-        ),
-        (_heads, "_native_multi_head_attention"),
-        (_encoder_layer, "_transformer_encoder_layer_fwd"),
-    )
-    for name in names.split()
-}
-"""By operation, where PyTorch's counter has no formula."""
-
-
 TRANSCENDENTAL = 10.0
 """FLOPs of one exponential, logarithm, sine, error function or draw."""
 
-_MOVES = """
+_MOVING = """
 _to_copy _unsafe_index _unsafe_view alias as_strided as_strided_copy as_strided_scatter arange
 block_diag cat channel_shuffle clone col2im constant_pad_nd contiguous copy diag_embed diagonal
 diagonal_backward diagonal_copy diagonal_scatter embedding embedding_renorm empty empty_like
@@ -271,7 +71,7 @@ lu_unpack complex _conj_copy _neg_view_copy _reshape_alias_copy _reshape_copy al
 detach_copy lift resize_as range _lazy_clone _chunk_cat _stack fill_diagonal _to_dense
 to_padded_tensor _functional_assert_async _functional_assert_scalar
 """
-MOVES = frozenset(_MOVES.split())
+MOVES = frozenset(_MOVING.split())
 """Move, select or write elements and compute nothing; views do not even move them."""
 
 _CURVES = """
@@ -285,9 +85,10 @@ polar random cauchy binomial hann_window hamming_window blackman_window bartlett
 kaiser_window _fused_dropout _philox_normal _philox_uniform _standard_gamma _sample_dirichlet
 binary_cross_entropy_with_logits
 """
-_TRANSCENDENTAL = frozenset(_CURVES.split())
+CURVES = frozenset(_CURVES.split())
+"""Take a transcendental function, or draw, an element."""
 
-_PER_ELEMENT = {
+PER_ELEMENT = {
     # reductions and scans
     "sum": 1.0, "mean": 1.0, "amax": 1.0, "amin": 1.0, "max": 1.0, "min": 1.0, "aminmax": 2.0,
     "prod": 1.0, "any": 1.0, "all": 1.0, "argmax": 1.0, "argmin": 1.0, "var": 3.0, "std": 3.0,
@@ -344,161 +145,161 @@ _PER_ELEMENT = {
 }  # fmt: skip
 """FLOPs for each element of the largest tensor that is read or made."""
 
-_TAPS = {
+_ELSEWHERE_MOVING = """
+assert assign assignvariableop bitcast broadcast broadcastgradientargs broadcastto cast castlike
+checknumerics concat concatoffset concatv2 constantofshape convert convertlike depthtospace dropout
+dynamicstitch ensureshape expanddims eyelike fakeconvert flatten gatherelements gathernd gatherv2
+identity identityn invertpermutation mirrorpad noop onehot oneslike optional pack padv2
+placeholderwithdefault preventgradient print printv2 rank readvalue readvariableop
+resourcegather resourcescatterupdate reverse reversesequence reversev2 scatterelements
+scatterelementsupdate scatternd scatterndupdate scatterupdate shape shapen shapeof size snapshot
+spacetodepth splitv splittosequence squeeze stopgradient stridedslice stridedslicegrad tile
+transpose trilu unpack unsqueeze variableshape variadicsplit zeroslike
+"""
+_ELSEWHERE_SIMPLE = """
+abs add addn addv2 and assignadd assignaddvariableop assignsub assignsubvariableop biasadd
+biasaddgrad bitshift ceil clip clipbyvalue div divide divnonan equal floor floordiv floormod greater
+greaterequal greaterorequal hardsigmoid hardswish hsigmoid hswish inv isfinite isinf isnan l2loss
+leakyrelu less lessequal lessorequal logicaland logicalnot logicalor logicalxor maximum minimum mod
+mul multiply neg negative not notequal or prelu realdiv reciprocal relu6 resourcescatteradd rint
+round rsqrt scatteradd select selectv2 sign softsign sqrt square squareddifference sub subtract
+thresholdedrelu truncatediv unsortedsegmentsum where xor
+"""
+ELSEWHERE = {
+    **dict.fromkeys(_ELSEWHERE_MOVING.split(), 0.0),
+    **dict.fromkeys(_ELSEWHERE_SIMPLE.split(), 1.0),
+    "fusedbatchnormgrad": PER_ELEMENT["native_batch_norm_backward"],
+    # a loss and its gradient in one
+    "softmaxcrossentropywithlogits": 2 * PER_ELEMENT["_log_softmax"],
+    "sparsesoftmaxcrossentropywithlogits": 2 * PER_ELEMENT["_log_softmax"],
+    # updates of parameters
+    "resourceapplyadam": 12.0, "applyadam": 12.0, "resourceapplymomentum": 4.0,
+    "resourceapplykerasmomentum": 4.0, "resourceapplygradientdescent": 2.0,
+    "applygradientdescent": 2.0,
+}  # fmt: skip
+"""FLOPs for each element of the largest tensor, of what ATen has no name for or tags itself."""
+
+_ALSO_CALLED = {
+    "_softmax": "softmax hardmax",
+    "_log_softmax": "logsoftmax",
+    "_native_batch_norm_legit_no_training": "batchnormalization batchnorminference",
+    "native_batch_norm": "fusedbatchnorm",
+    "native_layer_norm": "instancenormalization layernormalization skiplayernormalization mvn "
+    "groupnormalization meanvariancenormalization",
+    "_fused_rms_norm": "simplifiedlayernormalization rmsnormalization rms",
+    "std": "lpnormalization normalizel2",
+    "logsumexp": "reducelogsumexp",
+    "norm": "reducel2 reducesumsquare globallppool",
+    "sum": "globalaveragepool globalmaxpool",
+    "quantize_per_tensor": "quantizelinear",
+    "dequantize": "dequantizelinear",
+    "fake_quantize_per_tensor_affine": "fakequantize",
+    "exp": "logistic swish randomnormal randomnormallike randomuniform randomuniformlike "
+    "randomstandardnormal lrn",
+    "pow": "power",
+}
+ALSO_CALLED = {other: name for name, others in _ALSO_CALLED.items() for other in others.split()}
+"""What ONNX, OpenVINO and TensorFlow call operations (in lower case) -> what ATen calls them."""
+
+TAPS = {
     "upsample_linear1d": 2, "upsample_bilinear2d": 4, "_upsample_bilinear2d_aa": 4,
     "upsample_trilinear3d": 8, "upsample_bicubic2d": 16, "_upsample_bicubic2d_aa": 16,
     "grid_sampler_2d": 4, "grid_sampler_3d": 8,
 }  # fmt: skip
 """Inputs of each interpolated element: a product and a sum for each, and its weight."""
 
-
-_Count = Callable[[Any, Any, Any], float]
-"""FLOPs from arguments, keywords and results of a call; of tensors only shapes count."""
-
-
-def elementwise_rule(target: torch._ops.OpOverload) -> _Count | None:
-    """Formula for the calls of an operation, ``None`` where there is none."""
-    if target.namespace not in ("aten", "prims", "placewright"):
-        return None
-    name = str(target._opname)
-    name = name if name.endswith("__") else name.removesuffix("_")
-    forward = name.removesuffix("_backward")
-    if name in _ELEMENTWISE:
-        return _ELEMENTWISE[name]
-    if forward in _TAPS:
-        return _interpolation(_TAPS[forward], backward=forward != name)
-    if name in MOVES or getattr(target, "is_view", False):
-        return _each(0.0)
-    if name in _TRANSCENDENTAL or forward in _TRANSCENDENTAL:
-        return _each(TRANSCENDENTAL)
-    if name in _PER_ELEMENT:
-        return _each(_PER_ELEMENT[name])
-    if name.startswith("_foreach_"):
-        return lambda args, kwargs, made: float(sum(x.numel() for x in _tensors(args)))
-    simple = torch.Tag.pointwise in target.tags or torch.Tag.reduction in target.tags
-    return _each(1.0) if simple else None
+_INTERPOLATIONS = ("resize", "upsample", "interpolate", "gridsample")
+_POOLS = ("averagepool", "maxpool", "avgpool", "lppool")
 
 
-def _each(count: float) -> _Count:
-    """`count` for each element of the largest tensor that is read or made."""
-    return lambda args, kwargs, made: count * _largest((args, kwargs, made))
+def per_element(name: str) -> float | None:
+    """FLOPs of an operation for each element of the largest tensor that it reads or makes.
+
+    `name`: as ATen calls it. ``None``: there is no such number.
+    """
+    if name in MOVES:
+        return 0.0
+    if name in CURVES or name.removesuffix("_backward") in CURVES:
+        return TRANSCENDENTAL
+    return PER_ELEMENT.get(name)
 
 
-def _interpolation(taps: int, *, backward: bool) -> _Count:
-    """Product, sum and weight of each tap, for elements made or whose gradient is given."""
-    return lambda args, kwargs, made: 3.0 * taps * _largest(args[:1] if backward else made)
+def work_of_kind(
+    kind: str,
+    given: Sequence[Shape],
+    made: Sequence[Shape],
+    *,
+    product: Callable[[], float] | None = None,
+    window: int = 1,
+) -> Work:
+    """FLOPs of an operator of a graph file: of ONNX, OpenVINO or TensorFlow.
+
+    Parameters
+    ----------
+    kind
+        As the format calls it.
+    given, made
+        Shapes of its inputs and outputs.
+    product
+        Its FLOPs, where it is a product.
+    window
+        Elements under a pooling window.
+    """
+    if product is not None:
+        try:
+            return Work(float(product()))
+        except (IndexError, ValueError):  # fewer inputs or dimensions than the formula's
+            return Work(uncounted=True)
+    name = kind.lower()
+    largest = max((prod(shape) for shape in (*given, *made)), default=0)
+    count = _of_file(name, window)
+    if count is None:
+        return Work(uncounted=True)
+    pooled = name.startswith(_POOLS) and not name.startswith("maxpoolgrad")
+    windows = prod(given[-1] if name.endswith("grad") else made[0]) if pooled else largest
+    return Work(0.0, count * windows)
 
 
-def _tensors(values: Any) -> Iterable[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from _tensors(value)
-    elif isinstance(values, dict):
-        yield from _tensors(tuple(values.values()))
+def _of_file(name: str, window: int) -> float | None:
+    """FLOPs for each element of the largest tensor, or for each window of a pool."""
+    if name.startswith(_POOLS):
+        return 1.0 if name.startswith("maxpoolgrad") else float(window)
+    if name.startswith(_INTERPOLATIONS):
+        return 0.0 if "nearest" in name else 3.0 * TAPS["upsample_bilinear2d"]
+    plain = name.removesuffix("v3").removesuffix("v2")
+    for known in (name, plain, plain.removesuffix("grad")):
+        count = ELSEWHERE.get(known, per_element(ALSO_CALLED.get(known, known)))
+        if count is not None:
+            return count
+    return 1.0 if name.startswith(("reduce", "topk")) else None
 
 
-def _largest(values: Any) -> int:
-    return max((tensor.numel() for tensor in _tensors(values)), default=0)
+def attention(
+    query: Shape, key: Shape, value: Shape, *, by_width: int = 1, by_values: int = 1
+) -> float:
+    """FLOPs of attention; heads of queries may share keys.
+
+    `by_width` products of the scores' size by the keys' width, `by_values` by the values': one of
+    each forward.
+    """
+    scores = prod((*query[:-1], key[-2]))
+    return 2.0 * scores * int(by_width * key[-1] + by_values * value[-1])
 
 
-def _logarithm(n: float) -> float:
-    return max(1.0, math.log2(max(n, 1.0)))
+def recurrent(steps: Shape, weights: int) -> float:
+    """FLOPs of a recurrent layer over a sequence: each step multiplies by every weight once."""
+    return 2.0 * prod(int(n) for n in steps[:-1]) * weights
 
 
-def _power(args: Any, kwargs: Any, made: Any) -> float:
-    """A square, a cube or a root takes no exponential and logarithm."""
-    exponent = args[1] if len(args) > 1 else None
-    simple = isinstance(exponent, int | float) and exponent in (-1, -0.5, 0.5, 1, 2, 3)
-    return (1.0 if simple else TRANSCENDENTAL) * _largest((args, made))
-
-
-def _sorted(args: Any, kwargs: Any, made: Any) -> float:
-    """Comparisons of a merge sort along the longest dimension."""
-    values = next(iter(_tensors(args)))
-    return float(values.numel() * _logarithm(max(values.shape, default=1)))
-
-
-def _best(args: Any, kwargs: Any, made: Any) -> float:
-    """A heap of the k best: one comparison an element and log k where it enters."""
-    return _largest(args) * _logarithm(args[1] if len(args) > 1 else 1)
-
-
-def _window(args: Any, kwargs: Any, made: Any) -> float:
-    """One addition or comparison for each element under each window."""
-    dims = next(iter(_tensors(args))).dim() - 2
-    given = args[1] if not isinstance(args[1], Tensor) else args[2]
-    kernel = [given] * dims if isinstance(given, int) else list(given)
-    kernel = kernel * dims if len(kernel) == 1 else kernel
-    windows = args[0] if isinstance(args[1], Tensor) else next(iter(_tensors(made)))
-    return float(windows.numel() * math.prod(kernel))
-
-
-def _transform(args: Any, kwargs: Any, made: Any) -> float:
-    """``5 n log2 n`` for complex numbers, the convention of FFTW; half of it for real ones."""
-    values, dims = args[0], args[1]
-    whole = max(_largest(values), _largest(made))
-    lengths = math.prod(max(values.shape[d], made.shape[d]) for d in dims)
-    real = not (values.is_complex() and made.is_complex())
-    return (2.5 if real else 5.0) * whole * _logarithm(lengths)
-
-
-def _distances(args: Any, kwargs: Any, made: Any) -> float:
-    """Difference, power and sum over the last dimension."""
-    return 3.0 * _largest(made) * int(args[0].shape[-1])
-
-
-def _distances_back(args: Any, kwargs: Any, made: Any) -> float:
-    return 5.0 * int(args[0].numel()) * int(args[1].shape[-1])
-
-
-def _trilinear(args: Any, kwargs: Any, made: Any) -> float:
-    """Two products and a sum for each element that the three arguments span together."""
-    spanned = []
-    for values, added in zip(args[:3], args[3:6], strict=True):
-        shape = list(values.shape)
-        for dim in sorted(added):
-            shape.insert(dim, 1)
-        spanned.append(shape)
-    return 3.0 * math.prod(int(max(sizes)) for sizes in zip(*spanned, strict=True))
-
-
-def _put(args: Any, kwargs: Any, made: Any) -> float:
-    """One addition an element where values are added up."""
-    adds = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
-    return float(_largest(args[2:3])) if adds else 0.0
-
-
-def _cubed(factor: float) -> _Count:
-    """``factor m n min(m, n)`` for each matrix of a batch: dense linear algebra of LAPACK."""
-
-    def count(args: Any, kwargs: Any, made: Any) -> float:
-        values = max(_tensors(args), key=lambda tensor: tensor.numel())
-        return float(factor * values.numel() * min(values.shape[-2:]))
-
-    return count
-
-
-_ELEMENTWISE: dict[str, _Count] = {
-    "pow": _power,
-    "sort": _sorted, "argsort": _sorted, "msort": _sorted, "_unique2": _sorted,
-    "unique_dim": _sorted, "unique_consecutive": lambda a, k, m: float(_largest(a)),
-    "topk": _best,
-    "avg_pool1d": _window, "avg_pool2d": _window, "avg_pool3d": _window,
-    "avg_pool2d_backward": _window, "avg_pool3d_backward": _window, "max_pool1d": _window,
-    "max_pool2d_with_indices": _window, "max_pool3d_with_indices": _window,
-    "_fft_c2c": _transform, "_fft_r2c": _transform, "_fft_c2r": _transform,
-    "_cdist_forward": _distances, "_pdist_forward": _distances,
-    "_cdist_backward": _distances_back, "_trilinear": _trilinear, "index_put": _put,
-    "linalg_cholesky_ex": _cubed(1 / 3), "linalg_lu_factor_ex": _cubed(2 / 3),
-    "linalg_lu": _cubed(2 / 3), "_linalg_det": _cubed(2 / 3), "_linalg_slogdet": _cubed(2 / 3),
-    "linalg_inv_ex": _cubed(2.0), "_linalg_solve_ex": _cubed(8 / 3), "linalg_qr": _cubed(4.0),
-    "linalg_solve_triangular": _cubed(1.0), "triangular_solve": _cubed(1.0),
-    "linalg_lu_solve": _cubed(2.0), "cholesky_solve": _cubed(2.0), "geqrf": _cubed(2.0),
-    "cholesky_inverse": _cubed(2.0), "_linalg_eigh": _cubed(9.0), "linalg_eig": _cubed(25.0),
-    "_linalg_svd": _cubed(22.0), "linalg_lstsq": _cubed(4.0), "linalg_matrix_exp": _cubed(30.0),
-    "linalg_householder_product": _cubed(2.0), "ormqr": _cubed(4.0),
-    "linalg_pinv": _cubed(26.0),
-}  # fmt: skip
-"""Formulas of their own: sorting, windows, transforms, distances, linear algebra."""
+def einsum(equation: str, given: Sequence[Shape]) -> float:
+    """Two operations for every combination of indices; none without a product."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    if len(terms) < 2:
+        return 0.0
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, given, strict=True):
+        front = len(shape) - len(term.replace("...", ""))
+        letters = term.replace("...", "".join(chr(0x100 + k) for k in range(front)))
+        for letter, size in zip(letters, shape, strict=True):
+            sizes[letter] = max(sizes.get(letter, 1), size)
+    return 2.0 * prod(sizes.values())

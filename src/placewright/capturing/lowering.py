@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from placewright.capturing.call_flops import work
 from placewright.capturing.checks import changed_in_place
-from placewright.capturing.flops import work
 from placewright.capturing.functional import REPEATED
 from placewright.capturing.lowered import ABSENT, RESIDENT, Call, Lowered, input_name, spec_of
 from placewright.capturing.rewrites.calls import without_source

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from placewright.capturing.tensorflow.node_graph import SHARED_BYTES, flops, node_graph
+from placewright.capturing.flops import Work
+from placewright.capturing.tensorflow.node_graph import SHARED_BYTES, node_graph, work_of_node
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph
 
@@ -119,12 +120,18 @@ def test_a_graph_of_constants_is_refused() -> None:
 
 def test_products_are_counted_as_loops_do() -> None:
     """Two operations for every term that a product adds up."""
-    assert flops("MatMul", [(3, 4), (4, 5)], [(3, 5)], {}) == (2 * 3 * 4 * 5, 0)
-    assert flops("MatMul", [(4, 3), (4, 5)], [(3, 5)], {"transpose_a": True})[0] == 2 * 3 * 4 * 5
+    assert work_of_node("MatMul", [(3, 4), (4, 5)], [(3, 5)], {}) == Work(2 * 3 * 4 * 5)
+    assert (
+        work_of_node("MatMul", [(4, 3), (4, 5)], [(3, 5)], {"transpose_a": True})[0]
+        == 2 * 3 * 4 * 5
+    )
     shapes = [(2, 3, 4), (2, 4, 5)]
-    assert flops("BatchMatMulV2", shapes, [(2, 3, 5)], {})[0] == 2 * 2 * 3 * 4 * 5
-    assert flops("Einsum", shapes, [(2, 3, 5)], {"equation": "bij,bjk->bik"})[0] == 2 * 120
-    assert flops("Einsum", shapes, [(2, 3, 5)], {"equation": "...ij,...jk->...ik"})[0] == 2 * 120
+    assert work_of_node("BatchMatMulV2", shapes, [(2, 3, 5)], {})[0] == 2 * 2 * 3 * 4 * 5
+    assert work_of_node("Einsum", shapes, [(2, 3, 5)], {"equation": "bij,bjk->bik"})[0] == 2 * 120
+    assert (
+        work_of_node("Einsum", shapes, [(2, 3, 5)], {"equation": "...ij,...jk->...ik"})[0]
+        == 2 * 120
+    )
 
 
 @pytest.mark.parametrize("size", [(5, 3), (4, 2)])
@@ -135,17 +142,19 @@ def test_convolutions_and_their_gradients_do_the_same_products(size: tuple[int, 
     terms = sum(1 for _ in product(range(out), range(out), range(window), range(window)))
     x, w, y = (2, side, side, 3), (window, window, 3, 7), (2, out, out, 7)
     expected = 2.0 * 2 * 3 * 7 * terms
-    assert flops("Conv2D", [x, w], [y], {}) == (expected, 0)
-    assert flops("Conv2DBackpropInput", [(4,), w, y], [x], {}) == (expected, 0)
-    assert flops("Conv2DBackpropFilter", [x, (4,), y], [w], {}) == (expected, 0)
+    assert work_of_node("Conv2D", [x, w], [y], {}) == Work(expected)
+    assert work_of_node("Conv2DBackpropInput", [(4,), w, y], [x], {}) == Work(expected)
+    assert work_of_node("Conv2DBackpropFilter", [x, (4,), y], [w], {}) == Work(expected)
     deep = (window, window, 3, 1)
     y = (2, out, out, 3)
-    assert flops("DepthwiseConv2dNative", [x, deep], [y], {})[0] == 2.0 * 2 * 3 * terms
+    assert work_of_node("DepthwiseConv2dNative", [x, deep], [y], {}).flops == 2.0 * 2 * 3 * terms
 
 
 def test_other_operators_work_per_element_or_not_at_all() -> None:
     """Reductions read their input once, pools every window, views nothing."""
-    assert flops("Sum", [(6, 7), (1,)], [(6,)], {}) == (0, 42)
-    assert flops("MaxPool", [(1, 4, 4, 2)], [(1, 2, 2, 2)], {"ksize": [1, 2, 2, 1]}) == (0, 32)
-    assert flops("Reshape", [(6, 7), (1,)], [(42,)], {}) == (0, 0)
-    assert flops("NoOp", [], [], {}) == (0, 0)
+    assert work_of_node("Sum", [(6, 7), (1,)], [(6,)], {}) == Work(0, 42)
+    assert work_of_node("MaxPool", [(1, 4, 4, 2)], [(1, 2, 2, 2)], {"ksize": [1, 2, 2, 1]}) == Work(
+        0, 32
+    )
+    assert work_of_node("Reshape", [(6, 7), (1,)], [(42,)], {}) == Work(0, 0)
+    assert work_of_node("NoOp", [], [], {}) == Work(0, 0)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import mse_loss
 from torch.utils.flop_counter import FlopCounterMode
 
-from placewright.capturing.flops import rule_of
+from placewright.capturing.call_flops import rule_of
 from placewright.capturing.program_calls import resolve_target
 from placewright.capturing.source import ModelSource
 from placewright.layers.execution.stage_orders import TracedModel

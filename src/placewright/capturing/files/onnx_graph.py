@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from placewright.capturing.files.external_data import check_external_data, check_text
-from placewright.capturing.files.formulas import flops
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
     InputSpec,
@@ -20,6 +20,7 @@ from placewright.capturing.files.model_file import (
     module_of,
     reader_groups,
 )
+from placewright.capturing.flops import einsum, recurrent, work_of_kind
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
@@ -130,41 +131,83 @@ def _operator(node: Any, values: _Values) -> Operator:
     given = [name for name in node.input if name]
     made = [name for name in node.output if name]
     shapes = [values.types[name][0] for name in given]
-    kind = node.op_type.lower()
-    products, each, uncounted = flops(
-        kind,
+    results = [values.types[name][0] for name in made]
+    product = PRODUCTS.get(node.op_type)
+    work = work_of_kind(
+        _counted_as(node),
         shapes,
-        [values.types[name][0] for name in made],
-        inner=_inner(node, shapes),
-        window=prod(next((a.ints for a in node.attribute if a.name == "kernel_shape"), ())),
+        results,
+        product=product and partial(product, node, shapes, results[0] if results else ()),
+        window=prod(_attribute(node, "kernel_shape", ())),
     )
     attributes = sorted(a.SerializeToString(deterministic=True).hex() for a in node.attribute)
     domain = f"{node.domain}." if node.domain else ""
+    types = [values.types[name] for name in given]
     return Operator(
         name=node.name,
         kind=f"onnx.{domain}{node.op_type}",
-        flops=products,
-        elementwise_flops=each,
-        uncounted=uncounted,
+        flops=work.flops,
+        elementwise_flops=work.elementwise_flops,
+        uncounted=work.uncounted,
         bytes_accessed=float(sum(map(values.size, {*given, *made}))),
         resident_bytes=sum(values.weights.get(name, 0) for name in set(given)),
         phase="forward",
         module=module_of(node.name),
-        signature=f"{kind} {[values.types[n] for n in given]} {' '.join(attributes)}",
+        signature=f"{node.op_type.lower()} {types} {' '.join(attributes)}",
         colocation=values.group_of.get(node.name, ""),
         outputs=tuple(values.spec(name) for name in made),
     )
 
 
-def _inner(node: Any, shapes: list[tuple[int, ...]]) -> int:
-    """Length of the dimension that a matrix product adds over, 0 for other operators."""
-    first = shapes[0] if shapes else ()  # one of another domain may have no matrix there
-    if node.op_type in ("MatMul", "MatMulInteger") and first:
-        return first[-1]
-    if node.op_type == "Gemm" and len(first) == 2:
-        turned = any(a.name == "transA" and a.i for a in node.attribute)
-        return first[0 if turned else 1]
-    return 0
+def _attribute(node: Any, name: str, default: Any) -> Any:
+    from onnx.helper import get_attribute_value
+
+    return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
+
+
+def _counted_as(node: Any) -> str:
+    """The operator's type; with its mode, where elements are picked or interpolated by that."""
+    if node.op_type not in ("Resize", "Upsample"):
+        return str(node.op_type)
+    mode = _attribute(node, "mode", b"nearest").decode()
+    return f"{node.op_type}{mode}"
+
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+def _matrices(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    turned = bool(_attribute(node, "transA", 0))
+    return 2.0 * prod(made) * given[0][0 if turned else -1]
+
+
+def _convolution(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    """A product with a filter for every element of the result."""
+    return 2.0 * prod(made) * prod(given[1][1:])
+
+
+def _transposed(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    """A product with a filter for every element of the input."""
+    return 2.0 * prod(given[0]) * prod(given[1][1:])
+
+
+def _recurrent(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    """X (steps, batch, width), W and R (directions, gates x hidden, ...)."""
+    return recurrent(given[0], prod(given[1]) + prod(given[2]))
+
+
+def _einsum(node: Any, given: Shapes, made: tuple[int, ...]) -> float:
+    return einsum(_attribute(node, "equation", b"").decode(), given)
+
+
+PRODUCTS: Mapping[str, Callable[[Any, Shapes, tuple[int, ...]], float]] = {
+    **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm"), _matrices),
+    **dict.fromkeys(("Conv", "ConvInteger"), _convolution),
+    "ConvTranspose": _transposed,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    "Einsum": _einsum,
+}
+"""FLOPs of operators that are products, from a node, shapes of its inputs and its first output."""
 
 
 def _tensors(placed: list[Any], values: _Values) -> list[Tensor]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from placewright.capturing.files.external_data import beside, check_external_data
-from placewright.capturing.files.formulas import flops
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
     InputSpec,
@@ -20,6 +21,7 @@ from placewright.capturing.files.model_file import (
     module_of,
     reader_groups,
 )
+from placewright.capturing.flops import Shape, attention, einsum, work_of_kind
 from placewright.capturing.tensorflow.model import is_tensorflow
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.graph.graph import DTYPES, Graph, Operator, Tensor, TensorSpec
@@ -346,23 +348,22 @@ def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator
     made = node.outputs()
     shapes = [_shape(value) for value in given]
     attributes = node.get_attributes()
-    inner = 0
-    if kind == "MatMul":
-        inner = shapes[0][-2 if attributes.get("transpose_a") and len(shapes[0]) > 1 else -1]
-    products, each, uncounted = flops(
-        kind.lower(),
+    results = [_shape(port) for port in made]
+    product = PRODUCTS.get(kind)
+    work = work_of_kind(
+        f"{kind}{attributes.get('mode', '')}" if kind == "Interpolate" else kind,
         shapes,
-        [_shape(port) for port in made],
-        inner=inner,
+        results,
+        product=product and partial(product, attributes, shapes, results[0]),
         window=prod(attributes.get("kernel", ())),
     )
     held = [v for v in given if v.get_node().get_friendly_name() in constant]
     return Operator(
         name=name,
         kind=f"openvino.{kind}",
-        flops=products,
-        elementwise_flops=each,
-        uncounted=uncounted,
+        flops=work.flops,
+        elementwise_flops=work.elementwise_flops,
+        uncounted=work.uncounted,
         bytes_accessed=float(sum(map(_bytes, [*given, *made]))),
         resident_bytes=sum(map(_bytes, held)),
         phase="forward",
@@ -371,6 +372,43 @@ def _operator(node: Any, constant: set[str], groups: dict[str, str]) -> Operator
         colocation=groups.get(name, ""),
         outputs=tuple(TensorSpec(_shape(port), _dtype(port)) for port in made),
     )
+
+
+def _matrices(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    turned = attributes.get("transpose_a") and len(given[0]) > 1
+    return 2.0 * prod(made) * given[0][-2 if turned else -1]
+
+
+def _convolution(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    """A product with a filter for every element of the result."""
+    return 2.0 * prod(made) * prod(given[1][1:])
+
+
+def _grouped(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    """The same, the filters of each group apart."""
+    return 2.0 * prod(made) * prod(given[1][2:])
+
+
+def _transposed(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    """A product with a filter for every element of the input."""
+    return 2.0 * prod(given[0]) * prod(given[1][1:])
+
+
+def _transposed_groups(attributes: Mapping[str, Any], given: Sequence[Shape], made: Shape) -> float:
+    """The same, the filters of each group apart."""
+    return 2.0 * prod(given[0]) * prod(given[1][2:])
+
+
+PRODUCTS: Mapping[str, Callable[[Mapping[str, Any], Sequence[Shape], Shape], float]] = {
+    "MatMul": _matrices,
+    "Convolution": _convolution,
+    "GroupConvolution": _grouped,
+    "ConvolutionBackpropData": _transposed,
+    "GroupConvolutionBackpropData": _transposed_groups,
+    "ScaledDotProductAttention": lambda attributes, given, made: attention(*given[:3]),
+    "Einsum": lambda attributes, given, made: einsum(attributes["equation"], given),
+}
+"""FLOPs of operators that are products: attributes, shapes of inputs and of the first output."""
 
 
 def _tensors(placed: list[Any], names: set[str]) -> list[Tensor]:

@@ -1,7 +1,6 @@
 """The nodes of a TensorFlow step become a graph of operators and tensors.
 
-FLOPs follow from an operator's kind, shapes and attributes. A multiplication and an addition are
-two operations. Products are counted apart from the rest.
+FLOPs follow from an operator's kind, shapes and attributes (`placewright.capturing.flops`).
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from placewright.capturing.flops import Shape, Work, einsum, work_of_kind
 from placewright.capturing.tensorflow.step_graph import (
     CONSTANTS,
     HANDLES,
@@ -206,14 +207,15 @@ def _operator(
     given = edges.given(node)
     shapes = [shape for _, shape in given]
     made = [shape for _, shape in node["outputs"]]
-    products, each = flops(node["op"], shapes, made, node["attrs"])
+    work = work_of_node(node["op"], shapes, made, node["attrs"])
     moved = sum(_size(*value) for value in (*given, *map(tuple, node["outputs"])))
     described = json.dumps([node["op"], given, node["outputs"], node["attrs"]], sort_keys=True)
     return Operator(
         name=node["name"],
         kind=f"tensorflow.{node['op']}",
-        flops=products,
-        elementwise_flops=each,
+        flops=work.flops,
+        elementwise_flops=work.elementwise_flops,
+        uncounted=work.uncounted,
         bytes_accessed=0.0 if node["op"] in VIEWS | {"NoOp"} else float(moved),
         resident_bytes=resident,
         phase=phase,
@@ -254,21 +256,6 @@ def _is_gradient(name: str) -> bool:
     return any(part.startswith(("gradient_tape", "gradients")) for part in name.split("/"))
 
 
-Shape = Sequence[int]
-
-_MOVING = (
-    "Identity IdentityN StopGradient PreventGradient NoOp Reshape Squeeze ExpandDims Shape "
-    "ShapeN Size Rank Cast Transpose Pack Unpack Concat ConcatV2 Split SplitV Slice "
-    "StridedSlice StridedSliceGrad Tile Gather GatherV2 GatherNd ResourceGather ScatterNd Pad "
-    "PadV2 MirrorPad ReverseV2 Reverse Fill Range OneHot BroadcastTo BroadcastGradientArgs "
-    "ConcatOffset ReadVariableOp AssignVariableOp Assign ZerosLike OnesLike Select SelectV2 "
-    "Where Bitcast VariableShape InvertPermutation ResourceScatterUpdate DepthToSpace "
-    "SpaceToDepth EnsureShape Assert Print PrintV2 CheckNumerics DynamicStitch "
-    "PlaceholderWithDefault Snapshot"
-)
-MOVING = frozenset(_MOVING.split())
-"""Operators that move or select elements and compute nothing."""
-
 CONVOLUTIONS = {
     "Conv1D": 1,
     "Conv2D": 1,
@@ -283,57 +270,24 @@ CONVOLUTIONS = {
 }
 """Convolutions; 2 where each channel has filters of its own."""
 
-PER_ELEMENT = {
-    **dict.fromkeys(["Softmax", "LogSoftmax", "SoftmaxCrossEntropyWithLogits"], 5.0),
-    "SparseSoftmaxCrossEntropyWithLogits": 5.0,
-    **dict.fromkeys(["Exp", "Expm1", "Log", "Log1p", "Tanh", "Sigmoid", "Erf", "Pow"], 4.0),
-    **dict.fromkeys(["Sin", "Cos", "Softplus", "Elu"], 4.0),
-    **dict.fromkeys(["FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"], 7.0),
-    **dict.fromkeys(["FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"], 11.0),
-    **dict.fromkeys(["ResourceApplyAdam", "ApplyAdam"], 12.0),
-    **dict.fromkeys(["ResourceApplyMomentum", "ResourceApplyKerasMomentum"], 4.0),
-    **dict.fromkeys(["ResourceApplyGradientDescent", "ApplyGradientDescent"], 2.0),
-}
-"""Operations per element, where they are not 1."""
 
-
-def flops(
+def work_of_node(
     op: str, given: Sequence[Shape], made: Sequence[Shape], attributes: Mapping[str, Any]
-) -> tuple[float, float]:
-    """Operations of products, and operations per element.
-
-    `given`, `made`: shapes of inputs and outputs.
-    """
-    if op in ("MatMul", "SparseMatMul") and len(given) > 1:
-        inner = given[0][0 if attributes.get("transpose_a") else -1]
-        return 2.0 * prod(made[0]) * inner, 0.0
-    if op.startswith("BatchMatMul") and len(given) > 1:
-        return 2.0 * prod(made[0]) * given[0][-2 if attributes.get("adj_x") else -1], 0.0
-    if op == "Einsum":
-        return _einsum(str(attributes.get("equation", "")), given), 0.0
-    if op in CONVOLUTIONS:
-        return _convolution(op, given, made), 0.0
-    if op in MOVING:
-        return 0.0, 0.0
-    pool = op.endswith(("Pool", "PoolGrad", "PoolV2"))
-    window = prod(attributes.get("ksize") or (1,)) if pool else 1
-    elements = max((prod(shape) for shape in (*given, *made)), default=0)
-    if pool:
-        elements = prod(made[0]) * window
-    return 0.0, PER_ELEMENT.get(op, 1.0) * elements
-
-
-def _einsum(equation: str, given: Sequence[Shape]) -> float:
-    """Two operations for every combination of indices; none without a product."""
-    terms = equation.partition("->")[0].split(",")
-    if len(terms) < 2:
-        return 0.0
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, given, strict=True):
-        front = len(shape) - len(term.replace("...", ""))
-        letters = term.replace("...", "".join(chr(0x100 + k) for k in range(front)))
-        sizes |= dict(zip(letters, shape, strict=True))
-    return 2.0 * prod(sizes.values())
+) -> Work:
+    """FLOPs of an operator; `given`, `made`: shapes of inputs and outputs."""
+    product = None
+    if op in ("MatMul", "SparseMatMul") or op.startswith("BatchMatMul"):
+        turned = attributes.get("transpose_a") or attributes.get("adj_x")
+        product = lambda: 2.0 * prod(made[0]) * given[0][-2 if turned else -1]  # noqa: E731
+    elif op == "Einsum":
+        product = partial(einsum, str(attributes.get("equation", "")), given)
+    elif op in CONVOLUTIONS:
+        product = partial(_convolution, op, given, made)
+    window = prod(attributes.get("ksize") or (1,))
+    name = op
+    if op.startswith("FusedBatchNorm") and not attributes.get("is_training", True):
+        name = "BatchNormInference"
+    return work_of_kind(name, given, made, product=product, window=window)
 
 
 def _convolution(op: str, given: Sequence[Shape], made: Sequence[Shape]) -> float:

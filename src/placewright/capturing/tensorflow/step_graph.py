@@ -46,7 +46,7 @@ _BY_DATA = (
 HANDLES = ("resource", "variant")
 KEPT = (
     *("transpose_a", "transpose_b", "adj_x", "adj_y", "equation", "ksize", "strides", "padding"),
-    *("data_format", "dilations"),
+    *("data_format", "dilations", "is_training"),
 )
 """Attributes that describe an operator's work."""
 

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from placewright.capturing.flops import work_of
+from placewright.capturing.call_flops import work_of
 from placewright.capturing.recipe import OptimizerName
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.roofline import analytic_seconds

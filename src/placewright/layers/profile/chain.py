@@ -7,7 +7,7 @@ layer        a heavy call (convolution, matrix product, attention, recurrent lay
 boundary     the values that the next layers read; mostly one
 
 A layer's forward FLOPs follow from the shapes of its calls, by the formulas of
-`placewright.capturing.flops`; its backward pass takes about twice as many.
+`placewright.capturing.call_flops`; its backward pass takes about twice as many.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 
-from placewright.capturing.flops import work_of
+from placewright.capturing.call_flops import work_of
 from placewright.capturing.program_calls import operation, resolve_target
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Instruction, Ref
