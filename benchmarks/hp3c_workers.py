@@ -21,8 +21,9 @@ import numpy as np
 from hp3c_tensorflow import beside_neighbours
 from kept_rows import KeptRows, add_options
 from placewright import OperatorPlan, OperatorProblem, Result, profile, solve
-from placewright.capturing.model import capture_source
+from placewright.capturing.model import Captured, State, capture_call
 from placewright.capturing.state import initial_state
+from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
 from placewright.deployment.measuring import measured_rewards
 from placewright.deployment.workload import Workload
@@ -48,16 +49,16 @@ def main(args: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")
     cluster, kept = load_cluster(args.on), KeptRows(args.out, args.minutes)
     source = small("gnmt", **SIZES)
-    graph = capture_source(source, training=True)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, cluster, state=state)
+    captured = capture_call(source, training=True)
+    state = initial_state(source, captured.program)
+    problem = profile(captured.graph, cluster, state=state)
     single = best_single(problem)
     assert single is not None
     print(f"{problem.n} operators on {args.on}")
     print("| plan | devices | predicted, ms | measured, ms | one device, ms | times as fast |")
     print("|---|---:|---:|---:|---:|---|")
     for name in ("expert", *args.planner, *(["hp3c measured"] if args.measured else [])):
-        compute = partial(row_of, name, problem, single, (source, graph, cluster, state), args)
+        compute = partial(row_of, name, problem, single, (captured, cluster, state), args)
         key = f"{name}, {args.on}, {args.steps} steps, {args.measured} measured"
         if (row := kept.get(key, compute)) is not None:
             fast = "{:.2f} ({:.2f} to {:.2f})".format(*row["speed_up"])
@@ -70,21 +71,21 @@ def row_of(
     name: str,
     problem: OperatorProblem,
     single: Result,
-    parts: tuple[Any, Any, Any, Any],
+    parts: tuple[Captured, Cluster, State],
     args: argparse.Namespace,
 ) -> dict[str, Any]:
     """Plan, and measure in turns with the best single device."""
-    source, graph, cluster, state = parts
+    captured, cluster, state = parts
     if name == "expert":
         result = judged_plan(problem, OperatorPlan(np.array(expert(problem))))
     elif name == "hp3c measured":
-        workload = Workload(source, graph, cluster, state, problem)
+        workload = Workload(captured, cluster, state, problem)
         choice = f"hp3c(reward=measured, start=nothing, samples={args.measured})"
         with measured_rewards(workload) as measure:
             result = solve(problem, choice, time_limit_s=300.0, measure=measure)
     else:
         result = solve(problem, name, time_limit_s=args.time_limit)
-    with running(graph, cluster, state) as runner:
+    with running(captured.graph, cluster, state) as runner:
         taken = runner.measure(result, beside=single, steps=args.steps, warmup=2)
     alone, ratio = taken.baseline and taken.baseline.measurement, taken.speed_up
     return {

@@ -28,12 +28,10 @@ import torch
 from torch import nn
 
 from placewright import Cluster, load_model, profile, solve
-from placewright.capturing.model import capture_source
+from placewright.capturing.model import State, capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
-from placewright.deployment.workers import State
-from placewright.deployment.workload import with_recipe
 from placewright.graph.graph import Graph
 from placewright.operators.run import load_plan
 from placewright.planning.result import Result
@@ -133,7 +131,7 @@ def source_of(name: str, *, training: bool) -> ModelSource:
     layers = [m for _ in range(12) for m in (nn.Linear(2048, 2048), nn.GELU())]
     loss = mean_square if training else None
     source = ModelSource(nn.Sequential(*layers), torch.randn(64, 2048), loss, None, name)
-    return with_recipe(source) if training else source
+    return source.with_recipe() if training else source
 
 
 def measured_peaks(

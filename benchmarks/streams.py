@@ -144,7 +144,7 @@ def pair(name: str, cluster: Cluster, args: argparse.Namespace) -> list[Row]:
         single_s = predictions[0].period_s
         count = min(max(round(SECONDS / single_s), FEWEST), MOST)
         turns = 1 if single_s > SLOW_S else 2
-        with placed.workers.session(placed.workload.graph, placed.workload.values) as session:
+        with placed.workers.session(placed.workload) as session:
             rounds = StreamRounds(session, results, predictions)
             rounds.measure(count * turns, silent, turns)
     chosen = placed.result.plan

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.containers import refilled, tensors_of
-from placewright.capturing.inputs import as_arguments
 from placewright.capturing.mode import set_mode
 from placewright.capturing.model import capture_source
-from placewright.capturing.named_state import ModelAndLoss, named_state
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelAndLoss, ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.graph.graph import Graph
 from tests.capturing.reference_interpreter import random_order, run
@@ -40,7 +38,7 @@ class StepInputs:
     """A source's inputs and targets, copied once: what is changed in place stays changed."""
 
     def __init__(self, source: ModelSource) -> None:
-        self.inputs = as_arguments(source.inputs, source.name)
+        self.inputs = source.arguments
         self.targets = source.targets
         both = (self.inputs, self.targets)
         self.tensors = [tensor.detach().clone() for tensor in tensors_of(both)]
@@ -100,7 +98,7 @@ def differences(
         ours = [run(graph, state, order)["loss"] for _ in range(STEPS)]
     expected = {f"loss {k}": loss for k, loss in enumerate(losses)}
     got = {f"loss {k}": loss for k, loss in enumerate(ours)}
-    parameters, buffers = named_state(model.model, model.loss_fn)
+    parameters, buffers = ModelSource(model.model, (), model.loss_fn).members()
     kept = {("parameter", m.key): m.value.detach() for m in parameters}
     kept |= {("buffer", m.key): m.value for m in buffers}
     for entry in graph.program.inputs:

@@ -19,7 +19,6 @@ from placewright.capturing.gradients import (  # noqa: E402
     evaluated,
 )
 from placewright.capturing.source import ModelSource  # noqa: E402
-from placewright.capturing.state import named_values  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -85,7 +84,7 @@ def test_every_batch_size_is_eager(make: Any) -> None:
     programs = BatchPrograms(source, training=True)
     for count in (1, 2, 6, 23):
         program = programs.of(count)
-        values = named_values(source(count))
+        values = source(count).values()
         state = {
             i.name: values[i.role, i.key].detach().clone()  # type: ignore[attr-defined]
             for i in program.inputs
@@ -139,7 +138,7 @@ def test_a_loss_counts_labels_and_is_evaluated_without_gradients() -> None:
 
     counts = BatchPrograms(lambda n: counting(source(n), 0), training=False).of(9)
     batch = {"input:0": inputs[0], "input:1": targets}
-    values = {f"{role}:model.{key}": v for (role, key), v in named_values(source(9)).items()}
+    values = {f"{role}:model.{key}": v for (role, key), v in source(9).values().items()}
     assert float(ProgramRun(counts, values)(batch)["output"]) == 6  # type: ignore[arg-type]
     tested = BatchPrograms(lambda n: evaluated(source(n)), training=False).of(9)
     made = ProgramRun(tested, values)(batch)  # type: ignore[arg-type]
@@ -166,7 +165,7 @@ def test_capturing_for_evaluation_leaves_every_module_in_its_mode() -> None:
     ):
         program = programs.of(6)
         assert [module.training for module in model] == [True, False, True, True, True]
-    values = named_values(source(6))
+    values = source(6).values()
     state = {i.name: values[i.role, i.key].clone() for i in program.inputs}  # type: ignore[attr-defined]
     made = ProgramRun(program, state)({})
     assert torch.equal(made["loss"], loss_fn(model(inputs[0][:6]), targets[:6]).detach())

@@ -12,7 +12,6 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.named_state import parameters_of
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
@@ -96,7 +95,7 @@ def test_six_steps_equal_eager_with_its_state(name: str) -> None:
     assert losses == expected
     for key, value in eager.named_parameters():
         assert torch.equal(state[f"parameter:{key}"], value)
-    write_optimizer_state(graph.program, optimizer, parameters_of(source), state)
+    write_optimizer_state(graph.program, optimizer, source.parameters(), state)
     torch.testing.assert_close(optimizer.state_dict(), twin.state_dict(), rtol=0, atol=0)
 
 

@@ -183,7 +183,7 @@ def test_a_profile_that_cannot_be_kept_is_refused_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not once everything was captured and measured."""
-    monkeypatch.setattr(sources, "load_graph", lambda *_, **__: pytest.fail("was captured"))
+    monkeypatch.setattr(sources, "_built", lambda *_, **__: pytest.fail("was captured"))
     table = tmp_path / "missing" / "t.json"
     output = run_cli(capsys, "profile", "tests.cli.models:tower", "--table", table)
     assert (output.code, "t.json: cannot be written" in output.err) == (1, True)

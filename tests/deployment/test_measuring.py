@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from placewright.capturing.model import capture_source
+from placewright.capturing.model import capture_call
 from placewright.cluster.cluster import Cluster, Device
 from placewright.deployment.measuring import MeasuredPlacements, measured_rewards
-from placewright.deployment.workload import Workload, state_of
+from placewright.deployment.workload import Workload
 from placewright.errors import WorkerError
 from placewright.planning.solving import solve
 from placewright.profiling.build import profile
@@ -23,10 +23,9 @@ PAIR = Cluster((Device("a"), Device("b")), name="pair")
 
 def test_workers_reward_a_planner() -> None:
     """Post on two workers: placements that were executed, each once, and its note has them."""
-    source = small("alexnet")
-    graph = capture_source(source)
-    problem = profile(graph, PAIR, method="analytic")
-    workload = Workload(source, graph, PAIR, state_of(source, graph), problem)
+    captured = capture_call(small("alexnet"))
+    problem = profile(captured.graph, PAIR, method="analytic")
+    workload = Workload(captured, PAIR, captured.state(), problem)
     with measured_rewards(workload) as measure:
         choice = {"name": "post", "reward": "measured", "samples": 8, "rehearsal": 60}
         result = solve(problem, choice, measure=measure, time_limit_s=20.0)

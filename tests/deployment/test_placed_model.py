@@ -164,7 +164,7 @@ def test_a_closed_model_says_so_and_still_reports(tmp_path: Path) -> None:
 def test_workers_end_with_the_object() -> None:
     """Whoever forgets to close leaves no process behind."""
     model = placed()
-    with model.workers.session(model.workload.graph, model.workload.state) as session:
+    with model.workers.session(model.workload) as session:
         processes = session.group.processes
     assert all(process.is_alive() for process in processes)
     del model, session
@@ -173,8 +173,7 @@ def test_workers_end_with_the_object() -> None:
 
 def _lose_a_worker(model: PlacedModel) -> None:
     """In the middle of a step."""
-    load = model.workload
-    with model.workers.session(load.graph, load.state) as session:
+    with model.workers.session(model.workload) as session:
         os.kill(session.group.processes[0].pid or 0, 9)
         session.run(1)
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from placewright.deployment import planning
-from placewright.deployment.placing import deploy, place
-from placewright.deployment.planning import judged, planned, size_limit_s, tried
+from placewright.deployment.placing import place
+from placewright.deployment.planning import Chooser, choose, judged, planned, size_limit_s
 from placewright.errors import WorkerError
 from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
@@ -100,7 +100,7 @@ class FakeWorkers:
         self.only, self.discarded, self.closed = FakeSession(error), 0, 0
 
     @contextmanager
-    def session(self, graph: Any, state: Any) -> Iterator[FakeSession]:
+    def session(self, load: Any) -> Iterator[FakeSession]:
         """Always the same one."""
         yield self.only
 
@@ -130,12 +130,14 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
 ) -> None:
     """The split is predicted to take 5.6 s, one device 6 s: executed it is the other way round."""
     known, workers = with_interference(1.4), FakeWorkers(engine)
-    monkeypatch.setattr(planning, "measured_interference", lambda *any_workers, **options: known)
+    monkeypatch.setattr(Chooser, "calibrated", lambda chooser: known)
     monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
     any_workers: Any = workers
     with caplog.at_level(logging.INFO, logger="placewright"):
-        placed = deploy(LOAD, any_workers, time_limit_s=5.0, trials=trials, monitor=Listener())
-    assert len(set(placed.plan.placement.tolist())) == devices
+        plan = choose(
+            LOAD, any_workers, time_limit_s=5.0, trials=trials, monitor=Listener()
+        ).result.plan
+    assert len(set(plan.placement.tolist())) == devices
     assert ("only:dev0 5" in caplog.text) == (devices == 1)
     singles = [c.value for c in results_of(known, "auto")[0].candidates if c.planner == "only:dev0"]
     assert singles == pytest.approx([6.0])  # what it takes alone, on the page too
@@ -145,7 +147,7 @@ def test_ctrl_c_ends_the_trials_and_whoever_holds_them() -> None:
     """While the workers are started, or a plan is executed: nothing is run by another plan."""
 
     class Pressed(FakeWorkers):
-        def session(self, graph: Any, state: Any) -> Any:
+        def session(self, load: Any) -> Any:
             raise KeyboardInterrupt
 
     known = with_interference(1.4)
@@ -153,7 +155,7 @@ def test_ctrl_c_ends_the_trials_and_whoever_holds_them() -> None:
     for stopped in (Pressed(), FakeWorkers(error=KeyboardInterrupt())):
         workers: Any = stopped
         with pytest.raises(KeyboardInterrupt):
-            tried(LOAD, known, results, workers, Listener())
+            Chooser(LOAD, workers, Listener()).tried(known, results)
 
 
 def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -> None:
@@ -161,7 +163,7 @@ def test_a_plan_that_loses_a_worker_is_not_taken_and_others_have_new_workers() -
     known, workers = with_interference(1.4), FakeWorkers(error=WorkerError("died", where="dev0"))
     results = results_of(known, "auto")
     any_workers: Any = workers
-    assert tried(LOAD, known, results, any_workers, Listener()).result is results[0]
+    assert Chooser(LOAD, any_workers, Listener()).tried(known, results).result is results[0]
     assert workers.discarded == 1
 
 
@@ -179,7 +181,8 @@ def test_a_stream_that_is_taken_is_judged_by_what_it_took(
         known = placed.interference
         results = planned(known, "auto", time_limit_s=0.5, seed=0, monitor=Listener(), copies=True)
         with caplog.at_level(logging.INFO, logger="placewright"):
-            found = tried(placed.workload, known, results, placed.workers, Listener())
+            chooser = Chooser(placed.workload, placed.workers, Listener())
+            found = chooser.tried(known, results)
     taken = [each for each in found.tried if each.taken]
     assert 1 < len(found.tried) <= trials.MOST_TRIED
     assert len(taken) == 1
@@ -196,7 +199,7 @@ def test_workers_are_closed_where_planning_fails() -> None:
     workers = FakeWorkers("local")
     any_workers: Any = workers
     with pytest.raises(Exception, match="nobody"):
-        deploy(LOAD, any_workers, planner="nobody", monitor=Listener())
+        choose(LOAD, any_workers, planner="nobody", monitor=Listener())
     assert workers.closed == 1
 
 

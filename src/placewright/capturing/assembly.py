@@ -25,6 +25,7 @@ from placewright.capturing.dataflow import Dataflow
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
 from placewright.capturing.program_calls import RECURRENT, resolve_target
 from placewright.capturing.settings import current_settings
+from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
 from placewright.graph.graph import Graph, Module, ModuleTensor, ModuleTree, Operator, TensorSpec
@@ -39,9 +40,10 @@ _LOOKUPS = (
 """Read as much of their first argument as they return, however large it is."""
 
 
-def assemble(flow: Dataflow, groups: Groups, model: nn.Module, name: str) -> Graph:
+def assemble(flow: Dataflow, groups: Groups, source: ModelSource) -> Graph:
     """The graph to plan on and the program to run, operator by operator the same."""
-    step = flow.step
+    step, model = flow.step, source.model
+    name = source.name or type(model).__name__
     if not step.calls:
         raise UnsupportedError(
             "the model computes nothing", where=f"model {name}", hint="there is nothing to place"

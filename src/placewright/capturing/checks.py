@@ -7,13 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from placewright.capturing.lowered import input_name
-from placewright.capturing.named_state import Loss, named_state
 from placewright.capturing.source import ModelSource
-from placewright.capturing.state import named_values
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -22,15 +20,14 @@ UNTRACKED_MUTATION = "mutating a non-functional tensor"
 """In the error of ``functionalize`` (PyTorch 2.13) where a step changes a plain tensor in place."""
 
 
-def check_parameters(model: nn.Module, loss_fn: Loss | None) -> None:
+def check_parameters(source: ModelSource) -> None:
     """Refuse hooks on parameters that are trained: they would not be called."""
-    parameters, _ = named_state(model, loss_fn)
-    trained = [member for member in parameters if member.value.requires_grad]
+    trained = [member for member in source.members()[0] if member.value.requires_grad]
     for member in trained:
         if any(getattr(member.value, hooks, None) for hooks in _HOOKS):
             raise UnsupportedError(
                 "a hook on a parameter, which a captured step would not call",
-                where=f"model {type(model).__name__}, parameter {member.key!r}",
+                where=f"model {type(source.model).__name__}, parameter {member.key!r}",
                 hint="remove the hook, or do what it does in forward",
             )
 
@@ -39,7 +36,7 @@ def check_memory(mutated: Collection[str], source: ModelSource) -> None:
     """Refuse in-place changes of a tensor that shares memory with another program input."""
     held = [
         (input_name(role, key), value)
-        for (role, key), value in named_values(source).items()
+        for (role, key), value in source.values().items()
         if isinstance(value, Tensor)
     ]
     for one, other in _overlapping(held):
@@ -70,13 +67,13 @@ def _extent(value: Tensor) -> tuple[int, int, int]:
     return memory, first, first + span
 
 
-def check_constants(recorded: fx.GraphModule, model: nn.Module, loss_fn: Loss | None) -> None:
+def check_constants(recorded: fx.GraphModule, source: ModelSource) -> None:
     """Refuse tensors that a trace took in as constants and that may change or need a gradient.
 
     A tensor that a step reads and that is none of its inputs (a table, a scale) becomes a constant
     of the program, which never changes.
     """
-    parameters, buffers = named_state(model, loss_fn)
+    parameters, buffers = source.members()
     named = [("buffer", m) for m in buffers] + [("parameter", m) for m in parameters]
     owners = {_memory(m.value): f"{role} {m.key!r}" for role, m in named}
     for node in recorded.graph.nodes:
@@ -97,7 +94,8 @@ def check_constants(recorded: fx.GraphModule, model: nn.Module, loss_fn: Loss | 
         module = _module_of(node)
         raise UnsupportedError(
             what,
-            where=f"model {type(model).__name__}" + (f", module {module!r}" if module else ""),
+            where=f"model {type(source.model).__name__}"
+            + (f", module {module!r}" if module else ""),
             by=f"shape {tuple(value.shape)}, read by {_readers(node) or 'nothing'}",
             hint=hint,
         )

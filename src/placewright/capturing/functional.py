@@ -76,12 +76,12 @@ def functional_graph(
     Raises `UnsupportedError`: it does not.
     """
     values = [entry.value for entry in inputs.tensors]
-    name = type(inputs.model).__name__
+    name = type(inputs.source.model).__name__
     with python_generators_kept():
         with python_draws_refused(name):
             recorded, restores = _record(step, values, inputs)
         check_operations(recorded.graph)
-        check_constants(recorded, inputs.model, inputs.loss_fn)
+        check_constants(recorded, inputs.source)
 
         def again() -> fx.GraphModule:
             return _record(forward or step, values, inputs)[0]
@@ -97,7 +97,7 @@ def _record(
 ) -> tuple[fx.GraphModule, StateRestores]:
     """First trace: all that the step does, and its restores of the RNG state."""
     path: list[str] = []
-    model = inputs.model
+    model = inputs.source.model
     try:
         with (
             traceback.preserve_node_meta(),

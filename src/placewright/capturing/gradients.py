@@ -8,7 +8,6 @@ asked for. Batches of one sample always are: PyTorch broadcasts them.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.checks import check_memory
-from placewright.capturing.inputs import as_arguments
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowered import Lowered
 from placewright.capturing.lowering import lower
@@ -25,6 +23,7 @@ from placewright.capturing.program_calls import dead_after, filled, materialise,
 from placewright.capturing.settings import apply_settings, current_settings
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import CountedMeans
+from placewright.capturing.state import decode
 from placewright.capturing.tracing import trace
 from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Const, Instruction, ProgramInput, ProgramOutput, Ref
@@ -189,8 +188,8 @@ def counting(source: ModelSource, mean: int) -> ModelSource:
 
 
 def _whole(source: ModelSource, then: Callable[[Any, Any, Any], Any]) -> ModelSource:
-    inputs = as_arguments(source.inputs, type(source.model).__name__)
-    return ModelSource(_Whole(source, then), (inputs, source.targets), name=source.name)
+    inputs = (source.arguments, source.targets)
+    return ModelSource(_Whole(source, then), inputs, name=source.name)
 
 
 class ProgramRun:
@@ -207,7 +206,7 @@ class ProgramRun:
         self.held = {i.name: state[i.name] for i in program.inputs if i.name in state}
         for item in program.inputs:
             if item.name in program.constants:
-                self.held[item.name] = _constant(program.constants[item.name], item.spec)
+                self.held[item.name] = decode(program.constants[item.name], item.spec)
         self.calls = [
             (
                 resolve_target(call.target),
@@ -235,11 +234,3 @@ class ProgramRun:
             for name in dead:
                 del values[name]
         return {output.name: values[output.value] for output in self.program.outputs}
-
-
-def _constant(data: str, spec: TensorSpec) -> Tensor:
-    raw = bytearray(base64.b64decode(data))
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if not raw:
-        return torch.empty(spec.shape, dtype=dtype)
-    return torch.frombuffer(raw, dtype=dtype).reshape(spec.shape)

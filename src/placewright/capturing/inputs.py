@@ -13,8 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from placewright.capturing.containers import leaves_of, refilled
-from placewright.capturing.named_state import Loss, ModelAndLoss, named_state
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import Loss, ModelAndLoss, ModelSource
 from placewright.errors import InputError, UnsupportedError
 from placewright.graph.program import Role
 
@@ -36,15 +35,12 @@ class StepInput:
 class StepInputs:
     """A model, its inputs and its targets as a flat sequence of tensors."""
 
-    model: nn.Module
-    loss_fn: Loss | None
-    inputs: Any
-    targets: Any
+    source: ModelSource
     tensors: tuple[StepInput, ...]
 
     def described(self) -> str:
         """What the model is called with, for error messages: the first tensors and their types."""
-        named = (("input", self.inputs), ("target", self.targets))
+        named = (("input", self.source.arguments), ("target", self.source.targets))
         leaves = [(what, *pair) for what, tree in named for pair in leaves_of(tree)]
         found = [f"{what} {key} {_kind(leaf)}" for what, key, leaf in leaves if leaf is not None]
         if not found:
@@ -57,10 +53,10 @@ class StepInputs:
         They stay in place until `then` returns: what it differentiates may compute parts of the
         forward pass again (activation checkpointing), which must read the same values.
         """
-        remaining = iter(values)
+        source, remaining = self.source, iter(values)
         held = {entry.path: next(remaining) for entry in self.tensors if entry.path}
-        whole, state = ModelAndLoss(self.model, self.loss_fn, then), dict(held)
-        arguments = (refilled(self.inputs, remaining), refilled(self.targets, remaining))
+        whole, state = ModelAndLoss(source.model, source.loss_fn, then), dict(held)
+        arguments = (refilled(source.arguments, remaining), refilled(source.targets, remaining))
         with _autocast_cache():
             made = torch.func.functional_call(whole, state, arguments)
         return made, _rebound(held, state)
@@ -95,16 +91,14 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
     The last one is the number by which a `scaled` loss is multiplied. What is no tensor inside of
     inputs and targets becomes a constant of the graph.
     """
-    model, loss_fn, targets = source.model, source.loss_fn, source.targets
-    _check_plain(model)
-    inputs = as_arguments(source.inputs, type(model).__name__)
+    _check_plain(source.model)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    parameters, buffers = named_state(model, loss_fn)
+    parameters, buffers = source.members()
     groups: tuple[tuple[Role, Sequence[tuple[str, str, Any]]], ...] = (
         ("parameter", parameters),
         ("buffer", buffers),
-        ("input", [(key, "", leaf) for key, leaf in leaves_of(inputs)]),
-        ("target", [(key, "", leaf) for key, leaf in leaves_of(targets)]),
+        ("input", [(key, "", leaf) for key, leaf in leaves_of(source.arguments)]),
+        ("target", [(key, "", leaf) for key, leaf in leaves_of(source.targets)]),
     )
     tensors = tuple(
         StepInput(role, key, _fake(mode, value, f"{role} {key}"), path)
@@ -115,23 +109,7 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
     if scaled:
         scale = _fake(mode, torch.empty((), dtype=torch.float32), "setting scale")
         tensors = (*tensors, StepInput("setting", "scale", scale))
-    return StepInputs(model, loss_fn, inputs, targets, tensors)
-
-
-def as_arguments(inputs: Any, model: str) -> Any:
-    """Inputs as a tuple or list of positional arguments, or a dict of keyword arguments."""
-    if isinstance(inputs, Tensor):
-        return (inputs,)
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    if not isinstance(inputs, tuple | list):
-        raise InputError(
-            "inputs must be a tuple, a list, a dict or a tensor",
-            where=f"model {model}",
-            by=f"got {type(inputs).__name__}",
-            hint="give what the model is called with: a tensor, arguments in order, or by name",
-        )
-    return inputs
+    return StepInputs(source, tensors)
 
 
 def _check_plain(model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,9 +16,9 @@ except ImportError as error:
 from torch import fx, nn
 from torch.utils._pytree import tree_map_only
 
-from placewright.capturing.named_state import Loss, ModelAndLoss, modules_in
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import python_generators_kept
+from placewright.capturing.source import Loss, ModelAndLoss, ModelSource, modules_in
 
 CHEAP_BYTES = 1 << 30
 """Of parameters and buffers: a model up to this size is called once before it is traced."""
@@ -57,23 +57,19 @@ def set_mode(model: nn.Module, *, training: bool) -> None:
             raise
 
 
-def fill_caches(
-    model: nn.Module, loss_fn: Loss | None, inputs: Any, targets: Any, *, training: bool
-) -> None:
+def fill_caches(source: ModelSource, *, training: bool) -> None:
     """Call a model once for real, so that what its code caches is there as after any call.
 
     Masks by length, positions, filter banks: a trace then reads them as constants, and puts nothing
     in their place. Buffers, counters and random numbers stay as they are. A large model is not
     called, nor one on the meta device; errors are left to the trace, which names the module.
-
-    `inputs`: a tuple or list of positional arguments, or a dict.
     """
+    model, loss_fn = source.model, source.loss_fn
     whole = ModelAndLoss(model, loss_fn, loss_fn or (lambda outputs, _: outputs))
     held = [*whole.parameters(), *whole.buffers()]
     if any(x.is_meta for x in held) or sum(x.nbytes for x in held) > CHEAP_BYTES:
         return
     buffers = {name: value.clone() for name, value in whole.named_buffers()}
-    given: Mapping[str, Any] | Any = dict(inputs) if isinstance(inputs, Mapping) else inputs
     before = PythonState.of(model, *modules_in(loss_fn), loss_fn)
     with (
         torch.no_grad(),
@@ -83,7 +79,7 @@ def fill_caches(
         suppress(Exception),
     ):
         set_mode(model, training=training)
-        torch.func.functional_call(whole, buffers, _copies((given, targets)))
+        torch.func.functional_call(whole, buffers, _copies((source.arguments, source.targets)))
     before.restore_numbers()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from placewright.errors import MissingDependencyError
+from placewright.errors import InputError, MissingDependencyError
 from placewright.graph.graph import Graph
+from placewright.graph.program import Program
 
 try:
     import torch
@@ -17,17 +18,26 @@ except ImportError as error:
 from placewright.capturing.assembly import assemble
 from placewright.capturing.checks import check_memory
 from placewright.capturing.colocation import colocate
+from placewright.capturing.containers import leaves_of, refilled
 from placewright.capturing.dataflow import beside_use, resolve
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
 from placewright.capturing.optimizer import append_recipe
 from placewright.capturing.recipe import OptimizerName, TrainingRecipe, recipe_of
-from placewright.capturing.source import ModelSource, load_model
+from placewright.capturing.source import ModelSource, as_arguments, load_model
+from placewright.capturing.state import decode, initial_state, stored_state
 from placewright.capturing.tracing import trace
 from placewright.io.arguments import checked
+from placewright.io.tensor_files import AnyTensor, StoredTensor
+
+BATCH = ("input", "target")
+"""Roles of program inputs that come with every batch."""
+
+State: TypeAlias = Mapping[str, AnyTensor]
+"""A tensor for every program input, here or in a file."""
 
 __all__ = [
-    "CapturedCall",
+    "Captured",
     "ModelSource",
     "capture",
     "capture_call",
@@ -88,36 +98,97 @@ def capture(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CapturedCall:
-    """A captured step and what a call of the model returns.
+class Captured:
+    """A captured step: the model, its graph, and what a call of it returns.
 
-    `structure`: what the model returned, an empty tensor in the place of each output of the
-    program, in order: `placewright.capturing.containers.refilled` puts others there. ``None`` for a
-    training step whose recipe keeps no outputs.
+    Attributes
+    ----------
+    source
+        The model with the example, loss and recipe that it was captured with.
+    structure
+        What the model returned, an empty tensor in the place of each output of the program, in
+        order. ``None`` for a training step whose recipe keeps no outputs.
     """
 
+    source: ModelSource
     graph: Graph
-    structure: Any
+    structure: Any = None
+
+    @property
+    def program(self) -> Program:
+        """How the graph is executed.
+
+        Raises `InputError`: it was not captured from PyTorch.
+        """
+        if not isinstance(self.graph.program, Program):
+            raise InputError(
+                "the graph has no program to execute",
+                where=self.graph.name,
+                hint="capture a PyTorch model",
+            )
+        return self.graph.program
+
+    def state(self, weights: Mapping[str, StoredTensor] | None = None) -> State | None:
+        """A tensor for every program input, the model's own where it has one; see `initial_state`.
+
+        `None` for a model on the meta device, unless its `weights` are in files.
+
+        Raises `InputError`: the files are of another model.
+        """
+        if weights:
+            return stored_state(self.source, self.program, weights)
+        if any(m.value.is_meta for members in self.source.members() for m in members):
+            return None
+        return initial_state(self.source, self.program, copy=False)
+
+    def constants(self) -> dict[str, torch.Tensor]:
+        """The values of the program's constants."""
+        program = self.program
+        items = [item for item in program.inputs if item.role == "constant"]
+        return {item.name: decode(program.constants[item.name], item.spec) for item in items}
+
+    def batch(self, inputs: Any, targets: Any = None) -> dict[str, torch.Tensor]:
+        """The tensors that the program reads of a batch, by program input."""
+        given = batch_tensors(inputs, targets)
+        names = [item.name for item in self.program.inputs if item.role in BATCH]
+        return {name: given[name] for name in names if name in given}
+
+    def returned(self, outputs: Mapping[str, torch.Tensor]) -> Any:
+        """What the model returns, made of outputs of the program."""
+        names = [output.name for output in self.program.outputs]
+        own = (outputs[name] for name in names if name.partition(".")[0] == "output")
+        return refilled(self.structure, own)
 
 
-def capture_call(source: ModelSource, *, training: bool = False) -> CapturedCall:
+def batch_tensors(inputs: Any, targets: Any = None) -> dict[str, torch.Tensor]:
+    """Tensors of a batch by program input: ``input:0``, ``target:0``."""
+    pairs = zip(BATCH, (as_arguments(inputs, "batch"), targets), strict=True)
+    return {
+        f"{role}:{key}": leaf
+        for role, tree in pairs
+        for key, leaf in leaves_of(tree)
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def capture_call(source: ModelSource, *, training: bool = False) -> Captured:
     """Capture one step of a model and the structure of what it returns; see `capture`."""
     with isolated_trace(type(source.model).__name__):
-        return _captured(source if training else replace(source, loss_fn=None), training=training)
+        return _captured(source, training=training)
 
 
-def _captured(source: ModelSource, *, training: bool) -> CapturedCall:
+def _captured(source: ModelSource, *, training: bool) -> Captured:
     """The six stages."""
     recipe = (source.recipe or TrainingRecipe()) if training else None
-    model, name = source.model, source.name or type(source.model).__name__
-    traced = trace(source, training=training)  # one functional fx graph, in two traces
+    own = source if training else replace(source, loss_fn=None)
+    traced = trace(own, training=training)  # one functional fx graph, in two traces
     step = lower(traced)  # calls on named values
     if recipe is not None:
-        step = append_recipe(step, recipe, source)
-    check_memory(step.mutated(), source)
+        step = append_recipe(step, recipe, own)
+    check_memory(step.mutated(), own)
     flow = resolve(beside_use(step))  # producers, consumers, aliases, hidden orders
     groups = colocate(flow)  # what runs on one device
-    return CapturedCall(assemble(flow, groups, model, name), traced.structure)
+    return Captured(source, assemble(flow, groups, source), traced.structure)
 
 
 @checked

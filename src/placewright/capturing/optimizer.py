@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from placewright.capturing.lowered import Call, Lowered, input_name
-from placewright.capturing.named_state import parameters_of
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.update_rule import ACCUMULATE, UNSCALE, UPDATE
@@ -168,7 +167,7 @@ def append_recipe(lowered: Lowered, recipe: TrainingRecipe, source: ModelSource)
     """Append all that happens with gradients."""
     if recipe.built_in:
         return append_updates(lowered, recipe.built_in, recipe.lr)
-    parameters = parameters_of(source)
+    parameters = source.parameters()
     optimizer = recipe.optimizer
     assert isinstance(optimizer, torch.optim.Optimizer)
     rules, updates = parameter_rules(optimizer, parameters), _RecipeUpdates(lowered)

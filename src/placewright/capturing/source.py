@@ -1,33 +1,143 @@
-"""ModelSource: model, inputs and loss, from the zoo or a user's factory function."""
+"""ModelSource: a model with its inputs and loss, and their tensors under the names of a program."""
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CellType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing import zoo
-from placewright.capturing.named_state import parameters_of
-from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.containers import leaves_of
+from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.errors import (
     InputError,
     PlacewrightError,
     Terminated,
     UnknownNameError,
+    UnsupportedError,
     described,
 )
 from placewright.interpreter import import_from, inductor_cache
 from placewright.io.arguments import Count, checked, described_value
 
 ZOO = "zoo:"
+
+Loss = Callable[[Any, Any], Any]
+
+
+class Member(NamedTuple):
+    """A parameter or buffer.
+
+    `key`: its name in a program: that in the model, after ``loss_fn.`` that in the loss.
+    `path`: its name in `ModelAndLoss`.
+    """
+
+    key: str
+    path: str
+    value: Tensor
+
+
+class ModelAndLoss(nn.Module):
+    """Model and loss in one: a loss may have parameters, and may read the model's.
+
+    A call returns ``then(outputs, targets)``.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: Loss | None, then: Loss | None = None) -> None:
+        super().__init__()
+        self.model, self.then, self.training = model, then, model.training
+        losses = modules_in(loss_fn)
+        self.loss_fn = losses[0] if len(losses) == 1 else nn.ModuleList(losses)
+
+    def forward(self, inputs: Any, targets: Any) -> Any:
+        """Run the model, then `then` on its outputs."""
+        assert self.then is not None
+        if isinstance(inputs, dict):
+            return self.then(self.model(**inputs), targets)
+        return self.then(self.model(*inputs), targets)
+
+
+def modules_in(loss_fn: Loss | None) -> list[nn.Module]:
+    """The modules that a loss is, is a method of, is made from or closes over."""
+    if isinstance(loss_fn, nn.Module):
+        return [loss_fn]
+    if isinstance(loss_fn, functools.partial):
+        given = (loss_fn.func, *loss_fn.args, *loss_fn.keywords.values())
+    else:
+        cells = getattr(loss_fn, "__closure__", None) or ()
+        given = (getattr(loss_fn, "__self__", None), *map(_content, cells))
+    return [value for value in given if isinstance(value, nn.Module)]
+
+
+def copied(model: nn.Module, loss_fn: Loss | None) -> tuple[nn.Module, Loss | None]:
+    """A model and its loss that share no tensor with the given ones.
+
+    A loss that closes over the model closes over the copy.
+    """
+    # Hooks of pruned and weight-normed models keep what they compute as an attribute, which a deep
+    # copy refuses; their copies compute it again at the next call.
+    memo: dict[int, Any] = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, memo), _copied_loss(loss_fn, memo)
+
+
+def _copied_loss(loss_fn: Loss | None, memo: dict[int, Any]) -> Loss | None:
+    if isinstance(loss_fn, functools.partial):
+        given = (loss_fn.args, loss_fn.keywords)
+        args, keywords = copy.deepcopy(given, memo)
+        return functools.partial(copy.deepcopy(loss_fn.func, memo), *args, **keywords)
+    cells = getattr(loss_fn, "__closure__", None) or ()
+    if not isinstance(loss_fn, FunctionType) or not modules_in(loss_fn):
+        return copy.deepcopy(loss_fn, memo)
+    contents = [_content(cell) for cell in cells]
+    kept = [copy.deepcopy(c, memo) if isinstance(c, nn.Module) else c for c in contents]
+    made = FunctionType(
+        loss_fn.__code__,
+        loss_fn.__globals__,
+        loss_fn.__name__,
+        loss_fn.__defaults__,
+        tuple(CellType(content) for content in kept),
+    )
+    made.__kwdefaults__ = loss_fn.__kwdefaults__
+    return made
+
+
+def as_arguments(inputs: Any, model: str) -> Any:
+    """Inputs as a tuple or list of positional arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    if not isinstance(inputs, tuple | list):
+        raise InputError(
+            "inputs must be a tuple, a list, a dict or a tensor",
+            where=f"model {model}",
+            by=f"got {type(inputs).__name__}",
+            hint="give what the model is called with: a tensor, arguments in order, or by name",
+        )
+    return inputs
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
 
 
 @checked
@@ -55,8 +165,106 @@ class ModelSource:
     def __post_init__(self) -> None:
         """A recipe that only names its optimizer gets one object, which all users share."""
         if self.recipe is not None:
-            own = self.recipe.resolved(lambda: list(parameters_of(self).values()))
+            own = self.recipe.resolved(lambda: list(self.parameters().values()))
             object.__setattr__(self, "recipe", own)
+
+    def with_recipe(
+        self,
+        optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
+        lr: float = 1e-3,
+        micro_batches: int | None = None,
+    ) -> ModelSource:
+        """The same with a recipe; one that it has already stays, but for its micro-batches."""
+        recipe = self.recipe or recipe_of(optimizer, lr)
+        if micro_batches is not None:
+            recipe = replace(recipe, micro_batches=micro_batches)
+        return replace(self, recipe=recipe)
+
+    @property
+    def arguments(self) -> Any:
+        """The inputs as a tuple or list of positional arguments, or a dict by keyword."""
+        return as_arguments(self.inputs, type(self.model).__name__)
+
+    def members(self) -> tuple[list[Member], list[Member]]:
+        """Parameters and buffers of model and loss, each tensor once.
+
+        Raises `UnsupportedError`: two have one name.
+        """
+        whole = ModelAndLoss(self.model, self.loss_fn)
+        return self._named(whole.named_parameters()), self._named(whole.named_buffers())
+
+    def _named(self, tensors: Any) -> list[Member]:
+        members = [Member(path.removeprefix("model."), path, value) for path, value in tensors]
+        twice = [key for key, times in Counter(m.key for m in members).items() if times > 1]
+        if twice:
+            raise UnsupportedError(
+                "the model and the loss have a parameter or buffer of one name",
+                where=f"model {type(self.model).__name__}, {twice[0]!r}",
+                hint="give the model's part 'loss_fn' another name",
+            )
+        return members
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameters of model and loss by their names in a program."""
+        return {member.key: member.value for member in self.members()[0]}
+
+    def values(self) -> dict[tuple[str, str], object]:
+        """Parameters, buffers, inputs and targets by role and key."""
+        parameters, buffers = self.members()
+        groups: dict[str, list[tuple[str, object]]] = {
+            "parameter": [(m.key, m.value) for m in parameters],
+            "buffer": [(m.key, m.value) for m in buffers],
+            "input": leaves_of(self.arguments),
+            "target": leaves_of(self.targets),
+        }
+        return {(role, key): value for role, held in groups.items() for key, value in held}
+
+    def aliases(self) -> dict[str, list[str]]:
+        """Every name of each parameter and buffer of the model, by the name in a program."""
+        named = (
+            *self.model.named_parameters(remove_duplicate=False),
+            *self.model.named_buffers(remove_duplicate=False),
+        )
+        by_tensor: dict[int, list[str]] = {}
+        for name, value in named:
+            by_tensor.setdefault(id(value), []).append(name)
+        return {names[0]: names for names in by_tensor.values()}
+
+
+def source_of(
+    model: Any,
+    inputs: Any = None,
+    loss_fn: Loss | None = None,
+    targets: Any = None,
+    *,
+    training: bool,
+    where: str,
+) -> ModelSource:
+    """A model with what it is fed, in training with a loss; a `ModelSource` is taken as it is.
+
+    `where`: what the user has called.
+
+    Raises `InputError`: it is no module, or comes without inputs.
+    """
+    if isinstance(model, ModelSource):
+        return replace(model, loss_fn=model.loss_fn or mean_square) if training else model
+    name = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            "a torch.nn.Module is placed",
+            where=f"{where}({name})",
+            hint="give the model itself, or what placewright.load_model returns; wrap a function "
+            "into a module whose forward calls it",
+        )
+    if inputs is None:
+        raise InputError(
+            "the model's inputs are missing",
+            where=f"{where}({name})",
+            hint="give an example: a tensor, a tuple or list of arguments, or a dict",
+        )
+    if training and loss_fn is None:
+        loss_fn = mean_square
+    return ModelSource(model, inputs, loss_fn, targets, name)
 
 
 @checked

@@ -27,12 +27,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from placewright.capturing.containers import MicroBatch, refilled, tensors_of
-from placewright.capturing.inputs import as_arguments
 from placewright.capturing.mode import in_mode
-from placewright.capturing.named_state import ModelAndLoss, named_state
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.repeatable import python_generators_kept
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelAndLoss, ModelSource, mean_square
 from placewright.errors import UnsupportedError
 
 MOST_ROWS = 32
@@ -376,10 +374,10 @@ class _Comparison:
             loss: Tensor = loss_fn(outputs, targets)
             return loss
 
-        parameters, buffers = named_state(model, loss_fn)
+        parameters, buffers = source.members()
         trained = [m.value for m in parameters if m.value.requires_grad]
         copies = {m.path: m.value.detach().clone() for m in buffers}
-        batch = as_arguments(source.inputs, type(model).__name__), source.targets
+        batch = source.arguments, source.targets
         torch.manual_seed(seed)
         with recipe.casting(), CountedMeans(divisors) as means:
             whole = ModelAndLoss(model, loss_fn, then)

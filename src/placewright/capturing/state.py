@@ -10,9 +10,6 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from placewright.capturing.containers import leaves_of
-from placewright.capturing.inputs import as_arguments
-from placewright.capturing.named_state import named_state, parameters_of
 from placewright.capturing.source import ModelSource
 from placewright.capturing.user_optimizer import current_settings, optimizer_state
 from placewright.errors import InputError
@@ -50,16 +47,10 @@ def initial_state(
         The program was captured from another model, or the model has no weights.
     """
     names = None if only is None else set(only)
-    found = named_values(source)
+    found = source.values()
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
     wanted = [e for e in program.inputs if names is None or e.name in names]
     return {entry.name: _value(entry, found, program, copy=copy) for entry in wanted}
-
-
-def has_weights(source: ModelSource) -> bool:
-    """Whether every parameter and buffer has values, and is not on the meta device."""
-    parameters, buffers = named_state(source.model, source.loss_fn)
-    return not any(member.value.is_meta for member in (*parameters, *buffers))
 
 
 def stored_state(
@@ -77,7 +68,7 @@ def stored_state(
     weights
         By the names of the model's ``state_dict``; a tied one under any of its names.
     """
-    found, names = named_values(source), aliases(source)
+    found, names = source.values(), source.aliases()
     found |= {("given", name): value for name, value in _of_optimizer(source, program).items()}
     state: dict[str, AnyTensor] = {}
     lacking: list[str] = []
@@ -96,18 +87,6 @@ def stored_state(
     _check_lacking(weights, lacking, state)
     _warn_of_others(weights, {n for own in names.values() for n in own}, program)
     return state
-
-
-def aliases(source: ModelSource) -> dict[str, list[str]]:
-    """Every name of each parameter and buffer of the model, by the name in a program."""
-    named = (
-        *source.model.named_parameters(remove_duplicate=False),
-        *source.model.named_buffers(remove_duplicate=False),
-    )
-    by_tensor: dict[int, list[str]] = {}
-    for name, value in named:
-        by_tensor.setdefault(id(value), []).append(name)
-    return {names[0]: names for names in by_tensor.values()}
 
 
 def _check_lacking(
@@ -177,26 +156,12 @@ def _missing(entry: ProgramInput, weights: Mapping[str, StoredTensor]) -> InputE
     )
 
 
-def named_values(source: ModelSource) -> dict[tuple[str, str], object]:
-    """Parameters, buffers, inputs and targets of a model by role and key."""
-    parameters, buffers = named_state(source.model, source.loss_fn)
-    inputs = as_arguments(source.inputs, type(source.model).__name__)
-    groups: dict[str, list[tuple[str, object]]] = {
-        "parameter": [(m.key, m.value) for m in parameters],
-        "buffer": [(m.key, m.value) for m in buffers],
-        "input": leaves_of(inputs),
-        "target": leaves_of(source.targets),
-    }
-    return {(role, key): value for role, members in groups.items() for key, value in members}
-
-
 def _of_optimizer(source: ModelSource, program: Program) -> dict[str, Tensor]:
     """Settings of parameter groups and existing state, by program input."""
     recipe = source.recipe
     if recipe is None or not isinstance(recipe.optimizer, torch.optim.Optimizer):
         return {}
-    parameters = parameters_of(source)
-    state = optimizer_state(program, recipe.optimizer, parameters)
+    state = optimizer_state(program, recipe.optimizer, source.parameters())
     return state | current_settings(program, recipe.optimizer)
 
 

@@ -191,7 +191,7 @@ def _training(source: ModelSource, differentiate: Any) -> Traced:
         return [made.loss, *made.outputs, *made.gradients.values()]
 
     _check_trained(source.model, trained)
-    check_parameters(source.model, source.loss_fn)
+    check_parameters(source)
     # Whatever mode the caller is in, a training step has gradients.
     with (
         torch.enable_grad(),

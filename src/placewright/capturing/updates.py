@@ -19,8 +19,8 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from placewright.capturing.named_state import Loss, modules_in
 from placewright.capturing.recipe import BUILT_IN
+from placewright.capturing.source import Loss, modules_in
 from placewright.capturing.update_rule import UpdateRule, numbered
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 

@@ -187,15 +187,17 @@ def run(
         return
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
-    from placewright.deployment.placing import deploy
+    from placewright.deployment.placed_model import PlacedModel
+    from placewright.deployment.planning import choose
     from placewright.deployment.workers import Workers, shared_process
 
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         together = shared_process(gpus)
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     workers.begin()
-    with deploy(
-        _runnable(load(source_options, console)),
+    workload = _runnable(load(source_options, console))
+    choice = choose(
+        workload,
         workers,
         planner=planner or "auto",
         plan=plan,
@@ -203,7 +205,8 @@ def run(
         trials=not adapt,  # a run that adapts tries plans while it trains
         seed=seed,
         monitor=console,
-    ) as placed:
+    )
+    with PlacedModel(workload, workers, choice, seed=seed, monitor=console) as placed:
         if streamed:
             _run_stream(console, placed, options)
             return
@@ -289,23 +292,14 @@ def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> N
 
 def _runnable(loaded: LoadedSource) -> Workload:
     """What was loaded, if it is a model."""
-    from placewright.deployment.workload import Workload
-
-    if loaded.graph is None or loaded.cluster is None or loaded.model is None:
+    if loaded.workload is None:
         raise UnsupportedError(
             "only a model can be run",
             where=loaded.problem.name,
             hint="give zoo:NAME, package.module:factory or FILE.py:factory as SOURCE, "
             "and the plan after it",
         )
-    return Workload(
-        loaded.model,
-        loaded.graph,
-        loaded.cluster,
-        loaded.state,
-        loaded.problem,
-        weights=loaded.weights or {},
-    )
+    return loaded.workload
 
 
 LIMIT_S = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from placewright.deployment.measuring import MeasuredPlacements
     from placewright.deployment.model_files import FileWorkload
     from placewright.deployment.tensorflow_models import TensorFlowWorkload
+    from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
     from placewright.profiling.table import ProfileTable
@@ -103,24 +104,16 @@ class LoadedSource:
     problem: OperatorProblem
     graph: Graph | None = None
     cluster: Cluster | None = None
-    model: ModelSource | None = None
-    state: Any = None
-    weights: Any = None
+    workload: Workload | None = None
     file: ModelFile | TensorFlowModel | None = None
 
     def measuring(self) -> AbstractContextManager[MeasuredPlacements | None]:
         """What executes placements, for planners that learn from runs; ``None`` without a model."""
         from placewright.deployment.measuring import measured_rewards
-        from placewright.deployment.workload import Workload
 
-        if self.cluster is None:
-            return nullcontext()
         if self.file is not None:
             return measured_rewards(self.file_workload())
-        if self.graph is None or self.model is None:
-            return nullcontext()
-        loaded = (self.model, self.graph, self.cluster, self.state, self.problem)
-        return measured_rewards(Workload(*loaded, weights=self.weights or {}))
+        return nullcontext() if self.workload is None else measured_rewards(self.workload)
 
     def file_workload(self) -> FileWorkload | TensorFlowWorkload:
         """The model of another runtime on its cluster."""
@@ -176,31 +169,26 @@ def captured_graph(options: SourceOptions, console: Console) -> Graph:
 
     if is_model_file(options.source):
         return _captured_file(options, console).graph
-    return load_graph(options, console)[0]
-
-
-def load_graph(
-    options: SourceOptions, console: Console, *, weights: bool = False
-) -> tuple[Graph, ModelSource]:
-    """Build and capture the PyTorch model that SOURCE names."""
-    if ":" not in options.source:
-        raise _unknown_scheme(options.source, "is neither a file nor a model")
-    from placewright.capturing.model import capture_source
-    from placewright.capturing.source import load_model
+    model = _built(options, console, weights=False)
+    from placewright.capturing.model import capture_call
 
     with console.meter(f"capturing {options.source}"):
-        model = load_model(options.source, options.batch, options.training, weights=weights)
-        if options.micro_batches is not None:
-            model = _in_micro_batches(model, options)
-        return capture_source(model, training=options.training), model
+        return capture_call(model, training=options.training).graph
 
 
-def _in_micro_batches(model: ModelSource, options: SourceOptions) -> ModelSource:
-    from placewright.deployment.workload import with_recipe
-
-    if not options.training:
+def _built(options: SourceOptions, console: Console, *, weights: bool) -> ModelSource:
+    """The PyTorch model that SOURCE names."""
+    if ":" not in options.source:
+        raise _unknown_scheme(options.source, "is neither a file nor a model")
+    if options.micro_batches is not None and not options.training:
         raise InputError("--micro-batches is for training steps", hint="add --training")
-    return with_recipe(model, micro_batches=options.micro_batches)
+    from placewright.capturing.source import load_model
+
+    with console.meter(f"building {options.source}"):
+        model = load_model(options.source, options.batch, options.training, weights=weights)
+    if options.micro_batches is None:
+        return model
+    return model.with_recipe(micro_batches=options.micro_batches)
 
 
 def is_file(source: str) -> bool:
@@ -226,8 +214,10 @@ def _from_file(path: Path, options: SourceOptions, console: Console) -> LoadedSo
 
     table = _kept_profile(options, console)
     graph, cluster = read_graph(path), find_cluster(options.on)
+    from placewright.profiling.build import profile
+
     with _profiling(console, graph, cluster):
-        problem = _profiled(graph, cluster, options, table)
+        problem = options.of(profile(graph, cluster, method=options.method, table=table))
     return LoadedSource(problem, graph, cluster)
 
 
@@ -263,15 +253,22 @@ def _captured_file(options: SourceOptions, console: Console) -> ModelFile | Tens
 
 def _from_model(options: SourceOptions, console: Console) -> LoadedSource:
     table, cluster = _kept_profile(options, console), find_cluster(options.on)
-    graph, model = load_graph(options, console, weights=True)
-    from placewright.deployment.workload import state_of
-    from placewright.io.tensor_files import stored_tensors
+    model = _built(options, console, weights=True)
+    from placewright.deployment.workload import profiled
+    from placewright.profiling.profile_warnings import ProfileWarning
 
-    stored = {} if options.weights is None else stored_tensors(options.weights)
-    with _profiling(console, graph, cluster):
-        state = state_of(model, graph, stored)
-        problem = _profiled(graph, cluster, options, table, None if stored else state)
-    return LoadedSource(problem, graph, cluster, model, state, stored)
+    with console.noted(ProfileWarning):
+        found = profiled(
+            model,
+            cluster,
+            training=options.training,
+            method=options.method,
+            table=table,
+            weights=options.weights,
+            monitor=console,
+        )
+    found = replace(found, problem=options.of(found.problem))
+    return LoadedSource(found.problem, found.graph, cluster, found)
 
 
 @contextmanager
@@ -292,15 +289,6 @@ def _kept_profile(options: SourceOptions, console: Console) -> ProfileTable:
         return ProfileTable()
     with console.noted(OtherMachineWarning):
         return ProfileTable.kept(options.table)
-
-
-def _profiled(
-    graph: Graph, cluster: Cluster, options: SourceOptions, table: ProfileTable, state: Any = None
-) -> OperatorProblem:
-    """The graph with its costs; what the table holds is not measured again."""
-    from placewright.profiling.build import profile
-
-    return options.of(profile(graph, cluster, state=state, method=options.method, table=table))
 
 
 def _published(scheme: str, options: SourceOptions) -> LoadedSource:

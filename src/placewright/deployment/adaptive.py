@@ -79,7 +79,7 @@ class PlacedTrainer(TrainingLoop):
             run,
             load.source,
             schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
-            structure=load.structure,
+            structure=load.captured.structure,
             guards=None if load.weights else load.guards,
         )
         self.placed = placed

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from placewright.capturing.containers import constants_of, leaves_of, refilled
 from placewright.capturing.guards import Guards, changed_model
-from placewright.capturing.inputs import as_arguments
-from placewright.capturing.model import capture_call
-from placewright.capturing.source import ModelSource
-from placewright.capturing.state import decode
+from placewright.capturing.model import Captured, capture_call
+from placewright.capturing.source import as_arguments
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.graph.files import program_json
-from placewright.graph.graph import Graph, TensorSpec
+from placewright.graph.graph import TensorSpec
 from placewright.graph.program import Program
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.judge import judge
@@ -61,8 +59,7 @@ class CallForm:
     @classmethod
     def of(
         cls,
-        graph: Graph,
-        structure: Any,
+        captured: Captured,
         placement: Sequence[int],
         order: Sequence[int],
         peak_bytes: Sequence[float] = (),
@@ -71,23 +68,24 @@ class CallForm:
 
         Raises `UnsupportedError`: it changes an input in place.
         """
-        refuse_changed_arguments(graph)
-        program = _program(graph)
-        constants = {
-            i.name: decode(program.constants[i.name], i.spec)
-            for i in program.inputs
-            if i.role == "constant"
-        }
+        refuse_changed_arguments(captured)
+        graph, program = captured.graph, captured.program
         specs = {item.name: item.spec for item in program.inputs}
         for operator, call in zip(graph.operators, program.instructions, strict=True):
             specs |= {n: s for n, s in zip(call.results, operator.outputs, strict=True) if n}
         return cls(
-            CallProgram(graph, placement, order, constants, peak_bytes),
+            CallProgram(graph, placement, order, captured.constants(), peak_bytes),
             {i.key: (i.name, i.spec) for i in program.inputs if i.role == "input"},
             {output.name: specs[output.value] for output in program.outputs},
-            structure,
+            captured.structure,
             tuple(i.key for i in program.inputs if i.role == "buffer" and i.mutated),
         )
+
+    def does_as(self, other: CallForm) -> bool:
+        """Whether its program is that of another form."""
+        programs = self.program.graph.program, other.program.graph.program
+        own, others = (program_json(p) for p in programs if isinstance(p, Program))
+        return own == others
 
     def batch(self, arguments: Any) -> Batch:
         """The arguments' tensors by program input."""
@@ -112,27 +110,24 @@ class Calls:
 
     Attributes
     ----------
-    source
-        The model with its example inputs.
-    graph, plan, order
-        What is loaded on the workers, and where: of the forward pass or of a training step.
+    captured, plan, order
+        What is loaded on the workers, and where: the forward pass or a training step.
     guards
         What captures of the forward pass assume of the model and the process.
     """
 
-    source: ModelSource
-    graph: Graph
+    captured: Captured
     cluster: Cluster
     plan: OperatorPlan
     order: Sequence[int]
     guards: Guards
     _forms: OrderedDict[Signature, CallForm] = field(default_factory=OrderedDict)
 
-    def add(self, structure: Any) -> None:
-        """Take the loaded program for calls like the example; `structure`: what it returns."""
-        arguments = as_arguments(self.source.inputs, self.graph.name)
-        made = CallForm.of(self.graph, structure, self.plan.placement.tolist(), self.order)
-        self._forms[self._key(arguments)] = made
+    def __post_init__(self) -> None:
+        """A loaded forward pass serves calls like the example."""
+        if not self.captured.program.training and self.captured.structure is not None:
+            made = CallForm.of(self.captured, self.plan.placement.tolist(), self.order)
+            self._forms[self._key(self.captured.source.arguments)] = made
 
     def arguments(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """The arguments of a call in the form of the example's: positional or by keyword.
@@ -140,7 +135,7 @@ class Calls:
         Raises `InputError`: the model does not take them, or a tensor has another dtype than the
         example's.
         """
-        example = as_arguments(self.source.inputs, self.graph.name)
+        example = self.captured.source.arguments
         arguments = self._bound(args, keywords, by_keyword=isinstance(example, dict))
         known = _tensors_of_arguments(example)
         for where, value in _tensors_of_arguments(arguments).items():
@@ -172,19 +167,20 @@ class Calls:
     def _known(self, key: Signature, made: CallForm) -> CallForm:
         """The form that does the same: what has changed may be no matter for the program."""
         for other, form in reversed(self._forms.items()):
-            if other[2:] == key[2:] and _same_program(form, made):
+            if other[2:] == key[2:] and form.does_as(made):
                 return form
         return made
 
     def select(self, session: Session, form: CallForm) -> None:
         """Have the session do the steps of a form; it has this model loaded."""
-        session.select(None if form.program.graph is self.graph else form.program)
+        session.select(None if form.program.graph is self.captured.graph else form.program)
 
     def _captured(self, arguments: Any) -> CallForm:
-        captured = capture_call(replace(self.source, inputs=arguments, recipe=None))
+        source, loaded = self.captured.source, self.captured.graph
+        captured = capture_call(replace(source, inputs=arguments, recipe=None))
         graph = captured.graph
-        _check_members(self.graph, graph)
-        placement = carried_placement(self.graph, self.plan.placement.tolist(), graph)
+        _check_members(self.captured, captured)
+        placement = carried_placement(loaded, self.plan.placement.tolist(), graph)
         plan = OperatorPlan(np.array(placement, dtype=np.int64))
         problem = profile(graph, self.cluster, method="analytic")
         judgement = judge(problem, plan)
@@ -192,43 +188,45 @@ class Calls:
             raise InfeasibleError(
                 "the model does not fit with arguments of this size, placed like the example",
                 where=f"{graph.name}: {judgement.violation}",
-                by=f"example {_shapes(self.source.inputs)}, called with {_shapes(arguments)}",
+                by=f"example {_shapes(source.inputs)}, called with {_shapes(arguments)}",
                 hint="place it with an example of this size",
             )
         order, peak_bytes = execution_order(problem, judgement), judgement.peak_bytes.tolist()
-        return CallForm.of(graph, captured.structure, placement, order, peak_bytes)
+        return CallForm.of(captured, placement, order, peak_bytes)
 
     def _bound(self, args: Sequence[Any], keywords: Mapping[str, Any], *, by_keyword: bool) -> Any:
         if not keywords and not by_keyword:
             return tuple(args)
         if not args and by_keyword:
             return dict(keywords)
+        source, name = self.captured.source, self.captured.graph.name
+        forward = source.model.forward
         try:
-            bound = inspect.signature(self.source.model.forward).bind(*args, **keywords)
+            bound = inspect.signature(forward).bind(*args, **keywords)
         except TypeError as error:
             raise InputError(
                 f"the model does not take these arguments: {error}",
-                where=f"placed {self.graph.name}",
+                where=f"placed {name}",
                 by=f"called with {len(args)} by position and {', '.join(keywords)} by keyword",
-                hint=f"call it like the example: {_shapes(self.source.inputs)}",
+                hint=f"call it like the example: {_shapes(source.inputs)}",
             ) from error
         if not by_keyword and not bound.kwargs:
             return bound.args
-        kinds = inspect.signature(self.source.model.forward).parameters
+        kinds = inspect.signature(forward).parameters
         named = {k: v for k, v in bound.arguments.items() if kinds[k].kind not in _VARIADIC}
-        for name, value in bound.arguments.items():
-            if kinds[name].kind is inspect.Parameter.VAR_KEYWORD:
+        for argument, value in bound.arguments.items():
+            if kinds[argument].kind is inspect.Parameter.VAR_KEYWORD:
                 named |= value
-            elif kinds[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            elif kinds[argument].kind is inspect.Parameter.VAR_POSITIONAL:
                 raise InputError(
-                    f"*{name} and keywords cannot be given together",
-                    where=f"placed {self.graph.name}",
+                    f"*{argument} and keywords cannot be given together",
+                    where=f"placed {name}",
                     hint="give all arguments by position, or all by keyword",
                 )
         return named
 
     def _check(self, argument: str, value: Tensor, example: Tensor | None) -> None:
-        where = f"placed {self.graph.name}, argument {argument}"
+        where = f"placed {self.captured.graph.name}, argument {argument}"
         if value.device.type not in ("cpu", "cuda"):
             raise InputError(
                 "the tensor has no values that workers could be sent",
@@ -246,22 +244,17 @@ class Calls:
             )
 
 
-def _check_members(loaded: Graph, graph: Graph) -> None:
+def _check_members(loaded: Captured, captured: Captured) -> None:
     """Raise `InputError` where a capture has parameters or buffers that workers do not hold."""
-    held = {item.name: item.spec for item in _program(loaded).inputs if item.role in _MEMBERS}
-    for item in _program(graph).inputs:
+    held = {item.name: item.spec for item in loaded.program.inputs if item.role in _MEMBERS}
+    for item in captured.program.inputs:
         if item.role in _MEMBERS and held.get(item.name) != item.spec:
             raise InputError(
                 f"the model has another {item.role} {item.key!r} than when it was placed",
-                where=f"placed {loaded.name}",
+                where=f"placed {loaded.graph.name}",
                 by=f"{item.spec.shape} {item.spec.dtype}",
                 hint="place the changed model",
             )
-
-
-def _same_program(one: CallForm, other: CallForm) -> bool:
-    programs = [program_json(_program(form.program.graph)) for form in (one, other)]
-    return programs[0] == programs[1]
 
 
 _MEMBERS = ("parameter", "buffer")
@@ -269,24 +262,19 @@ _MEMBERS = ("parameter", "buffer")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def refuse_changed_arguments(graph: Graph) -> None:
+def refuse_changed_arguments(captured: Captured) -> None:
     """Raise `UnsupportedError` where a forward pass changes an argument in place.
 
     A call leaves it as it is, and steps that are repeated to be measured would go on from there.
     """
-    for item in _program(graph).inputs:
+    for item in captured.program.inputs:
         if item.role == "input" and item.mutated:
             raise UnsupportedError(
                 "the model changes an argument in place, which a placed call leaves as it is",
-                where=f"model {graph.name}, argument {item.key}",
+                where=f"model {captured.graph.name}, argument {item.key}",
                 hint="return the changed tensor from forward instead; of transformers, give a "
                 "DynamicCache, which is returned, instead of a StaticCache",
             )
-
-
-def _program(graph: Graph) -> Program:
-    assert isinstance(graph.program, Program)
-    return graph.program
 
 
 def _tensors(tree: Any) -> dict[str, Tensor]:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.named_state import copied
-from placewright.capturing.state import aliases
+from placewright.capturing.source import copied
 from placewright.errors import InputError, RunError
 from placewright.io.stored import to_disk
 from placewright.io.tensor_files import (
@@ -47,7 +46,7 @@ def current_weights(workload: Workload, changed: Mapping[str, Tensor]) -> dict[s
     """
     model, values, program = workload.source.model, workload.values, workload.graph.program
     inputs = {i.key: i.name for i in program.inputs if i.role in ("parameter", "buffer")}
-    first = {name: key for key, names in aliases(workload.source).items() for name in names}
+    first = {name: key for key, names in workload.source.aliases().items() for name in names}
     found: dict[str, AnyTensor] = {}
     for name, own in model.state_dict(keep_vars=True).items():
         if not isinstance(own, Tensor):
@@ -155,7 +154,7 @@ def save_weights(workload: Workload, weights: Mapping[str, AnyTensor], folder: P
     Raises `RunError`: the disk does not take them; what was there before is left.
     """
     _check_apart(weights, folder)
-    tied = {name for names in aliases(workload.source).values() for name in names[1:]}
+    tied = {name for names in workload.source.aliases().values() for name in names[1:]}
     shards = _shards({name: value for name, value in weights.items() if name not in tied})
     generation = secrets.token_hex(4)
     names = [_file_name(k, len(shards), generation) for k in range(len(shards))]

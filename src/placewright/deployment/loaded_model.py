@@ -58,9 +58,7 @@ class LoadedModel:
             trains = load.graph.program.training
             guards = None if trains else load.guards
             guards = guards or Guards(load.source.model, training=False)
-            self._calls = Calls(load.source, load.graph, load.cluster, result.plan, order, guards)
-            if load.structure is not None and not trains:
-                self._calls.add(load.structure)
+            self._calls = Calls(load.captured, load.cluster, result.plan, order, guards)
         return self._calls
 
     def call(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -89,7 +87,7 @@ class LoadedModel:
 
         self._refuse_lost()
         result = self._result
-        with self._workers.session(self.workload.graph, self.workload.values) as session:
+        with self._workers.session(self.workload) as session:
             # A run or a stream has loaded something else since, or the workers are others.
             if self._loaded != (session, session.loads):
                 load_plan(

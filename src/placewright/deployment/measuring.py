@@ -161,7 +161,7 @@ def on_workers(workload: Workload, workers: Workers) -> MeasuredPlacements:
         judgement = judge(problem, plan)
         if not judgement.feasible:  # a worker would run out of memory
             raise InfeasibleError("does not fit", where=problem.name, by=judgement.violation)
-        with workers.session(workload.graph, workload.values) as session:
+        with workers.session(workload) as session:
             load_plan(session, problem, plan, judgement, step_s=judgement.value)
             yield lambda count: [record.duration_s for record in session.run(count)]
 
@@ -208,7 +208,7 @@ def _up(workload: Workload, workers: Workers, monitor: Monitor) -> Iterator[Sess
     """The workers, started while progress is shown."""
     with ExitStack() as up:
         with monitor.meter("starting workers"):
-            session = up.enter_context(workers.session(workload.graph, workload.values))
+            session = up.enter_context(workers.session(workload))
         yield session
 
 

@@ -15,7 +15,6 @@ from placewright.io.arguments import checked
 from placewright.measurement.measurement import Measurement
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Monitor, Progress, monitor_of
-from placewright.planning.result import Result
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.deployment.adaptive import PlacedTrainer
     from placewright.deployment.calls import Calls
-    from placewright.deployment.planning import TriedPlan
+    from placewright.deployment.planning import Choice
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.run import AdaptiveRun
-    from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
     from placewright.operators.streaming.run import StreamMeasurement
@@ -64,21 +62,18 @@ class PlacedModel:
         self,
         workload: Workload,
         workers: Workers,
-        interference: InterferenceProfile,
-        result: Result,
-        others: tuple[Result, ...] = (),
+        choice: Choice,
         *,
-        tried: tuple[TriedPlan, ...] = (),
         seed: int,
         monitor: Monitor,
     ) -> None:
-        self.workers, self.interference = workers, interference
-        self.result, self._others, self.tried = result, others, tried
+        self.workers, self.interference = workers, choice.known
+        self.result, self._others, self.tried = choice.result, choice.others, choice.tried
         self.measurement: Measurement | None = None
         self.stream_measurement: StreamMeasurement | None = None
         self.timeline: Timeline | None = None
         self._seed, self._monitor = seed, monitor
-        self._model = LoadedModel(workload, workers, result, seed)
+        self._model = LoadedModel(workload, workers, self.result, seed)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What the model returns for these arguments, computed on the workers.
@@ -207,16 +202,12 @@ class PlacedModel:
         InfeasibleError
             It does not fit; says by how much.
         """
-        from placewright.deployment.planning import judged
+        from placewright.deployment.planning import Choice, judged
 
+        result = judged(self.interference, plan)
+        choice = Choice(result, self.interference, others=(self.result, *self._others))
         return PlacedModel(
-            self.workload,
-            self.workers,
-            self.interference,
-            judged(self.interference, plan),
-            (self.result, *self._others),
-            seed=self._seed,
-            monitor=self._monitor,
+            self.workload, self.workers, choice, seed=self._seed, monitor=self._monitor
         )
 
     @contextmanager
@@ -224,7 +215,7 @@ class PlacedModel:
         """The workers, to measure and check several results of this problem on."""
         from placewright.operators.run import Runner
 
-        with self.workers.session(self.workload.graph, self.workload.values) as session:
+        with self.workers.session(self.workload) as session:
             yield Runner(session)
 
     @checked

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
+from placewright.errors import InputError
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.collector import collector_paused
 from placewright.planning.contract import Monitor, Planner, Progress, monitor_of, silent
-from placewright.planning.result import Result
 from placewright.planning.solving import AUTO
 
 if TYPE_CHECKING:
     import torch
 
     from placewright.capturing.recipe import OptimizerName, TrainingRecipe
-    from placewright.deployment.workers import Workers
-    from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
     from placewright.profiling.build import Method
     from placewright.profiling.table import ProfileTable
@@ -134,13 +132,22 @@ def place(
     ...     print(placed.run(steps=200, adapt=True, check=True))
     ...     placed.report("run.html")
     """
-    from placewright.deployment.calls import refuse_changed_arguments
-    from placewright.deployment.workers import Workers, shared_process
-    from placewright.deployment.workload import profiled, source_of
-    from placewright.runtime.engines.torchrun_agent import served_torchrun
+    with collector_paused():
+        from placewright.capturing.source import source_of
+        from placewright.deployment.calls import refuse_changed_arguments
+        from placewright.deployment.planning import choose
+        from placewright.deployment.workers import Workers, shared_process
+        from placewright.deployment.workload import profiled
+        from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         raise SystemExit(0)
+    if micro_batches is not None and not training:
+        raise InputError(
+            "micro-batches are for training steps",
+            where=f"micro_batches={micro_batches}",
+            hint="add training=True; for inference give several batches to placed.stream",
+        )
     if isinstance(cluster, str | Path):
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster
@@ -148,17 +155,11 @@ def place(
     workers = Workers(engine, cluster, emulate=emulate, together=shared_process(gpus))
     if method != "analytic":  # two workers measure what messages cost
         workers.begin()
+    source = source_of(model, inputs, loss_fn, targets, training=training, where="place")
+    if training:
+        source = source.with_recipe(optimizer, lr, micro_batches)
     workload = profiled(
-        source_of(
-            model,
-            inputs,
-            loss_fn,
-            targets,
-            training=training,
-            optimizer=optimizer,
-            lr=lr,
-            micro_batches=micro_batches,
-        ),
+        source,
         cluster,
         training=training,
         method=method,
@@ -167,8 +168,8 @@ def place(
         monitor=monitor,
     ).with_options(objective=objective, contiguous=contiguous)
     if not training:
-        refuse_changed_arguments(workload.graph)
-    return deploy(
+        refuse_changed_arguments(workload.captured)
+    choice = choose(
         workload,
         workers,
         planner=planner,
@@ -179,91 +180,4 @@ def place(
         seed=seed,
         monitor=monitor,
     )
-
-
-def deploy(
-    workload: Workload,
-    workers: Workers,
-    *,
-    planner: str | Planner = AUTO,
-    plan: OperatorPlan | str | Path | None = None,
-    time_limit_s: Unlimited | None = None,
-    calibrate: bool = True,
-    trials: bool = True,
-    seed: int = 0,
-    monitor: Monitor,
-) -> PlacedModel:
-    """Calibrate a profiled model on its workers, plan it, and try the closest plans.
-
-    See `place` for the parameters. A worker that is lost meanwhile is replaced. The workers are
-    closed where it fails.
-    """
-    with collector_paused():
-        from placewright.adapt.run import measured_despite_losses
-        from placewright.deployment.measuring import on_workers
-        from placewright.deployment.planning import (
-            Choice,
-            interference_of_streams,
-            judged,
-            measured_interference,
-            planned,
-            tried,
-        )
-        from placewright.deployment.streams import can_be_copied
-        from placewright.operators.interference import InterferenceProfile
-        from placewright.operators.problem import Objective
-        from placewright.profiling.profile_warnings import warn_of_shared_cores
-
-    try:
-        known = InterferenceProfile.alike(workload.problem)
-        if workers.engine.name == "local":
-            warn_of_shared_cores(workload.cluster.name, workload.cluster.devices)
-        local = workers.engine.name == "local" or workload.state is None
-        streamed = workload.problem.objective is Objective.THROUGHPUT
-        if calibrate and not local:
-            later = streamed and not workload.graph.program.training
-            known = measured_despite_losses(
-                lambda: measured_interference(workload, workers, monitor, streamed=later),
-                monitor.note,
-            ).with_options(workload.problem)
-        copies = streamed and can_be_copied(workload)
-        if calibrate and streamed and not local:
-            alone = known
-            known = measured_despite_losses(
-                lambda: interference_of_streams(
-                    workload, workers, alone, monitor, seed=seed, copies=copies
-                ),
-                monitor.note,
-            )
-        if plan is not None:
-            results: tuple[Result, ...] = (judged(known, plan),)
-        else:
-            results = planned(
-                known,
-                planner,
-                time_limit_s=time_limit_s,
-                seed=seed,
-                monitor=monitor,
-                measure=on_workers(workload, workers),
-                copies=copies,
-            )
-        choice = Choice(results[0], known)
-        executable = not streamed or not workload.graph.program.training
-        if trials and not local and executable and len(results) > 1:
-            choice = measured_despite_losses(
-                lambda: tried(workload, known, results, workers, monitor, seed=seed), monitor.note
-            )
-        others = tuple(other for other in results if other.plan is not choice.result.plan)
-        return PlacedModel(
-            workload,
-            workers,
-            choice.known,
-            choice.result,
-            others,
-            tried=choice.tried,
-            seed=seed,
-            monitor=monitor,
-        )
-    except BaseException:
-        workers.close()
-        raise
+    return PlacedModel(workload, workers, choice, seed=seed, monitor=monitor)

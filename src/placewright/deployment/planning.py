@@ -1,4 +1,4 @@
-"""Plan a workload for its workers: calibrate the profile, plan, try the closest plans."""
+"""Choose a plan for a model on its workers: calibrate, plan, try the closest plans, keep one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.adapt.trials import AHEAD
+from placewright.adapt.run import measured_despite_losses
+from placewright.adapt.trials import AHEAD, TrialOutcome
+from placewright.deployment.measuring import on_workers
+from placewright.deployment.streams import by_period, can_be_copied
 from placewright.errors import InfeasibleError, PlacewrightError
+from placewright.operators.adaptive.trials import closest, try_plans
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
@@ -25,17 +29,20 @@ from placewright.operators.streaming.copies import (
     predicted,
     whole_copies,
 )
+from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
+from placewright.operators.streaming.trials import stream_interference, try_streams
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result
 from placewright.planning.solving import AUTO, solve
+from placewright.profiling.calibration import calibrated, interference
+from placewright.profiling.profile_warnings import warn_of_shared_cores
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placewright.adapt.trials import TrialOutcome
     from placewright.deployment.measuring import MeasuredPlacements
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
@@ -59,77 +66,253 @@ FIRST_PLAN_S, STREAM_PLAN_S = 5.0, 2.0
 _OF_STEPS: Mapping[str, Any] = {"objective": "latency", "contiguous": False, "pipeline": PLAIN}
 """Of the problem that is calibrated: single steps are executed."""
 
+TRYING = "trying the closest plans"
+
 ROBUST = "ceft+pbqp"
 """Robust baseline whose plan is tried beside those of `auto`."""
 
 
-def measured_interference(
-    workload: Workload, workers: Workers, monitor: Monitor, *, streamed: bool = False
-) -> InterferenceProfile:
-    """Calibrate a workload on its workers, each device alone, then several at a time.
+@dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan that was executed before another one was taken, or it itself; seconds per sample."""
 
-    `streamed`: leave the second part to `interference_of_streams`.
-    Raises `WorkerError`: a worker died or raised.
+    planner: str
+    predicted_s: float
+    measured_s: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """The plan that is taken, and what it was compared with.
+
+    Attributes
+    ----------
+    known
+        The profile that plans are judged by.
+    tried
+        Streams that were executed before one was taken.
+    others
+        Further plans, best first.
     """
-    from placewright.profiling.calibration import calibrated, interference
 
-    with (
-        monitor.meter("calibrating: whole steps on every device alone") as meter,
-        workers.session(workload.graph, workload.values) as session,
-    ):
-        found = calibrated(workload.problem.replace(**_OF_STEPS), session)
-        known = InterferenceProfile.alike(found.problem)
-        if not streamed:
-            meter.step("calibrating: devices side by side")
-            single = best_single(found.problem)
-            with suppress(InfeasibleError):  # planning says why
-                first = solve(found.problem, time_limit_s=FIRST_PLAN_S).demand_finished().plan
-                alone = None if single is None else single.plan
-                known = interference(found.problem, session, first, alone)
-    if found.measured:
-        monitor.note(f"whole steps take, beside the profile: {found}")
-    if known.together is not known.alone:
-        monitor.note(f"operators take, side by side beside alone: {known}")
-    return known
+    result: Result
+    known: InterferenceProfile
+    tried: tuple[TriedPlan, ...] = ()
+    others: tuple[Result, ...] = ()
 
 
-def interference_of_streams(
+def choose(
     workload: Workload,
     workers: Workers,
-    known: InterferenceProfile,
-    monitor: Monitor,
     *,
-    seed: int,
-    copies: bool,
-) -> InterferenceProfile:
-    """Calibrate for streams: through several devices, and through copies, beside a single device.
+    planner: str | Planner = AUTO,
+    plan: OperatorPlan | str | Path | None = None,
+    time_limit_s: float | None = None,
+    calibrate: bool = True,
+    trials: bool = True,
+    seed: int = 0,
+    monitor: Monitor,
+) -> Choice:
+    """Choose a plan for a profiled model: calibrate it on its workers, plan, and try the closest.
 
-    As it is where the problem's plans cannot be streamed, or none of them is on several devices.
-
-    Raises `WorkerError`: a worker died or raised.
+    See `placewright.place` for the parameters. A worker that is lost meanwhile is replaced. The
+    workers are closed where it fails.
     """
-    from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
-    from placewright.operators.streaming.trials import stream_interference
-
-    alike, single = InterferenceProfile.alike(known.alone), best_single(known.alone)
-    several: list[Result] = []
     try:
-        refuse_what_cannot_stream(known.alone)
-        refuse_training(workload.graph)
-        found = planned(alike, AUTO, time_limit_s=STREAM_PLAN_S, seed=seed, monitor=monitor)
-        several += [r for r in found if len(np.unique(r.plan.placement)) > 1][:1]
-        several += fastest_copies(known.alone) if copies else []
-    except PlacewrightError:
-        return known  # planning says why
-    if not several:
+        local, chooser = workers.engine.name == "local", Chooser(workload, workers, monitor, seed)
+        if local:
+            warn_of_shared_cores(workload.cluster.name, workload.cluster.devices)
+        real = not local and workload.state is not None
+        known = InterferenceProfile.alike(workload.problem)
+        if calibrate and real:
+            known = chooser.calibrated()
+        if plan is not None:
+            return Choice(judged(known, plan), known)
+        results = planned(
+            known,
+            planner,
+            time_limit_s=time_limit_s,
+            seed=seed,
+            monitor=monitor,
+            measure=on_workers(workload, workers),
+            copies=chooser.copies,
+        )
+        executable = not (chooser.streamed and workload.captured.program.training)
+        choice = Choice(results[0], known)
+        if trials and real and executable and len(results) > 1:
+            choice = chooser.tried(known, results)
+        others = tuple(other for other in results if other.plan is not choice.result.plan)
+        return replace(choice, others=others)
+    except BaseException:
+        workers.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chooser:
+    """What `choose` executes on the workers: whole steps and streams, then the closest plans."""
+
+    workload: Workload
+    workers: Workers
+    monitor: Monitor
+    seed: int = 0
+
+    @property
+    def streamed(self) -> bool:
+        """Whether samples of a stream are what counts."""
+        return self.workload.problem.objective is Objective.THROUGHPUT
+
+    @property
+    def copies(self) -> bool:
+        """Whether copies of the whole model are plans too."""
+        return self.streamed and can_be_copied(self.workload)
+
+    def calibrated(self) -> InterferenceProfile:
+        """The costs of devices alone and beside each other, by whole steps, or by streams too."""
+        note, problem = self.monitor.note, self.workload.problem
+        known = measured_despite_losses(self._of_steps, note).with_options(problem)
+        if not self.streamed:
+            return known
+        return measured_despite_losses(lambda: self._of_streams(known), note)
+
+    def tried(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
+        """The fastest of several plans when they are executed: steps, or streams for throughput.
+
+        The plan of `ROBUST` is one of those whose steps are tried. A stream that is taken is judged
+        by what its devices took in it.
+
+        Raises `KeyboardInterrupt`: Ctrl-C; says which was the fastest so far.
+
+        `results`: best predicted first.
+        """
+        trial = self._streams if self.streamed else self._steps
+        return measured_despite_losses(lambda: trial(known, results), self.monitor.note)
+
+    def _of_steps(self) -> InterferenceProfile:
+        """Calibrate each device alone, then several at a time, which streams do better."""
+        problem = self.workload.problem.replace(**_OF_STEPS)
+        with self._session("calibrating: whole steps on every device alone") as (session, progress):
+            found = calibrated(problem, session)
+            known = InterferenceProfile.alike(found.problem)
+            if not self.streamed or self.workload.captured.program.training:
+                progress("calibrating: devices side by side")
+                single = best_single(found.problem)
+                with suppress(InfeasibleError):  # planning says why
+                    first = solve(found.problem, time_limit_s=FIRST_PLAN_S).demand_finished().plan
+                    alone = None if single is None else single.plan
+                    known = interference(found.problem, session, first, alone)
+        if found.measured:
+            self.monitor.note(f"whole steps take, beside the profile: {found}")
+        if known.together is not known.alone:
+            self.monitor.note(f"operators take, side by side beside alone: {known}")
         return known
-    with (
-        monitor.meter("calibrating: a stream through several devices"),
-        workers.session(workload.graph, workload.values) as session,
-    ):
-        known = stream_interference(known, session, several, single)
-    monitor.note(f"operators take, in a stream beside alone: {known}")
-    return known
+
+    def _of_streams(self, known: InterferenceProfile) -> InterferenceProfile:
+        """Calibrate for streams: through several devices and copies, beside a single device.
+
+        As it is where the problem's plans cannot be streamed, or none of them is on several
+        devices.
+        """
+        alike, single = InterferenceProfile.alike(known.alone), best_single(known.alone)
+        several: list[Result] = []
+        try:
+            refuse_what_cannot_stream(known.alone)
+            refuse_training(self.workload.graph)
+            found = planned(
+                alike, AUTO, time_limit_s=STREAM_PLAN_S, seed=self.seed, monitor=self.monitor
+            )
+            several += [r for r in found if len(np.unique(r.plan.placement)) > 1][:1]
+            several += fastest_copies(known.alone) if self.copies else []
+        except PlacewrightError:
+            return known  # planning says why
+        if not several:
+            return known
+        with self._session("calibrating: a stream through several devices") as (session, _):
+            known = stream_interference(known, session, several, single)
+        self.monitor.note(f"operators take, in a stream beside alone: {known}")
+        return known
+
+    def _steps(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
+        """The plan with the fastest steps, that of `ROBUST` among them."""
+        with suppress(PlacewrightError):
+            results = (
+                *results,
+                _of_its_kind(known, solve(known.together, ROBUST).demand_finished()),
+            )
+        plans = closest(known, [result.plan for result in results])
+        if len(plans) == 1:
+            return Choice(results[0], known)
+        with self._session(TRYING) as (session, progress):
+            found = try_plans(session, known, plans, progress=progress)
+        of_plan = {id(result.plan): result for result in results}
+        executed = tuple(of_plan[id(plan)] for plan in found.plans)
+        outcome = TrialOutcome(executed, found.step_s, found.best, found.ended)
+        self._note(outcome)
+        return Choice(outcome.plan, known)
+
+    def _streams(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
+        """The fastest stream; a split is planned again with what its devices took in it."""
+        choice, ended = self._fastest_stream(known, results)
+        split = len(np.unique(choice.result.plan.placement)) > 1
+        if ended or not split or copied_devices(choice.result.plan):
+            return choice
+        again, *_ = planned(
+            choice.known, AUTO, time_limit_s=STREAM_PLAN_S, seed=self.seed, monitor=self.monitor
+        )
+        periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
+        if periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
+            return choice
+        before = choice.tried
+        choice, _ = self._fastest_stream(choice.known, (choice.result, again))
+        return replace(
+            choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
+        )
+
+    def _fastest_stream(
+        self, known: InterferenceProfile, results: Sequence[Result]
+    ) -> tuple[Choice, str]:
+        """The fastest stream, and what ended the trial early."""
+        if len(results) == 1:
+            return Choice(results[0], known), ""
+        with self._session(TRYING) as (session, progress):
+            found = try_streams(session, results, seed=self.seed, progress=progress)
+        outcome = found.outcome
+        taken = outcome.plan
+        self._note(outcome, [p.period_s for p in found.predictions])
+        pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
+        rows = tuple(
+            TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf
+        )
+        problem = found.measured_problem()
+        if problem is not taken.problem:
+            known = known.measured(taken.plan, problem)
+            taken = _judged_again(taken, problem)
+        return Choice(taken, known, rows), outcome.ended
+
+    @contextmanager
+    def _session(self, what: str) -> Iterator[tuple[Session, Callable[[str], None]]]:
+        """The workers' session, and what shows the progress of `what` is done."""
+        with (
+            self.monitor.meter(what) as meter,
+            self.workers.session(self.workload) as session,
+        ):
+            yield session, meter.step
+
+    def _note(self, outcome: TrialOutcome[Result], predicted_s: Sequence[float] = ()) -> None:
+        """Say what each plan took, and give workers up where the trials ended early."""
+        name = outcome.plan.planner
+        if outcome.ended:
+            self.workers.discard()  # one of them may be lost
+            self.monitor.note(f"trying plans ended early, {name} is run: {outcome.ended}")
+        lines = [
+            f"{result.planner} {seconds(step_s)}"
+            + (f" ({seconds(predicted_s[k])} predicted)" if predicted_s else "")
+            for k, (result, step_s) in enumerate(zip(outcome.plans, outcome.step_s, strict=True))
+            if step_s < inf
+        ]
+        if lines:
+            self.monitor.note(f"tried: {', '.join(lines)}; {name} is run")
 
 
 def fastest_copies(problem: OperatorProblem) -> list[Result]:
@@ -197,8 +380,6 @@ def _for_its_objective(
     """Results of `auto`: those of a stream with the shortest predicted period first."""
     if known.together.objective is not Objective.THROUGHPUT:
         return results
-    from placewright.deployment.streams import by_period
-
     return tuple(by_period(known, results, seed, copies=copies))
 
 
@@ -221,148 +402,6 @@ def judged(known: InterferenceProfile, plan: OperatorPlan | str | Path) -> Resul
             return judged_plan(known.of(result.plan).replace(pipeline=DEALT), plan)
     result = judged_plan(problem, plan)
     return result if known.of(result.plan) is result.problem else judged_plan(known.alone, plan)
-
-
-@dataclass(frozen=True, slots=True)
-class TriedPlan:
-    """A plan that was executed before another one was taken, or it itself; seconds per sample."""
-
-    planner: str
-    predicted_s: float
-    measured_s: float
-    taken: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """The plan to take, the profile that it is judged by, and which ones were tried."""
-
-    result: Result
-    known: InterferenceProfile
-    tried: tuple[TriedPlan, ...] = ()
-
-
-def tried(
-    workload: Workload,
-    known: InterferenceProfile,
-    results: Sequence[Result],
-    workers: Workers,
-    monitor: Monitor,
-    *,
-    seed: int = 0,
-) -> Choice:
-    """The fastest of several plans when they are executed: steps, or streams for throughput.
-
-    The plan of `ROBUST` is one of those whose steps are tried. A stream that is taken is judged by
-    what its devices took in it.
-
-    Raises `KeyboardInterrupt`: Ctrl-C; says which was the fastest so far.
-
-    Parameters
-    ----------
-    results
-        Best predicted first.
-    """
-    trials = _Trials(workload, workers, monitor, seed)
-    if known.together.objective is Objective.THROUGHPUT:
-        return trials.streams(known, results)
-    return Choice(trials.steps(known, results), known)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trials:
-    """Plans executed on the workers of a workload."""
-
-    workload: Workload
-    workers: Workers
-    monitor: Monitor
-    seed: int
-
-    def steps(self, known: InterferenceProfile, results: Sequence[Result]) -> Result:
-        """The plan with the fastest steps, that of `ROBUST` among them."""
-        from placewright.adapt.trials import TrialOutcome
-        from placewright.operators.adaptive.trials import closest, try_plans
-
-        with suppress(PlacewrightError):
-            results = (
-                *results,
-                _of_its_kind(known, solve(known.together, ROBUST).demand_finished()),
-            )
-        plans = closest(known, [result.plan for result in results])
-        if len(plans) == 1:
-            return results[0]
-        with self._session() as (session, progress):
-            found = try_plans(session, known, plans, progress=progress)
-        of_plan = {id(result.plan): result for result in results}
-        executed = tuple(of_plan[id(plan)] for plan in found.plans)
-        outcome = TrialOutcome(executed, found.step_s, found.best, found.ended)
-        self._note(outcome)
-        return outcome.plan
-
-    def streams(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
-        """The fastest stream; a split is planned again with what its devices took in it."""
-        choice, ended = self._fastest_stream(known, results)
-        split = len(np.unique(choice.result.plan.placement)) > 1
-        if ended or not split or copied_devices(choice.result.plan):
-            return choice
-        again, *_ = planned(
-            choice.known, AUTO, time_limit_s=STREAM_PLAN_S, seed=self.seed, monitor=self.monitor
-        )
-        periods_s = [predicted(r.problem, r.plan).period_s for r in (choice.result, again)]
-        if periods_s[1] > (1.0 - AHEAD) * periods_s[0]:
-            return choice
-        before = choice.tried
-        choice, _ = self._fastest_stream(choice.known, (choice.result, again))
-        return replace(
-            choice, tried=(*(replace(each, taken=False) for each in before), *choice.tried)
-        )
-
-    def _fastest_stream(
-        self, known: InterferenceProfile, results: Sequence[Result]
-    ) -> tuple[Choice, str]:
-        """The fastest stream, and what ended the trial early."""
-        from placewright.operators.streaming.trials import try_streams
-
-        if len(results) == 1:
-            return Choice(results[0], known), ""
-        with self._session() as (session, progress):
-            found = try_streams(session, results, seed=self.seed, progress=progress)
-        outcome = found.outcome
-        taken = outcome.plan
-        self._note(outcome, [p.period_s for p in found.predictions])
-        pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
-        rows = tuple(
-            TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf
-        )
-        problem = found.measured_problem()
-        if problem is not taken.problem:
-            known = known.measured(taken.plan, problem)
-            taken = _judged_again(taken, problem)
-        return Choice(taken, known, rows), outcome.ended
-
-    @contextmanager
-    def _session(self) -> Iterator[tuple[Session, Callable[[str], None]]]:
-        """The workers' session, and what shows the progress of trials."""
-        with (
-            self.monitor.meter("trying the closest plans") as meter,
-            self.workers.session(self.workload.graph, self.workload.values) as session,
-        ):
-            yield session, meter.step
-
-    def _note(self, outcome: TrialOutcome[Result], predicted_s: Sequence[float] = ()) -> None:
-        """Say what each plan took, and give workers up where the trials ended early."""
-        name = outcome.plan.planner
-        if outcome.ended:
-            self.workers.discard()  # one of them may be lost
-            self.monitor.note(f"trying plans ended early, {name} is run: {outcome.ended}")
-        lines = [
-            f"{result.planner} {seconds(step_s)}"
-            + (f" ({seconds(predicted_s[k])} predicted)" if predicted_s else "")
-            for k, (result, step_s) in enumerate(zip(outcome.plans, outcome.step_s, strict=True))
-            if step_s < inf
-        ]
-        if lines:
-            self.monitor.note(f"tried: {', '.join(lines)}; {name} is run")
 
 
 def _judged_again(taken: Result, problem: OperatorProblem) -> Result:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.capturing.inputs import as_arguments
+from placewright.capturing.source import as_arguments
 from placewright.errors import PlacewrightError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph
-from placewright.graph.program import Program
 from placewright.operators.adaptive.run import cluster_of, problem_of
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.interference import InterferenceProfile
@@ -130,7 +129,7 @@ class PlacedStream:
         cluster, load = self.workload.cluster, self.workload
         whole = self.names == cluster.device_names
         opening: AbstractContextManager[Session] = (
-            self.workers.session(load.graph, load.values)
+            self.workers.session(load)
             if whole
             else Session(
                 load.graph, cluster_of(cluster, self.names), load.values, self.workers.engine
@@ -227,7 +226,7 @@ class PlacedStream:
         left = tuple(name for name in self.names if name not in lost)
         # A model that keeps state has seen the samples in flight: to give them again would change
         # it twice.
-        if not lost or _program(self.workload).keeps_state:
+        if not lost or self.workload.captured.program.keeps_state:
             raise error
         if not left:
             if self._delivered <= self._revived_at:
@@ -273,14 +272,9 @@ class PlacedStream:
 
 def can_be_copied(workload: Workload) -> bool:
     """Whether samples can be dealt out to copies of the model: each stands alone, on CPUs."""
-    program = _program(workload)
+    program = workload.captured.program
     cpus = all(device.kind == "cpu" for device in workload.cluster.devices)
     return cpus and not program.training and not program.keeps_state
-
-
-def _program(workload: Workload) -> Program:
-    assert isinstance(workload.graph.program, Program)
-    return workload.graph.program
 
 
 OVERLAPPED = 0.25

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from placewright.errors import RunError, UnknownNameError
 from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
 
 if TYPE_CHECKING:
+    from placewright.capturing.model import State
     from placewright.cluster.cluster import Cluster
+    from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
-    from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.runtime.session import Session
 
 GPUS = ("together", "apart")
 """One process for the GPUs of a node, or one each."""
-
-State: TypeAlias = "Mapping[str, AnyTensor]"
-"""A tensor for every program input, here or in a file."""
 
 
 def shared_process(gpus: str | None) -> bool | None:
@@ -111,8 +109,8 @@ class Workers:
         return Workers(engine, self.cluster, emulate=self._emulate)
 
     @contextmanager
-    def session(self, graph: Graph, state: State) -> Iterator[Session]:
-        """A session on the whole cluster, the same one for every caller.
+    def session(self, load: Workload) -> Iterator[Session]:
+        """A session with a model on the whole cluster, the same one for every caller.
 
         An exception in the block ends its workers, and the next caller gets others.
 
@@ -123,8 +121,8 @@ class Workers:
         self.refuse_while_streaming()
         engine, held = self.engine, self._held
         if held.session is None:
-            held.session = Session(graph, self.cluster, state, engine).__enter__()
-            held.state = state
+            held.state = load.values
+            held.session = Session(load.graph, self.cluster, held.state, engine).__enter__()
         try:
             yield held.session
         except BaseException as error:

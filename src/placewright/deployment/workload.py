@@ -9,16 +9,13 @@ from placewright.errors import InputError
 from placewright.numerics.collector import collector_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    import torch
-
     from placewright.capturing.guards import Guards
-    from placewright.capturing.recipe import TrainingRecipe
+    from placewright.capturing.model import Captured, State
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
-    from placewright.deployment.workers import State
     from placewright.graph.graph import Graph
     from placewright.io.tensor_files import StoredTensor
     from placewright.operators.problem import OperatorProblem
@@ -41,15 +38,13 @@ class Workload:
 
     Attributes
     ----------
-    source
-        The model with its example inputs, its loss and its targets.
+    captured
+        The model with its example, its graph and what it returns.
     state
         A tensor for every program input, here or in a file; ``None`` for a model without weights,
         which can be planned and not run.
     problem
         The graph on the whole cluster, as profiled.
-    structure
-        What the model returns (`placewright.capturing.model.CapturedCall`), ``None`` if unknown.
     guards
         What the captured step assumes of the model and the process.
     weights
@@ -58,15 +53,23 @@ class Workload:
         Where they are, to be opened again if they change; ``None`` if that is of no use.
     """
 
-    source: ModelSource
-    graph: Graph
+    captured: Captured
     cluster: Cluster
     state: State | None
     problem: OperatorProblem
-    structure: Any = None
     guards: Guards | None = None
     weights: Mapping[str, StoredTensor] = field(default_factory=dict)
     files: str | Path | None = None
+
+    @property
+    def source(self) -> ModelSource:
+        """The model with its example inputs, its loss and its targets."""
+        return self.captured.source
+
+    @property
+    def graph(self) -> Graph:
+        """The operators, with the program that executes them."""
+        return self.captured.graph
 
     @property
     def values(self) -> State:
@@ -75,10 +78,12 @@ class Workload:
         Raises `InputError`: the model has no weights.
         """
         if self.state is None:
+            model = self.source.model
+            missing = sum(x.is_meta for x in (*model.parameters(), *model.buffers()))
             raise InputError(
                 "the model is on the meta device and has no weights, so it cannot be run",
                 where=f"model {self.graph.name}",
-                by=f"{_meta_count(self.source.model)} of its tensors have no values",
+                by=f"{missing} of its tensors have no values",
                 hint="give their safetensors files: place(..., weights=FOLDER)",
             )
         return self.state
@@ -89,17 +94,14 @@ class Workload:
         `files`: look whether those in files are others.
         `model`: those of the model in this process are.
         """
-        from placewright.capturing.state import initial_state
-
         if files and self.files is not None and self._are_others():
             from placewright.io.tensor_files import stored_tensors
 
             stored = stored_tensors(self.files)
-            state = state_of(self.source, self.graph, stored)
-            return replace(self, state=state, weights=stored)
+            return replace(self, state=self.captured.state(stored), weights=stored)
         if not model or self.state is None or self.weights:
             return self
-        return replace(self, state=initial_state(self.source, self.graph.program, copy=False))
+        return replace(self, state=self.captured.state())
 
     def _are_others(self) -> bool:
         """Whether a file was replaced since its header was read."""
@@ -109,65 +111,6 @@ class Workload:
     def with_options(self, **options: Any) -> Workload:
         """The same workload with other options of the problem: its objective, for one."""
         return replace(self, problem=self.problem.replace(**options))
-
-
-def source_of(
-    model: Any,
-    inputs: Any = None,
-    loss_fn: Callable[[Any, Any], Any] | None = None,
-    targets: Any = None,
-    *,
-    training: bool = False,
-    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
-    lr: float = 1e-3,
-    micro_batches: int | None = None,
-) -> ModelSource:
-    """A model with what it is fed; a `ModelSource` is taken as it is."""
-    import torch
-
-    from placewright.capturing.source import ModelSource, mean_square
-
-    if micro_batches is not None and not training:
-        raise InputError(
-            "micro-batches are for training steps",
-            where=f"micro_batches={micro_batches}",
-            hint="add training=True; for inference give several batches to placed.stream",
-        )
-    if isinstance(model, ModelSource):
-        return with_recipe(model, optimizer, lr, micro_batches) if training else model
-    name = type(model).__name__
-    if not isinstance(model, torch.nn.Module):
-        raise InputError(
-            "a torch.nn.Module is placed",
-            where=f"place({name})",
-            hint="give the model itself, or what placewright.load_model returns; wrap a function "
-            "into a module whose forward calls it",
-        )
-    if inputs is None:
-        raise InputError(
-            "the model's inputs are missing",
-            where=f"place({name})",
-            hint="give an example: a tensor, a tuple or list of arguments, or a dict",
-        )
-    if training and loss_fn is None:
-        loss_fn = mean_square
-    source = ModelSource(model, inputs, loss_fn, targets, name)
-    return with_recipe(source, optimizer, lr, micro_batches) if training else source
-
-
-def with_recipe(
-    source: ModelSource,
-    optimizer: str | torch.optim.Optimizer | TrainingRecipe = "adam",
-    lr: float = 1e-3,
-    micro_batches: int | None = None,
-) -> ModelSource:
-    """The source with a recipe; one that it has already stays, but for its micro-batches."""
-    from placewright.capturing.recipe import recipe_of
-
-    recipe = source.recipe or recipe_of(optimizer, lr)
-    if micro_batches is not None:
-        recipe = replace(recipe, micro_batches=micro_batches)
-    return replace(source, recipe=recipe)
 
 
 @collector_paused()
@@ -183,7 +126,6 @@ def profiled(
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
     from placewright.capturing.guards import Guards
-    from placewright.capturing.inputs import as_arguments
     from placewright.capturing.mode import fill_caches
     from placewright.capturing.model import capture_call
     from placewright.io.tensor_files import stored_tensors
@@ -191,37 +133,12 @@ def profiled(
 
     with monitor.meter(f"capturing {source.name}"):
         if method != "analytic" and weights is None:
-            loss_fn, inputs = source.loss_fn, as_arguments(source.inputs, source.name)
-            fill_caches(source.model, loss_fn, inputs, source.targets, training=training)
+            fill_caches(source, training=training)
         captured = capture_call(source, training=training)
         guards = Guards(source.model, source.loss_fn if training else None, training=training)
-        graph = captured.graph
-    with monitor.meter(f"profiling {graph.name} on {cluster.name}"):
+    with monitor.meter(f"profiling {captured.graph.name} on {cluster.name}"):
         stored = {} if weights is None else stored_tensors(weights)
-        state = state_of(source, graph, stored)
+        state = captured.state(stored)
         measured = state if weights is None or method == "in-place" else None
-        problem = profile(graph, cluster, state=measured, method=method, table=table)
-    made = (source, graph, cluster, state, problem, captured.structure, guards, stored)
-    return Workload(*made, files=weights)
-
-
-def _meta_count(model: torch.nn.Module) -> int:
-    """Parameters and buffers on the meta device."""
-    return sum(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
-
-
-def state_of(
-    source: ModelSource, graph: Graph, weights: Mapping[str, StoredTensor] | None = None
-) -> State | None:
-    """Initial values of a captured model; ``None`` where it is on the meta device.
-
-    `weights`: tensors in files by name in the model, from which workers read what they need.
-    Raises `InputError`: the files are of another model.
-    """
-    from placewright.capturing.state import has_weights, initial_state, stored_state
-
-    if weights:
-        return stored_state(source, graph.program, weights)
-    if not has_weights(source):
-        return None
-    return initial_state(source, graph.program, copy=False)
+        problem = profile(captured.graph, cluster, state=measured, method=method, table=table)
+    return Workload(captured, cluster, state, problem, guards, stored, weights)

@@ -92,6 +92,7 @@ def train(
 
     from placewright.adapt.run import measured_despite_losses
     from placewright.capturing.guards import Guards
+    from placewright.capturing.source import source_of
     from placewright.capturing.updates import check_parameters, update_of
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
@@ -101,14 +102,13 @@ def train(
     from placewright.layers.execution.refusals import demand_executable
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.execution.stage_orders import TracedModel
-    from placewright.layers.profile.tracing import training_source
     from placewright.planning.fixed_plan import judged_plan
     from placewright.runtime.engines.engine import open_engine
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):
         raise SystemExit(0)
-    source = training_source(model, inputs, loss_fn, targets, "train")
+    source = source_of(model, inputs, loss_fn, targets, training=True, where="train")
     if isinstance(cluster, str | Path):
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from placewright.capturing.containers import leaves_of, refilled, tensors_of
-from placewright.capturing.inputs import as_arguments
+from placewright.capturing.source import as_arguments
 from placewright.cluster.cluster import Device
 from placewright.errors import InputError
 from placewright.graph.graph import INPUT_MARK, Graph

@@ -21,10 +21,14 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.containers import Batch, MicroBatch, micro_batches, tensors_of
-from placewright.capturing.inputs import as_arguments
-from placewright.capturing.named_state import ModelAndLoss, copied, modules_in
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import (
+    ModelAndLoss,
+    ModelSource,
+    as_arguments,
+    copied,
+    modules_in,
+)
 from placewright.capturing.split_loss import (
     STILL,
     CountedMeans,
@@ -162,7 +166,7 @@ class Stepper:
     ) -> None:
         self.source, self.training = source, training
         name = type(source.model).__name__
-        self.batch = Batch(as_arguments(source.inputs, name), source.targets)
+        self.batch = Batch(source.arguments, source.targets)
         _demand_same((source.inputs, source.targets), self.batch.arguments(), name)
         _set_mode(source.model, training=training)
         if training:

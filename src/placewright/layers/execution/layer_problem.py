@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from placewright.capturing.call_flops import work_of
 from placewright.capturing.recipe import OptimizerName
+from placewright.capturing.source import source_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.roofline import analytic_seconds
 from placewright.graph.graph import Operator
@@ -41,7 +42,7 @@ from placewright.layers.execution.session import LayerSession, packed
 from placewright.layers.execution.stage_orders import TracedModel, tied_layers
 from placewright.layers.execution.timing import LayerTimer, LayerTimes
 from placewright.layers.problem import LayerProblem
-from placewright.layers.profile.tracing import training_source, with_batch
+from placewright.layers.profile.tracing import with_batch
 from placewright.layers.workers import INSIDE, Link, Workers
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
@@ -87,7 +88,8 @@ def layer_problem(
     UnsupportedError
         The model cannot be traced, or the optimizer is not known.
     """
-    traced = TracedModel(training_source(model, inputs, loss_fn, targets, "layer_problem"))
+    source = source_of(model, inputs, loss_fn, targets, training=True, where="layer_problem")
+    traced = TracedModel(source)
     workers = Workers(cluster or Cluster.detect())
     usual = measured_sizes(traced.batch, whole=bool(inexact_layers(traced)))
     sizes = traced_alike(traced, usual)

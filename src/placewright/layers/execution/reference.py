@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.named_state import copied
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, copied, mean_square
 from placewright.capturing.updates import Update, update_of
 
 

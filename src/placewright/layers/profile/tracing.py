@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,17 +21,15 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from placewright.capturing.checks import ONE_ROW, trace_error
 from placewright.capturing.executed_code import recorded_code
 from placewright.capturing.functional import deeper_recursion
-from placewright.capturing.inputs import as_arguments
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.mode import in_mode
-from placewright.capturing.named_state import copied, modules_in, named_state
 from placewright.capturing.python_state import PythonState
 from placewright.capturing.repeatable import (
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
 )
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, copied, mean_square, modules_in
 from placewright.capturing.split_loss import CountedMeans, LossSplit
 from placewright.capturing.tracing import check_loss, loss_value
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
@@ -118,20 +116,6 @@ def batch_of(source: ModelSource) -> int:
     )
 
 
-def training_source(
-    model: Any, inputs: Any, loss_fn: Callable[[Any, Any], Any] | None, targets: Any, where: str
-) -> ModelSource:
-    """What `placewright.load_model` returned with a loss, or a module, its batch and its loss.
-
-    Raises `InputError`: a module without inputs.
-    """
-    if isinstance(model, ModelSource):
-        return replace(model, loss_fn=model.loss_fn or mean_square)
-    if inputs is None:
-        raise InputError("the model's inputs are missing", where=where, hint="a batch")
-    return ModelSource(model, inputs, loss_fn or mean_square, targets, type(model).__name__)
-
-
 def with_batch(source: ModelSource, batch: int) -> ModelSource:
     """The same model on `batch` samples: the first ones, repeated where there are too few."""
     have = batch_of(source)
@@ -197,8 +181,7 @@ def _on_fake_tensors(source: ModelSource) -> ModelSource:
     Batches, and buffers that are computed when a model is built, are often on the CPU, and no
     operation takes tensors of both.
     """
-    held = named_state(source.model, source.loss_fn)
-    if not any(member.value.is_meta for members in held for member in members):
+    if not any(member.value.is_meta for members in source.members() for member in members):
         return source
     model, loss_fn = copied(source.model, source.loss_fn)
     known: dict[int, Tensor] = {}
@@ -404,7 +387,7 @@ def _first_names(step: nn.Module) -> dict[str, str]:
 
 
 def _arguments(source: ModelSource) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    inputs = as_arguments(source.inputs, type(source.model).__name__)
+    inputs = source.arguments
     return ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
 
 

@@ -28,7 +28,7 @@ from placewright.measurement.check import Check
 from placewright.operators.adaptive.adaptation import Adaptation, Replanner
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
 from placewright.operators.adaptive.policy import Policy
-from placewright.operators.adaptive.step_forms import EPOCH, StepForm, StepForms
+from placewright.operators.adaptive.step_forms import EPOCH, StepForms
 from placewright.operators.adaptive.trials import affordable
 from placewright.operators.check import Comparison
 from placewright.operators.interference import InterferenceProfile
@@ -41,6 +41,7 @@ from placewright.runtime.session import Session
 from placewright.runtime.step_record import StepRecord
 
 if TYPE_CHECKING:
+    from placewright.capturing.model import Captured
     from placewright.capturing.source import ModelSource
 
 
@@ -186,12 +187,12 @@ class AdaptiveRun(FaultTolerantRun):
             return self._made
         return self._survive(self.done, lambda: self._active()[0].outputs())
 
-    def evaluate(self, form: StepForm, batch: Batch) -> dict[str, torch.Tensor]:
+    def evaluate(self, form: Captured, batch: Batch) -> dict[str, torch.Tensor]:
         """Outputs of a forward pass with the weights as they are now; no step is counted."""
         found = self._survive(self.done, lambda: self._in_form(form, batch))
         return found[1]
 
-    def _in_form(self, form: StepForm, batch: Batch) -> tuple[StepRecord, dict[str, torch.Tensor]]:
+    def _in_form(self, form: Captured, batch: Batch) -> tuple[StepRecord, dict[str, torch.Tensor]]:
         """Execute a step of another shape, its operators where their parameters are now."""
         session, adaptation = self._active()
         assert self.forms is not None

@@ -15,12 +15,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from placewright.capturing.containers import constants_of, in_order_of, leaves_of, refilled
-from placewright.capturing.inputs import as_arguments
-from placewright.capturing.model import capture_call
+from placewright.capturing.containers import constants_of, in_order_of
+from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
-from placewright.capturing.state import decode
+from placewright.capturing.source import ModelSource, as_arguments
 from placewright.capturing.user_optimizer import (
     FIRST,
     HOLD,
@@ -40,67 +38,6 @@ Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 
 EPOCH = "epoch"
 """With a batch, the epoch of its step where that is not 0: repeated steps are as they were."""
-
-BATCH = ("input", "target")
-"""Roles of what a batch holds."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepForm:
-    """A captured step for batches of one shape.
-
-    `structure`: what the model returns, with empty tensors.
-    `constants`: of the program, by its inputs.
-    """
-
-    graph: Graph
-    structure: Any
-    constants: Mapping[str, Tensor]
-
-    @property
-    def program(self) -> Program:
-        """The program of the graph."""
-        assert isinstance(self.graph.program, Program)
-        return self.graph.program
-
-    @classmethod
-    def of(cls, source: ModelSource, *, training: bool) -> StepForm:
-        """Capture a step on the source's own inputs and targets."""
-        captured = capture_call(source, training=training)
-        program = captured.graph.program
-        constants = {
-            item.name: decode(program.constants[item.name], item.spec)
-            for item in program.inputs
-            if item.role == "constant"
-        }
-        return cls(captured.graph, captured.structure, constants)
-
-    def batch(self, inputs: Any, targets: Any = None) -> dict[str, Tensor]:
-        """The tensors that the program reads of a batch, by program input."""
-        given = batch_tensors(inputs, targets)
-        names = [item.name for item in self.program.inputs if item.role in BATCH]
-        return {name: given[name] for name in names if name in given}
-
-    def returned(self, outputs: Mapping[str, Tensor]) -> Any:
-        """The model's return value made of outputs of the program."""
-        return refilled(self.structure, iter(model_outputs(self.program, outputs)))
-
-
-def model_outputs(program: Program, outputs: Mapping[str, Tensor]) -> list[Tensor]:
-    """Those outputs of a program that the model returned, in order."""
-    names = [output.name for output in program.outputs]
-    return [outputs[name] for name in names if name.partition(".")[0] == "output"]
-
-
-def batch_tensors(inputs: Any, targets: Any = None) -> dict[str, Tensor]:
-    """Tensors of a batch by program input: ``input:0``, ``target:0``."""
-    pairs = zip(BATCH, (as_arguments(inputs, "batch"), targets), strict=True)
-    return {
-        f"{role}:{key}": leaf
-        for role, tree in pairs
-        for key, leaf in leaves_of(tree)
-        if isinstance(leaf, Tensor)
-    }
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
@@ -125,13 +62,13 @@ class StepForms:
     source: ModelSource
     graph: Graph
     epoch: int = 0
-    _training: dict[tuple[int, Shapes], StepForm] = field(default_factory=dict)
-    _evaluation: dict[tuple[Any, ...], StepForm] = field(default_factory=dict)
+    _training: dict[tuple[int, Shapes], Captured] = field(default_factory=dict)
+    _evaluation: dict[tuple[Any, ...], Captured] = field(default_factory=dict)
     _placed: dict[tuple[int, tuple[int, ...]], CallProgram] = field(default_factory=dict)
 
     def in_order(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """A batch for training in the containers of the example."""
-        arguments = as_arguments(self.source.inputs, self.graph.name)
+        arguments = self.source.arguments
         given = in_order_of(arguments, as_arguments(inputs, "batch"))
         return given, in_order_of(self.source.targets, targets)
 
@@ -140,7 +77,7 @@ class StepForms:
 
         A captured step has them built in.
         """
-        example = (as_arguments(self.source.inputs, self.graph.name), self.source.targets)
+        example = (self.source.arguments, self.source.targets)
         for role, one, other in zip(BATCH, example, (inputs, targets), strict=True):
             known, found = dict(constants_of(one)), dict(constants_of(other))
             for path in dict.fromkeys((*known, *found)):
@@ -154,21 +91,21 @@ class StepForms:
                         "of it, or place the model with such an example",
                     )
 
-    def training(self, inputs: Any, targets: Any) -> StepForm:
+    def training(self, inputs: Any, targets: Any) -> Captured:
         """The form of a training step on such a batch."""
         key = self.epoch, shapes_of(batch_tensors(inputs, targets))
         if key not in self._training:
             source = replace(self.source, inputs=inputs, targets=targets)
-            self._training[key] = StepForm.of(source, training=True)
+            self._training[key] = capture_call(source, training=True)
         return self._training[key]
 
-    def evaluation(self, inputs: Any) -> StepForm:
+    def evaluation(self, inputs: Any) -> Captured:
         """The form of a forward pass in evaluation mode."""
         self._check_dtypes(batch_tensors(inputs))
         key = (self.epoch, shapes_of(batch_tensors(inputs)), *constants_of(inputs))
         if key not in self._evaluation:
             source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
-            self._evaluation[key] = StepForm.of(source, training=False)
+            self._evaluation[key] = capture_call(source, training=False)
         return self._evaluation[key]
 
     def _check_dtypes(self, given: Mapping[str, Tensor]) -> None:
@@ -186,7 +123,7 @@ class StepForms:
                     hint=f"convert it with .to({example[name].dtype})",
                 )
 
-    def of_batch(self, batch: Mapping[str, Tensor]) -> StepForm | None:
+    def of_batch(self, batch: Mapping[str, Tensor]) -> Captured | None:
         """The form of a batch that `training` has seen; ``None`` for one like the example."""
         epoch = int(batch[EPOCH].item()) if EPOCH in batch else 0
         return self._training.get((epoch, shapes_of(batch)))
@@ -199,7 +136,7 @@ class StepForms:
         """Capture what is called from now on anew: the model has become another one."""
         self.epoch += 1
 
-    def placed(self, form: StepForm, placement: Sequence[int]) -> CallProgram:
+    def placed(self, form: Captured, placement: Sequence[int]) -> CallProgram:
         """The form on the devices that have the parameters; `placement`: of the training step."""
         key = (id(form), tuple(placement))
         if key not in self._placed:
@@ -207,7 +144,7 @@ class StepForms:
             _draw_where(self.graph, placement, form.graph, carried)
             # In the order of the capture, which is that of eager mode.
             order = range(len(form.graph.operators))
-            self._placed[key] = CallProgram(form.graph, carried, order, form.constants)
+            self._placed[key] = CallProgram(form.graph, carried, order, form.constants())
         return self._placed[key]
 
 

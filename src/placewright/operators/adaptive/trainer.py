@@ -9,22 +9,15 @@ import torch
 
 from placewright.adapt.batch_trainer import BatchTrainer
 from placewright.adapt.model_changes import ModelChanges
-from placewright.capturing.containers import refilled
 from placewright.capturing.guards import Guards
-from placewright.capturing.named_state import parameters_of
+from placewright.capturing.model import BATCH, Captured, batch_tensors
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.errors import InputError
 from placewright.graph.program import Program
 from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.operators.adaptive.step_forms import (
-    BATCH,
-    StepForms,
-    StepSettings,
-    batch_tensors,
-    model_outputs,
-)
+from placewright.operators.adaptive.step_forms import StepForms, StepSettings
 
 
 class TrainingLoop(BatchTrainer[AdaptiveRun]):
@@ -87,7 +80,7 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
         super().__init__(model, run)
         self.program = program
         self.settings = StepSettings(program, None if source is None else source.recipe, schedulers)
-        self._parameters = {} if source is None else parameters_of(source)
+        self._parameters = {} if source is None else source.parameters()
         self._structure, self.source = structure, source
         if source is not None:
             run.forms = StepForms(source, run.job.graph)
@@ -167,8 +160,9 @@ class TrainingLoop(BatchTrainer[AdaptiveRun]):
                 where=self.run.job.name,
                 hint="place the model with TrainingRecipe(..., outputs=True)",
             )
-        found = model_outputs(self.program, self.run.outputs())
-        return refilled(self._structure, iter(found))
+        assert self.source is not None
+        captured = Captured(self.source, self.run.job.graph, self._structure)
+        return captured.returned(self.run.outputs())
 
     def _follow(self) -> bool:
         """Take over what the loop has changed in the model; whether it has changed anything."""

@@ -18,11 +18,9 @@ from torch.utils.data import default_collate
 from placewright.capturing.containers import leaves_of
 from placewright.capturing.gradients import BatchProgram, BatchPrograms, counting, evaluated
 from placewright.capturing.guards import Guards
-from placewright.capturing.inputs import as_arguments
 from placewright.capturing.lowered import input_name
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import split_loss
-from placewright.capturing.state import named_values
 from placewright.capturing.updates import (
     GivenOptimizer,
     Update,
@@ -223,7 +221,7 @@ class SampleJob:
     def _source(self, count: int) -> ModelSource:
         inputs, targets = self.samples.batch(count)
         name = type(self.model).__name__
-        return ModelSource(self.model, as_arguments(inputs, name), self.loss_fn, targets, name)
+        return ModelSource(self.model, inputs, self.loss_fn, targets, name)
 
     def _demand_samples_apart(self) -> str:
         """How the loss of a batch is made of those of its samples: ``mean`` or ``sum``."""
@@ -269,7 +267,7 @@ class SampleJob:
         """Parameters, buffers and the optimizer's state by the names of a training state."""
         found = {
             input_name(role, key): value.detach().clone().contiguous()
-            for (role, key), value in named_values(self._source(1)).items()
+            for (role, key), value in self._source(1).values().items()
             if role in ("parameter", "buffer") and isinstance(value, Tensor)
         }
         if isinstance(self.optimizer, Optimizer):
@@ -279,7 +277,7 @@ class SampleJob:
     def write_back(self, state: Mapping[str, Tensor]) -> None:
         """Write what was learned into the model, and into the optimizer object."""
         with torch.no_grad():
-            for (role, key), held in named_values(self._source(1)).items():
+            for (role, key), held in self._source(1).values().items():
                 name = input_name(role, key)
                 if name in state and isinstance(held, Tensor):
                     held.copy_(state[name])
