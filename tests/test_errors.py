@@ -65,3 +65,15 @@ def test_errors_cross_process_boundaries(error: PlacewrightError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
+
+
+def test_a_missing_package_names_its_extra() -> None:
+    """One of ours; not a module of the user's, nor one without a name."""
+    missing = ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+    error = MissingDependencyError.of(missing, "placewright layers plan")
+    assert str(error) == (
+        "placewright layers plan needs the package 'torch'\n"
+        "  next: pip install 'placewright[torch]'"
+    )
+    assert MissingDependencyError.of(ModuleNotFoundError(name="my_model"), "x") is None
+    assert MissingDependencyError.of(ModuleNotFoundError("?"), "x") is None

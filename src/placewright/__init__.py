@@ -21,10 +21,14 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'placewright' has no attribute {name!r}")
+    from placewright.errors import MissingDependencyError
     from placewright.numerics.collector import collector_paused
 
     with collector_paused():
-        return getattr(import_module(_HOME[name]), name)
+        try:
+            return getattr(import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError.of(error, f"placewright.{name}") or error from None
 
 
 def __dir__() -> list[str]:

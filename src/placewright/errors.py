@@ -111,6 +111,23 @@ class MissingDependencyError(PlacewrightError):
         hint = f"pip install 'placewright[{extra}]'"
         super().__init__(f"{purpose} needs the package {package!r}", hint=hint)
 
+    @classmethod
+    def of(cls, error: ModuleNotFoundError, purpose: str) -> MissingDependencyError | None:
+        """What a failed import of an optional package means; ``None`` for one of the user's own."""
+        package = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(package)
+        return None if extra is None else cls(package, extra=extra, purpose=purpose)
+
+
+EXTRAS = {
+    **dict.fromkeys(("torch", "safetensors", "transformers"), "torch"),
+    **dict.fromkeys(("ortools", "highspy", "pymetis"), "exact"),
+    **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
+    **dict.fromkeys(("httptools", "prometheus_client", "sklearn", "uvicorn", "uvloop"), "serve"),
+    **{name: name for name in ("openvino", "ray", "tensorflow")},
+}
+"""The extra that brings an optional package."""
+
 
 class RunError(PlacewrightError):
     """Executing a plan failed."""

@@ -46,7 +46,7 @@ CALLS: list[tuple[Any, tuple[Any, ...], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("packet", "args", "kinds"), CALLS, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(("packet", "args", "kinds"), CALLS, ids=[str(case[0]) for case in CALLS])
 def test_other_formats_count_as_captured_calls(
     packet: Any, args: tuple[Any, ...], kinds: tuple[str, ...]
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -24,7 +25,13 @@ from typer.core import TyperGroup
 from placewright.cli import documents, machine, testbed
 from placewright.cli.console import Console, console_command
 from placewright.cli.options import BatchOption, QuietOption
-from placewright.errors import InputError, PlacewrightError, RunError, Terminated
+from placewright.errors import (
+    InputError,
+    MissingDependencyError,
+    PlacewrightError,
+    RunError,
+    Terminated,
+)
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -199,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if _wants_traceback(given):
             raise
-        print(f"error: {_unexpected(error)}", file=sys.stderr)
+        print(f"error: {_not_installed(error, given) or _unexpected(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     raise SystemExit(0)
 
@@ -266,6 +273,14 @@ def _system_error(error: OSError) -> PlacewrightError:
         where=str(error.filename),
         hint="give a path that is there and that you may read and write",
     )
+
+
+def _not_installed(error: Exception, arguments: Sequence[str]) -> PlacewrightError | None:
+    """An optional package that a verb needs; ``None`` for other errors."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    verb = takewhile(lambda word: re.fullmatch(r"[a-z]+", word), arguments)
+    return MissingDependencyError.of(error, " ".join(("placewright", *verb)))
 
 
 def _unexpected(error: Exception) -> PlacewrightError:

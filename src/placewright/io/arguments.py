@@ -35,7 +35,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 
 Target = TypeVar("Target")
 Check: TypeAlias = Callable[[Any], Any]
@@ -166,7 +166,10 @@ def _checked_function(function: Any, title: str, owner: type | None = None) -> A
         except _RefusedError:
             error = _refusal(function, title, checks, args, kwargs)
         else:
-            return function(*given, *args[len(given) :], **kwargs)
+            try:
+                return function(*given, *args[len(given) :], **kwargs)
+            except ModuleNotFoundError as missing:
+                raise MissingDependencyError.of(missing, title) or missing from None
         raise error
 
     return call
