@@ -28,7 +28,7 @@ import ray
 from ray import serve
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.requests.serving.bodies import HttpLimits
+from placewright.requests.serving.application import HttpLimits
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.load import (

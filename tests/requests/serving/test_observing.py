@@ -11,8 +11,8 @@ import pytest
 from placewright.requests.serving import observing
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.observing import Observer
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.server import ServingOptions
+from placewright.web.refusals import Refusal
 from tests.requests.serving.models import family
 
 

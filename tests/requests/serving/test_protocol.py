@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from placewright.requests.serving import tensors
 from placewright.requests.serving.protocol import LENGTH, Needs, read_request, write_answer
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import NUMPY, TensorSpec, from_bytes, from_json
+from placewright.web.refusals import Refusal
 
 SPECS = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("k", "INT8", (-1,)))
 OUT = (TensorSpec("y", "FP32", (-1, 2)),)

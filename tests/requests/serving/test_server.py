@@ -27,7 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 from placewright.errors import InputError
 from placewright.requests.service import service_of
 from placewright.requests.serving import connections
-from placewright.requests.serving.bodies import HttpLimits
+from placewright.requests.serving.application import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.protocol import Needs

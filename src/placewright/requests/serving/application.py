@@ -35,28 +35,11 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from placewright.errors import PlacewrightError
-from placewright.requests.serving.bodies import (
-    BodyBudget,
-    HttpLimits,
-    Message,
-    Presence,
-    Receive,
-    Take,
-    client_gone,
-    read_body,
-    read_object,
-)
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
 from placewright.requests.serving.protocol import read_request
-from placewright.requests.serving.refusals import (
-    LOOPBACK,
-    Refusal,
-    only,
-    refuse_foreign,
-    shutting_down,
-)
+from placewright.requests.serving.refusals import shutting_down
 from placewright.requests.serving.replies import (
     PAGE,
     VERSION,
@@ -71,14 +54,49 @@ from placewright.requests.serving.replies import (
     triton_config,
 )
 from placewright.requests.serving.rows import Row
+from placewright.web.bodies import (
+    PRESENCE,
+    BodyBudget,
+    Message,
+    Presence,
+    Receive,
+    Take,
+    client_gone,
+    read_body,
+    read_object,
+)
+from placewright.web.refusals import LOOPBACK, Refusal, only, refuse_foreign
 
 Send = Callable[[Message], Awaitable[None]]
 
 SERVER_NAME = "placewright"
-PRESENCE = "placewright.presence"
-"""Extension of a request's scope, whose ``client`` is the `Presence` of its client."""
-
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a client may ask of the server.
+
+    Attributes
+    ----------
+    deadline_s
+        Of requests that give none.
+    body_bytes, model_bytes
+        Largest body of a request, and of an ONNX file.
+    bodies_bytes
+        All bodies of requests that are here, and the arrays that they have become.
+    body_s
+        Seconds in which a body has to be here.
+    rows
+        Of one request.
+    """
+
+    deadline_s: float = 10.0
+    body_bytes: int = 16 << 20
+    model_bytes: int = 1 << 30
+    bodies_bytes: int = 256 << 20
+    body_s: float = 30.0
+    rows: int = 256
 
 
 class Application:

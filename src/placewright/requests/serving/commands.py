@@ -116,7 +116,7 @@ def serve(
     import os
     import sys
 
-    from placewright.requests.serving.bodies import HttpLimits
+    from placewright.requests.serving.application import HttpLimits
     from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
         TOKEN,

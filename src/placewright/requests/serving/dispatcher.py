@@ -32,7 +32,6 @@ from placewright.requests.serving.families import Family, Variant, wrong_outputs
 from placewright.requests.serving.fleet import Fleet, Slot
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.refusals import (
-    Refusal,
     fastest_alone_s,
     no_server,
     overload,
@@ -43,6 +42,7 @@ from placewright.requests.serving.refusals import (
 )
 from placewright.requests.serving.rows import Batch, Row, Served
 from placewright.requests.serving.tensors import Array
+from placewright.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from placewright.requests.serving.program import Computed

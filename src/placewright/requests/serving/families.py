@@ -14,9 +14,9 @@ from placewright.capturing.files.external_data import refuse_external_data
 from placewright.errors import InputError, MissingDependencyError
 from placewright.io.boundary import FileModel, errors_in, read_bytes, validate
 from placewright.io.stored import read_data
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
 from placewright.runtime.model_files.onnx_sessions import load_onnxruntime
+from placewright.web.refusals import Refusal
 
 SERVE = "serve"
 """The extra that has what this package needs."""

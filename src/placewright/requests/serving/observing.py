@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 from placewright.errors import InputError, MissingDependencyError
 from placewright.requests.serving.families import SERVE
 from placewright.requests.serving.protocol import Needs
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.rows import Row
+from placewright.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from placewright.requests.serving.dispatcher import Dispatcher

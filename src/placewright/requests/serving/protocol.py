@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import (
     PIECE_BYTES,
     Array,
@@ -43,6 +42,7 @@ from placewright.requests.serving.tensors import (
     from_json,
     no_constant,
 )
+from placewright.web.refusals import Refusal
 
 LENGTH = "inference-header-content-length"
 MOST_DEADLINE_S = 3600.0

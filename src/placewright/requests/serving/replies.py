@@ -18,9 +18,9 @@ import numpy as np
 from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.protocol import LENGTH, InferRequest, write_answer
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import TensorSpec
+from placewright.web.refusals import Refusal
 
 VERSION = "1"
 """Of every model."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.protocol import Needs
-from placewright.requests.serving.refusals import Refusal
 from placewright.requests.serving.tensors import Array
+from placewright.web.refusals import Refusal
 
 
 @dataclass(slots=True, eq=False)

@@ -25,8 +25,7 @@ from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
-from placewright.requests.serving.application import Application
-from placewright.requests.serving.bodies import HttpLimits
+from placewright.requests.serving.application import Application, HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.engines import (
     ENGINES,
@@ -37,8 +36,8 @@ from placewright.requests.serving.engines import (
 from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
-from placewright.requests.serving.refusals import LOOPBACK
 from placewright.requests.serving.workers import ended
+from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
@@ -376,7 +375,7 @@ def _http(application: Application) -> Any:
     except ImportError:
         raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
 
-    from placewright.requests.serving.connections import ClientConnection, allow_files
+    from placewright.web.connections import ClientConnection, allow_files
 
     allow_files()
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.requests.serving.refusals import Refusal
+from placewright.web.refusals import Refusal
 
 Array = np.ndarray[Any, Any]
 

@@ -7,43 +7,19 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from placewright.requests.serving.refusals import Refusal
+from placewright.web.refusals import Refusal
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Take = Callable[[int], None]
 
+PRESENCE = "placewright.presence"
+"""Extension of a request's scope, whose ``client`` is the `Presence` of its client."""
+
 OBJECT_BYTES = 1 << 16
 """Largest JSON object of an administrator."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What a client may ask of the server.
-
-    Attributes
-    ----------
-    deadline_s
-        Of requests that give none.
-    body_bytes, model_bytes
-        Largest body of a request, and of an ONNX file.
-    bodies_bytes
-        All bodies of requests that are here, and the arrays that they have become.
-    body_s
-        Seconds in which a body has to be here.
-    rows
-        Of one request.
-    """
-
-    deadline_s: float = 10.0
-    body_bytes: int = 16 << 20
-    model_bytes: int = 1 << 30
-    bodies_bytes: int = 256 << 20
-    body_s: float = 30.0
-    rows: int = 256
 
 
 def client_gone() -> Refusal:

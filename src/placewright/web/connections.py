@@ -4,10 +4,10 @@ uvicorn limits neither the time nor the size of a request's head, nor the time i
 reads its answer: connections of clients that do nothing would stay, until there are too many.
 
     head (request line and headers)   HEAD_BYTES, HEAD_S     431, 408
-    body                              `application.HttpLimits`
+    body                              `placewright.web.bodies`
     answer that the client reads      READ_S                 the connection is broken off
     connections                       CONNECTIONS            503, Retry-After
-    beyond, for /v2/health            RESERVED, RESERVED_S   503, Retry-After
+    beyond, for health alone          RESERVED, RESERVED_S   503, Retry-After
 
 Where there are too many connections, health is still answered: the newest connections beyond stay
 until they have asked for it, so that a supervisor does not take a busy server for a dead one.
@@ -24,13 +24,12 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from placewright.requests.serving.application import PRESENCE
-from placewright.requests.serving.bodies import Presence
+from placewright.web.bodies import PRESENCE, Presence
 
 CONNECTIONS = 2048
 
 RESERVED, RESERVED_S = 32, 1.0
-HEALTH = b"/v2/health/"
+HEALTH = (b"/v2/health/", b"/api/v1/health")
 
 OTHER_FILES = 64
 """Open files of the server that are no connections: workers' pipes, the log."""

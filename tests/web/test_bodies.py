@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.requests.serving.bodies import BodyBudget, Presence
-from placewright.requests.serving.refusals import Refusal
+from placewright.web.bodies import BodyBudget, Presence
+from placewright.web.refusals import Refusal
 
 
 def test_a_budget_is_shared_and_given_back() -> None:
