@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,6 +32,7 @@ from placewright.cli.options import (
     TraceOption,
     VerboseOption,
 )
+from placewright.errors import PlacewrightError
 from placewright.planning.contract import SEARCH, Names
 
 if TYPE_CHECKING:
@@ -161,10 +163,55 @@ def _print_table(table: Any) -> None:
     Console(highlight=False).print(table)
 
 
+PROGRESS = "PLACEWRIGHT_PROGRESS"
+"""Environment variable: a file to which this command appends its progress as JSON lines."""
+
+PROGRESS_S = 0.25
+"""Seconds between two lines about one search; what is newer then is written at its end."""
+
+
+@cache
+def progress_lines() -> ProgressLines | None:
+    """Progress for the program that started this command, ``None`` where it asks for none.
+
+    The variable is removed: commands that this one starts are not the one that is followed.
+    """
+    path = os.environ.pop(PROGRESS, "")
+    return ProgressLines(path) if path else None
+
+
+class ProgressLines:
+    """A file of JSON lines that grows while a command works.
+
+    It is a file and not a pipe, so that the reader may stop and start again in between.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.write(pid=os.getpid())
+
+    def write(self, **line: Any) -> None:
+        """Append a line; a full disk must not end the work itself."""
+        text = json.dumps(_plain(line), allow_nan=False) + "\n"
+        with suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+            file.write(text)
+
+    def end(self, left: SystemExit) -> None:
+        """Append the exit code, and the parts of the error that it stands for."""
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        error = left.__context__
+        parts = {}
+        if isinstance(error, PlacewrightError):
+            hint = error.hint or error.otherwise
+            parts = {"what": error.what, "where": error.where, "by": error.by, "next": hint}
+        self.write(pid=os.getpid(), exit_code=code, error=parts or None)
+
+
 class ConsoleMeter:
     """One line on stderr that keeps itself up to date; `placewright.planning.contract.Progress`.
 
-    Nothing is printed where stderr is no terminal. The line disappears at the end.
+    Nothing is printed where stderr is no terminal. The line disappears at the end. The same goes
+    to `progress_lines`, where another program follows this command.
 
     Parameters
     ----------
@@ -180,8 +227,10 @@ class ConsoleMeter:
         self._what, self._value, self._bound = "", math.inf, 0.0
         self._start = time.perf_counter()
         self._live: Any = None
+        self._lines, self._written_s = progress_lines(), -math.inf
 
     def __enter__(self) -> Self:
+        self._report()
         if self._visible:
             from rich.console import Console
             from rich.live import Live
@@ -196,14 +245,33 @@ class ConsoleMeter:
     def __exit__(self, *exception: object) -> None:
         if self._live is not None:
             self._live.stop()
+        self._report(at_once=True)
 
     def __call__(self, *, what: str, value: float, bound: float, elapsed_s: float) -> None:
         """Remember how far the search is; the line is redrawn by a thread of its own."""
         self._what, self._value, self._bound = what, value, bound
+        self._report()
 
     def step(self, what: str) -> None:
         """Name the current step of something that has no value."""
         self._what = what
+        self._report()
+
+    def _report(self, at_once: bool = False) -> None:
+        """A line for the program that follows this command, not more often than it can read."""
+        now_s = time.perf_counter() - self._start
+        if self._lines is None or (now_s < self._written_s + PROGRESS_S and not at_once):
+            return
+        self._written_s = now_s
+        self._lines.write(
+            title=self._title,
+            what=self._what,
+            value=self._value,
+            bound=self._bound or None,
+            gap=self._gap() if self._names[2] else None,
+            unit=self._unit,
+            elapsed_s=round(now_s, 3),
+        )
 
     def _line(self) -> Any:
         from rich.spinner import Spinner
@@ -216,8 +284,13 @@ class ConsoleMeter:
         line = Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
         return Spinner("dots", text=line)
 
-    def _numbers(self) -> list[str]:
+    def _gap(self) -> float:
+        """The larger one of value and bound over the other: right for maximised values, too."""
         from placewright.planning.result import relative_gap
+
+        return relative_gap(max(self._value, self._bound), min(self._value, self._bound))
+
+    def _numbers(self) -> list[str]:
         from placewright.report.text import amount, percent
 
         numbers = []
@@ -226,7 +299,7 @@ class ConsoleMeter:
             numbers.append(f"{value} {amount(self._value, self._unit)}")
         if 0 < self._bound < math.inf:
             numbers.append(f"{bound} {amount(self._bound, self._unit)}")
-            gap = relative_gap(self._value, self._bound)
+            gap = self._gap()
             known = bool(between) and math.isfinite(gap)
             numbers += [f"{between} {percent(gap)}"] if known else []
         return numbers + ([self._what] if self._what else [])

@@ -12,7 +12,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -23,7 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from placewright.cli import documents, machine, testbed
-from placewright.cli.console import Console, console_command
+from placewright.cli.console import Console, console_command, progress_lines
 from placewright.cli.options import BatchOption, QuietOption
 from placewright.errors import (
     InputError,
@@ -78,6 +79,85 @@ def quickstart(
     for outcome in outcomes:
         if outcome.check is not None:
             outcome.check.demand()
+
+
+FolderArgument = Annotated[
+    Path,
+    typer.Argument(metavar="[FOLDER]", show_default=True, help="Files, jobs and their results."),
+]
+
+
+def serve(
+    console: Console,
+    folder: FolderArgument = Path("placewright-service"),
+    host: Annotated[
+        str, typer.Option("--host", help="Others than loopback need the token that is printed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8400,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Answer requests for this host too, besides loopback and --host; several times.",
+        ),
+    ] = None,
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token on loopback, too.")
+    ] = False,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Make another token; earlier ones end.")
+    ] = False,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database",
+            metavar="URL",
+            help="postgresql://... in place of an SQLite file in FOLDER.",
+        ),
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--models",
+            metavar="MODEL",
+            help="package.module:factory that requests may name; several times.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="At a time.")] = 1,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Serve everything else that this command does as a web page and an HTTP API.
+
+    Jobs go on if the service ends, and are found again when it starts.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright serve my-folder --open[/cyan]
+    """
+    from placewright.service.server import ServiceOptions, serve_forever
+
+    options = ServiceOptions(
+        folder=folder,
+        host=host,
+        port=port,
+        hosts=tuple(allow_host or ()),
+        token=token,
+        new_token=new_token,
+        database=database,
+        models=tuple(models or ()),
+        jobs=jobs,
+    )
+
+    def ready(url: str, made: str) -> None:
+        data = {"url": url} | ({"token": made} if made else {})
+        told = f"serving {folder} at {url}" + (f"\ntoken: {made}" if made else "")
+        console.show(lambda: data, lambda: told)
+        sys.stdout.flush()  # a parent process may wait for it
+        if open_page and not webbrowser.open(url):
+            console.note("no browser was found; open the page yourself")
+
+    serve_forever(options, every_verb, on_ready=ready)
 
 
 INTERRUPTED = 130
@@ -170,12 +250,38 @@ app.command("capture")(console_command(documents.capture))
 app.command("profile")(console_command(documents.profile))
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
+app.command("serve")(console_command(serve))
 app.command("schema")(console_command(documents.schema))
+
+
+def every_verb() -> Iterator[tuple[tuple[str, ...], Callable[..., None]]]:
+    """Every verb as typer reads it, with its path: ``("operators", "plan")``; wings come first."""
+    from placewright.cli.wing_verbs import wing_app
+    from placewright.planning.wings import wings
+
+    groups = {name: wing_app(wing, _command_line(wing)) for name, wing in wings().items()}
+    groups |= {str(g.name): g.typer_instance for g in app.registered_groups if g.typer_instance}
+    for name, group in [*groups.items(), ("", app)]:
+        for command in group.registered_commands:
+            if command.callback is not None:
+                verb = command.name or command.callback.__name__
+                yield ((name, verb) if name else (verb,)), command.callback
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    followed = progress_lines()
+    try:
+        _run_command(given)
+    except SystemExit as left:
+        if followed is not None:
+            followed.end(left)
+        raise
+
+
+def _run_command(given: Sequence[str]) -> NoReturn:
+    """Run a command line; every error becomes a message and an exit code."""
     try:
         with _ended_by_signals():
             _run_verb(given)

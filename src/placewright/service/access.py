@@ -1,0 +1,238 @@
+"""Who is answered: the first thing that every request passes.
+
+    a name that is not this service's (DNS rebinding)        403
+    a page of another origin                                 403
+    no token, where one is needed                            401, or the page that asks for it
+    a form of a page that a browser sends without asking     415
+    a body that is too large, or too slow                    413, 408
+
+A token is 256 random bits. Clients send it as ``Authorization: Bearer TOKEN``; the page keeps it in
+a cookie that scripts cannot read and pages of other sites cannot send. Only its hash is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from sqlalchemy import delete, select
+
+from placewright.service.store import Store, Token
+from placewright.web.bodies import BodyBudget, Message, Receive, read_body
+from placewright.web.refusals import LOOPBACK, Refusal, host_name, refuse_foreign
+
+Scope = Mapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Any, Receive, Send], Awaitable[None]]
+
+COOKIE = "placewright_token"
+
+OPEN = ("/login", "/static/", "/api/v1/health", "/api/v1/login")
+"""Paths that need no token."""
+
+UPLOADS = "/api/v1/files/"
+"""Under it bodies are streamed to the disk, where `Files` limits them."""
+
+BODY_BYTES, BODIES_BYTES, BODY_S = 1 << 20, 32 << 20, 30.0
+"""Of one request and of all requests that are here, and how long one may take to arrive."""
+
+CONTENT = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+"""What a page may load: nothing of others, and no script or style that stands in it."""
+
+REPORT_CONTENT = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'self'"
+)
+"""Of the self-contained page of a job: its scripts run apart from this service's origin."""
+
+HEADERS = {
+    "content-security-policy": CONTENT,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+WILDCARDS = ("0.0.0.0", "::", "")
+
+
+class Tokens:
+    """The tokens of a service."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        with store.session() as session:
+            rows = session.execute(select(Token.sha256, Token.name)).tuples()
+            self._names = dict(rows.all())
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def make(self, name: str = "token") -> str:
+        """A new token, which nobody can look up later; earlier ones end."""
+        made = secrets.token_urlsafe(32)
+        with self._store.session() as session:
+            session.execute(delete(Token))
+            session.add(Token(sha256=_hash(made), name=name, created_s=time.time()))
+        self._names = {_hash(made): name}
+        return made
+
+    def owner(self, token: str) -> str | None:
+        """The name of the holder of a token, ``None`` where there is no such token."""
+        given, found = _hash(token), None
+        for known, name in self._names.items():  # each is compared, however early one is equal
+            if hmac.compare_digest(known, given):
+                found = name
+        return found
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+class Access:
+    """ASGI middleware that answers whoever may not be answered otherwise.
+
+    Parameters
+    ----------
+    host
+        The address that the service listens at.
+    hosts
+        Further names of it.
+    tokens
+        ``None``: everybody who can reach the address is let in.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        store: Store,
+        host: str = "127.0.0.1",
+        hosts: Collection[str] = (),
+        tokens: Tokens | None = None,
+    ) -> None:
+        self._application, self._store, self.tokens = application, store, tokens
+        self._hosts = {*LOOPBACK, *(each.lower() for each in hosts), host}
+        self._any_address = host in WILDCARDS
+        self._budget = BodyBudget(BODIES_BYTES)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Answer a request, or let the application do it."""
+        if scope["type"] != "http":
+            await self._application(scope, receive, send)
+            return
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        sending = _with_headers(send)
+        try:
+            refuse_foreign(scope["method"], headers, self._names(headers))
+            scope["owner"] = self._owner(scope["path"], headers)
+            if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(UPLOADS):
+                await self._application(scope, receive, sending)
+                return
+            with self._budget.share() as take:
+                body = await read_body(receive, headers, BODY_BYTES, BODY_S, take)
+                await self._application(scope, _replayed(body, receive), sending)
+        except Refusal as refusal:
+            if refusal.status in (401, 403):
+                self._store.audit("", "refused", f"{scope['method']} {scope['path']}: {refusal}")
+            await _refuse(refusal, headers, scope["path"], sending)
+
+    def _names(self, headers: Mapping[str, str]) -> Collection[str]:
+        """Names of this service; where it listens at every address, a numeric one is among them.
+
+        A page of another site has a name and no number there, so that no rebinding is possible.
+        """
+        name = host_name(headers.get("host", ""))
+        if self._any_address and name is not None and _is_address(name):
+            return {*self._hosts, name}
+        return self._hosts
+
+    def _owner(self, path: str, headers: Mapping[str, str]) -> str:
+        """Who asks."""
+        if self.tokens is None or path.startswith(OPEN):
+            return ""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else cookie_of(headers)
+        owner = self.tokens.owner(given) if given else None
+        if owner is None:
+            raise Refusal(401, "a token is needed", code="token")
+        return owner
+
+
+def cookie_of(headers: Mapping[str, str]) -> str:
+    """The token in the cookie of a page."""
+    try:
+        cookies = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return ""
+    return cookies[COOKIE].value if COOKIE in cookies else ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """`receive` of an application whose body was read already."""
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return next_message
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = {name.decode("latin-1").lower() for name, _ in message["headers"]}
+            added = [(n.encode(), v.encode()) for n, v in HEADERS.items() if n not in own]
+            message["headers"] = [*message["headers"], *added]
+        await send(message)
+
+    return sending
+
+
+HINTS: Mapping[int, str] = {
+    401: "send it as `Authorization: Bearer TOKEN`; `placewright serve` has printed it, and "
+    "--new-token makes another",
+    403: "open the address that `placewright serve` has printed",
+    408: "send it faster",
+    413: "upload what is large as a file",
+    415: "send JSON; files are uploaded by PUT",
+    503: "try again in a moment",
+}
+
+
+async def _refuse(refusal: Refusal, headers: Mapping[str, str], path: str, send: Send) -> None:
+    """The four parts of an error; a browser without a token is sent to the page that asks."""
+    wants_page = "text/html" in headers.get("accept", "") and not path.startswith("/api/")
+    start: dict[str, Any] = {"type": "http.response.start", "status": refusal.status}
+    if refusal.status == 401 and wants_page:
+        start |= {"status": 303, "headers": [(b"location", b"/login")]}
+        body = b""
+    else:
+        hint = HINTS.get(refusal.status, "")
+        error = {"what": refusal.reason, "where": path[:200], "by": "", "next": hint}
+        body = json.dumps({"error": error}).encode()
+        start["headers"] = [(b"content-type", b"application/json")]
+    await send(start)
+    await send({"type": "http.response.body", "body": body})

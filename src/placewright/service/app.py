@@ -1,0 +1,558 @@
+"""The API: operations, jobs, files and clusters as resources, under ``/api/v1``.
+
+Every error is an object with the four parts of our errors:
+``{"error": {"what": ..., "where": ..., "by": ..., "next": ...}}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
+from placewright.planning.wings import wings
+from placewright.service.access import COOKIE, REPORT_CONTENT, Tokens
+from placewright.service.files import Files, TooLargeError
+from placewright.service.jobs import Jobs, TooManyJobsError, parts
+from placewright.service.operations import Operation, find
+from placewright.service.process import parsed_lines
+from placewright.service.store import ENDED, Job, State, Store, StoredFile
+from placewright.version import __version__
+
+HEARTBEAT_S = 15.0
+"""An event stream that has nothing to say says so, for proxies that end silent connections."""
+
+LOOK_S = 0.25
+"""Between two looks for what an event stream has to say."""
+
+LOG_BYTES = 1 << 18
+"""Of a log, its end."""
+
+JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
+
+MEDIA = {
+    ".json": "application/json",
+    ".html": "text/html",
+    ".gz": "application/gzip",
+    ".jsonl": "application/x-ndjson",
+}
+
+
+class ErrorParts(BaseModel):
+    """What is wrong, where, by how much, and what to do next."""
+
+    what: str
+    where: str
+    by: str
+    next: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every answer that is not a success."""
+
+    error: ErrorParts
+
+
+class JobAnswer(BaseModel):
+    """A job.
+
+    `summary`: the head of its result. `outputs`: names of what it has written.
+    """
+
+    id: str
+    operation: str
+    options: dict[str, Any]
+    state: State
+    created_s: float
+    started_s: float | None
+    ended_s: float | None
+    exit_code: int | None
+    error: ErrorParts | None
+    summary: dict[str, Any] | None
+    retry_of: str | None
+
+
+class JobDetails(JobAnswer):
+    """A job with what it has written and its latest progress."""
+
+    outputs: list[str]
+    progress: dict[str, Any] | None
+
+
+class JobList(BaseModel):
+    """A page of jobs; `next` is given as `before` for the one after it."""
+
+    jobs: list[JobAnswer]
+    next: str | None
+    counts: dict[str, int]
+
+
+class FileAnswer(BaseModel):
+    """A stored file."""
+
+    name: str
+    kind: str
+    bytes: int
+    sha256: str
+    created_s: float
+    job: str | None
+
+
+class OperationAnswer(BaseModel):
+    """An operation, and the JSON schema of its options."""
+
+    name: str
+    wing: str | None
+    summary: str
+    text: str
+    options: dict[str, Any]
+
+
+class WingAnswer(BaseModel):
+    """A family of problems."""
+
+    name: str
+    title: str
+    unit: str
+    operations: list[str]
+
+
+class ClusterAnswer(BaseModel):
+    """A cluster that requests may name."""
+
+    name: str
+    stored: bool
+    devices: int
+    links: int
+
+
+class Login(BaseModel):
+    """What the page sends."""
+
+    token: str = Field(max_length=200)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What answers requests.
+
+    `stopping`: whether the service ends, and with it streams of events.
+    """
+
+    store: Store
+    files: Files
+    jobs: Jobs
+    tokens: Tokens | None = None
+    stopping: Callable[[], bool] = lambda: False
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        """By name."""
+        return dict(self.jobs.operations)
+
+    def job(self, id: str) -> Job:
+        """The job of this identifier; `UnknownNameError` where there is none."""
+        found = self.store.job(id)
+        if found is None:
+            raise UnknownNameError("job", id, ())
+        return found
+
+    def outputs(self, job: Job) -> list[str]:
+        """Names of files that a job has written."""
+        folder = self.jobs.folder(job.id).out
+        return sorted(path.name for path in folder.glob("*") if path.is_file())
+
+
+def api(service: Service) -> FastAPI:
+    """The application."""
+    app = FastAPI(
+        title="Placewright",
+        version=__version__,
+        summary="Decides where deep learning runs.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # they load scripts of others
+        redoc_url=None,
+        responses={
+            code: {"model": ErrorAnswer}
+            for code in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
+        },
+    )
+    for routes in (_about, _operations, _jobs, _outputs, _files):
+        router = APIRouter(prefix="/api/v1")
+        routes(router, service)
+        app.include_router(router)
+    app.add_exception_handler(PlacewrightError, _answer_error)  # type: ignore[arg-type]
+    app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
+    static = Path(__file__).with_name("static")
+    app.mount("/static", StaticFiles(directory=static), name="static")
+    return app
+
+
+def _about(router: APIRouter, service: Service) -> None:
+    """What this service is, and how it is."""
+
+    @router.get("/health")
+    def health() -> dict[str, str]:
+        """Answer that the service is up."""
+        return {"status": "ok", "version": __version__}
+
+    @router.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> Response:
+        """Jobs by state and stored bytes, as Prometheus reads them."""
+        lines = ["# TYPE placewright_jobs gauge"]
+        counts = service.store.counts()
+        lines += [f'placewright_jobs{{state="{s}"}} {counts.get(s, 0)}' for s in State]
+        lines += ["# TYPE placewright_stored_bytes gauge"]
+        lines += [f"placewright_stored_bytes {service.store.used_bytes()}"]
+        return PlainTextResponse("\n".join(lines) + "\n")
+
+    @router.post("/login", status_code=204)
+    def login(given: Login, response: Response) -> None:
+        """Exchange a token for the cookie of the page."""
+        if service.tokens is None or service.tokens.owner(given.token) is not None:
+            response.set_cookie(
+                COOKIE, given.token, max_age=30 * 86400, httponly=True, samesite="strict"
+            )
+            return
+        service.store.audit("", "refused", "login")
+        raise HTTPException(401, "this is not the token")
+
+    @router.get("/wings")
+    def list_wings() -> list[WingAnswer]:
+        """List the families of problems."""
+        return [
+            WingAnswer(
+                name=name,
+                title=wing.title,
+                unit=wing.unit,
+                operations=[each for each in service.operations if each.startswith(f"{name}.")],
+            )
+            for name, wing in wings().items()
+        ]
+
+    @router.get("/clusters")
+    def list_clusters() -> list[ClusterAnswer]:
+        """List presets, and stored files that are clusters."""
+        return clusters(service)
+
+
+def clusters(service: Service) -> list[ClusterAnswer]:
+    """Presets, and stored files that are clusters."""
+    from placewright.cluster.cluster import Cluster
+    from placewright.cluster.schema import preset_names
+
+    found = [(name, False, Cluster.preset(name)) for name in preset_names()]
+    for file in service.store.files():
+        if file.kind == "cluster":
+            with suppress(PlacewrightError):
+                text = service.files.path(file).read_text(encoding="utf-8")
+                found.append((file.name, True, Cluster.from_text(text, where=file.name)))
+    return [
+        ClusterAnswer(name=name, stored=own, devices=len(c.devices), links=len(c.links))
+        for name, own, c in found
+    ]
+
+
+def _operations(router: APIRouter, service: Service) -> None:
+    """What can be done, and a route for each that does it."""
+
+    @router.get("/operations")
+    def list_operations() -> list[OperationAnswer]:
+        """List what can be done, with schemas of the options."""
+        return [described(each) for each in service.operations.values()]
+
+    @router.get("/operations/{name}")
+    def read_operation(name: str) -> OperationAnswer:
+        """Read an operation."""
+        return described(find(service.operations, name))
+
+    for operation in service.operations.values():
+        router.add_api_route(
+            f"/operations/{operation.name}/jobs",
+            _starting(service, operation),
+            methods=["POST"],
+            status_code=202,
+            name=f"start {operation.name}",
+            description=operation.text,
+            summary=operation.summary,
+            response_model=JobDetails,
+        )
+
+
+def described(operation: Operation) -> OperationAnswer:
+    """An operation with its schema."""
+    wing = operation.path[0] if len(operation.path) > 1 else None
+    return OperationAnswer(
+        name=operation.name,
+        wing=wing,
+        summary=operation.summary,
+        text=operation.text,
+        options=operation.model.model_json_schema(),
+    )
+
+
+def _starting(service: Service, operation: Operation) -> Callable[..., JobDetails]:
+    """The route that starts an operation."""
+
+    def start(request: Request, options: Any) -> JobDetails:
+        given = options.model_dump(exclude_unset=True)
+        job = service.jobs.submit(operation, given, owner_of(request))
+        service.store.audit(job.owner, "start", f"{operation.name} {job.id}")
+        return details(service, job)
+
+    start.__annotations__["options"] = Annotated[operation.model, Body()]
+    start.__annotations__["request"] = Request
+    return start
+
+
+def _jobs(router: APIRouter, service: Service) -> None:
+    """What was asked for."""
+
+    @router.get("/jobs")
+    def list_jobs(
+        before: JobId | None = None,
+        state: Annotated[list[State] | None, Query()] = None,
+        operation: Annotated[str | None, Query(max_length=100)] = None,
+        most: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> JobList:
+        """List jobs, the newest first."""
+        found = service.store.jobs(
+            before=before, states=state or (), operation=operation, most=most + 1
+        )
+        return JobList(
+            jobs=[JobAnswer(**_columns(job)) for job in found[:most]],
+            next=found[most - 1].id if len(found) > most else None,
+            counts=dict(service.store.counts()),
+        )
+
+    @router.get("/jobs/{id}")
+    def read_job(id: JobId) -> JobDetails:
+        """Read a job: its state, its latest progress, and the head of its result."""
+        return details(service, service.job(id))
+
+    @router.post("/jobs/{id}/cancel", status_code=202)
+    def cancel_job(id: JobId, request: Request) -> JobDetails:
+        """Cancel a job; the best plan so far is kept."""
+        service.job(id)
+        service.jobs.cancel(id)
+        service.store.audit(owner_of(request), "cancel", id)
+        return details(service, service.job(id))
+
+    @router.post("/jobs/{id}/retry", status_code=202)
+    def retry_job(id: JobId, request: Request) -> JobDetails:
+        """Start another job with the same options."""
+        job = service.job(id)
+        operation = find(service.operations, job.operation)
+        again = service.jobs.submit(operation, job.options, owner_of(request), job.id)
+        service.store.audit(again.owner, "retry", f"{id} as {again.id}")
+        return details(service, again)
+
+    @router.get("/jobs/{id}/events", response_class=StreamingResponse)
+    def follow_job(id: JobId, request: Request) -> StreamingResponse:
+        """Follow a job by server-sent events: *state*, *progress* and *log*, until it has ended.
+
+        A client that comes back with ``Last-Event-ID`` goes on where it was.
+        """
+        service.job(id)
+        position = request.headers.get("last-event-id", "")
+        return StreamingResponse(
+            events(service, id, position),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+
+def details(service: Service, job: Job) -> JobDetails:
+    """A job with its outputs and its latest progress."""
+    lines = [line for line in service.jobs.folder(job.id).lines() if "title" in line]
+    return JobDetails(
+        **_columns(job),
+        outputs=service.outputs(job),
+        progress=lines[-1] if lines else None,
+    )
+
+
+def _columns(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in JobAnswer.model_fields}
+
+
+async def events(service: Service, id: str, position: str) -> AsyncIterator[str]:
+    """The event stream of a job; see `follow_job`.
+
+    The identifier of an event is how far progress and log had been read: ``120.2048``.
+    """
+    folder, state = service.jobs.folder(id), ""
+    first, _, second = position.partition(".")
+    read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
+    spoken_s = time.monotonic()
+    while True:
+        job = await asyncio.to_thread(service.job, id)
+        lines = parsed_lines(_more(folder.progress, read, 0))
+        found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
+        if added := _more(folder.log, read, 1):
+            found.append(("log", added.decode(errors="replace")))
+        if job.state != state:
+            state = job.state
+            found.append(("state", JobAnswer(**_columns(job)).model_dump(mode="json")))
+        for kind, data in found:
+            spoken_s = time.monotonic()
+            yield f"id: {read[0]}.{read[1]}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
+        if state in ENDED or service.stopping():
+            return
+        if time.monotonic() > spoken_s + HEARTBEAT_S:
+            spoken_s = time.monotonic()
+            yield ": \n\n"
+        await asyncio.sleep(LOOK_S)
+
+
+def _more(path: Path, read: list[int], which: int) -> bytes:
+    """What a file has gained since it was read, in whole lines; moves the position."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(read[which])
+            data = file.read(LOG_BYTES)
+    except OSError:
+        return b""
+    whole = data[: data.rfind(b"\n") + 1] if len(data) < LOG_BYTES else data
+    read[which] += len(whole)
+    return whole
+
+
+def _outputs(router: APIRouter, service: Service) -> None:
+    """What jobs have written."""
+
+    @router.get("/jobs/{id}/log", response_class=PlainTextResponse)
+    def read_log(id: JobId) -> Response:
+        """Read the end of a job's log."""
+        return PlainTextResponse(_end_of(service.jobs.folder(service.job(id).id).log))
+
+    @router.get("/jobs/{id}/table", response_class=PlainTextResponse)
+    def read_table(id: JobId) -> Response:
+        """Read what the command has printed."""
+        return PlainTextResponse(_end_of(service.jobs.folder(service.job(id).id).table))
+
+    @router.get("/jobs/{id}/result", response_class=JSONResponse)
+    def read_result(id: JobId) -> Response:
+        """Read the document of a job, as ``-o`` writes it."""
+        return output(service, id, "result.json")
+
+    @router.get("/jobs/{id}/report", response_class=Response)
+    def read_report(id: JobId) -> Response:
+        """Read the self-contained page of a job."""
+        return output(service, id, "report.html")
+
+    @router.get("/jobs/{id}/outputs/{name}", response_class=Response)
+    def read_output(id: JobId, name: Annotated[str, Field(max_length=200)]) -> Response:
+        """Read a file that a job has written."""
+        return output(service, id, name)
+
+
+def output(service: Service, id: str, name: str) -> Response:
+    """A file that a job has written; its scripts, if it has any, run apart from the service."""
+    job = service.job(id)
+    if name not in (known := service.outputs(job)):  # a path is none of these names
+        raise UnknownNameError("output", name, known, where=f"job {id}")
+    path = service.jobs.folder(id).out / name
+    media = MEDIA.get(path.suffix, "application/octet-stream")
+    headers = {"content-security-policy": REPORT_CONTENT, "cache-control": "no-cache"}
+    return FileResponse(path, media_type=media, headers=headers)
+
+
+def _end_of(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LOG_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _files(router: APIRouter, service: Service) -> None:
+    """What requests may name."""
+
+    @router.get("/files")
+    def list_files() -> list[FileAnswer]:
+        """List stored files, the newest first."""
+        return [file_answer(file) for file in service.store.files()]
+
+    @router.put("/files/{name}", status_code=201)
+    async def upload_file(name: str, request: Request) -> FileAnswer:
+        """Store the body of the request as a file; where its name is taken it gets another."""
+        owner = owner_of(request)
+        file = await service.files.receive(name, request.stream(), owner)
+        service.store.audit(owner, "upload", f"{file.name} {file.bytes} bytes {file.sha256}")
+        return file_answer(file)
+
+    @router.get("/files/{name}", response_class=Response)
+    def read_file(name: str) -> Response:
+        """Read a stored file."""
+        path = service.files.path(service.files.find(name))
+        return FileResponse(
+            path,
+            media_type=MEDIA.get(Path(name).suffix, "application/octet-stream"),
+            filename=name,
+            headers={"content-security-policy": REPORT_CONTENT},
+        )
+
+    @router.delete("/files/{name}", status_code=204)
+    def delete_file(name: str, request: Request) -> None:
+        """Remove a stored file; jobs that have used it keep their copy."""
+        service.files.delete(name)
+        service.store.audit(owner_of(request), "delete", name)
+
+
+def file_answer(file: StoredFile) -> FileAnswer:
+    """A stored file as clients see it."""
+    return FileAnswer(**{name: getattr(file, name) for name in FileAnswer.model_fields})
+
+
+def owner_of(request: Request) -> str:
+    """Who asks, as `Access` has found out."""
+    return str(request.scope.get("owner", ""))
+
+
+def _status(error: PlacewrightError) -> int:
+    if isinstance(error, UnknownNameError) and not error.where:
+        return 404
+    for kind, status in ((TooLargeError, 413), (TooManyJobsError, 429), (InfeasibleError, 422)):
+        if isinstance(error, kind):
+            return status
+    return 422
+
+
+async def _answer_error(request: Request, error: PlacewrightError) -> JSONResponse:
+    return JSONResponse({"error": parts(error)}, _status(error))
+
+
+async def _answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+    """The first of the errors, and where it is in the request."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    given = repr(first.get("input"))
+    by = "" if first["type"] == "missing" else f"got {given:.200}"
+    hint = "GET /api/openapi.json has the schema of every request"
+    return JSONResponse(
+        {"error": {"what": first["msg"], "where": where, "by": by, "next": hint}}, 422
+    )
+
+
+async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
+    hint = "GET /api/openapi.json lists every path"
+    where = request.url.path[:200]
+    body = {"error": {"what": str(error.detail), "where": where, "by": "", "next": hint}}
+    return JSONResponse(body, error.status_code, headers=error.headers)

@@ -1,0 +1,195 @@
+"""Stored files: uploads, and what jobs have written, by names that requests may give."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy.exc import IntegrityError
+
+from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.service.store import Store, StoredFile, new_id
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
+"""A name that is one on every system, and no option of a command."""
+
+ENDINGS = (
+    *(".json", ".yaml", ".yml", ".gz", ".txt", ".csv", ".stg"),
+    *(".onnx", ".data", ".xml", ".bin", ".safetensors"),
+)
+"""Files that are data. Graphs of TensorFlow and Keras files are not: they may hold programs."""
+
+READ_BYTES = 16 << 20
+"""Larger files are stored without a look at what they are."""
+
+COMPANIONS = (".onnx", ".xml")
+"""Models whose weights may be in another file of the same stem."""
+
+
+class TooLargeError(PlacewrightError):
+    """A file that is too large, or one more than fits."""
+
+
+class Files:
+    """The files in a folder, and their rows in the store.
+
+    Parameters
+    ----------
+    most_bytes
+        Of one file.
+    total_bytes
+        Of all files together.
+    """
+
+    def __init__(self, folder: Path, store: Store, *, most_bytes: int, total_bytes: int) -> None:
+        self.uploads, self.jobs = folder / "files", folder / "jobs"
+        self.store, self.most_bytes, self.total_bytes = store, most_bytes, total_bytes
+        self._receiving: dict[str, int] = {}
+        for each in (self.uploads, self.jobs):
+            each.mkdir(parents=True, exist_ok=True)
+        for left in self.uploads.glob("*.part"):
+            left.unlink()
+
+    def path(self, file: StoredFile) -> Path:
+        """Where it is; made of identifiers, and of no name that a request has given."""
+        if file.job is not None:
+            return self.jobs / file.job / "out" / str(file.output)
+        return self.uploads / file.id
+
+    def names(self) -> list[str]:
+        """Of all stored files."""
+        return [file.name for file in self.store.files()]
+
+    def find(self, name: str) -> StoredFile:
+        """The file of this name; `UnknownNameError` offers the nearest."""
+        found = self.store.file(name)
+        if found is None:
+            raise UnknownNameError("file", name, self.names())
+        return found
+
+    async def receive(self, name: str, pieces: AsyncIterator[bytes], owner: str) -> StoredFile:
+        """Store an upload; a file that is there already keeps its name, and this one gets another.
+
+        Raises
+        ------
+        InputError
+            It has no name that a file can have here.
+        TooLargeError
+            It is too large.
+        """
+        check_name(name)
+        id, digest = new_id(), hashlib.sha256()
+        part, left = self.uploads / f"{id}.part", self.total_bytes - self.store.used_bytes()
+        self._receiving[id] = 0
+        try:
+            with open(part, "xb") as file:
+                async for piece in pieces:
+                    self._receiving[id] += len(piece)
+                    self._refuse_large(name, self._receiving[id], left)
+                    digest.update(piece)
+                    file.write(piece)
+            part.rename(self.uploads / id)
+        finally:
+            size = self._receiving.pop(id)
+            part.unlink(missing_ok=True)
+        kind = document_kind(self.uploads / id, name)
+        row = StoredFile(id=id, name=name, kind=kind, bytes=size, sha256=digest.hexdigest())
+        row.created_s, row.owner = time.time(), owner
+        return self._named(row)
+
+    def keep_output(self, job: str, output: str, name: str, owner: str) -> StoredFile:
+        """Let requests name a file that a job has written."""
+        path = self.jobs / job / "out" / output
+        row = StoredFile(id=new_id(), kind=document_kind(path, name), bytes=path.stat().st_size)
+        row.sha256 = _digest(path)
+        row.name, row.job, row.output = name, job, output
+        row.created_s, row.owner = time.time(), owner
+        return self._named(row)
+
+    def delete(self, name: str) -> None:
+        """Remove a file; jobs that have used it have their own copy."""
+        file = self.find(name)
+        with self.store.session() as session:
+            session.delete(file)
+        if file.job is None:
+            self.path(file).unlink(missing_ok=True)
+
+    def copy(self, names: Collection[str], target: Path) -> None:
+        """Copy files, and the weights that belong to models among them, into a job's folder."""
+        for each in {each for name in names for each in self._with_companions(name)}:
+            shutil.copyfile(self.path(self.find(each)), target / each)
+
+    def _with_companions(self, name: str) -> Iterator[str]:
+        yield name
+        stem, dot, ending = name.rpartition(".")
+        if dot + ending in COMPANIONS:
+            yield from (each for each in self.names() if each.startswith(f"{stem}."))
+
+    def _named(self, row: StoredFile) -> StoredFile:
+        """Add a row; where its name is taken, by the first name like it that is free."""
+        stem, dot, ending = row.name.partition(".")
+        for number in range(2, 10_000):
+            with suppress(IntegrityError), self.store.session() as session:
+                session.add(row)
+                return row
+            row = _copied(row, f"{stem}-{number}{dot}{ending}")
+        raise TooLargeError(
+            "there are too many files of this name", where=row.name, hint="delete some"
+        )
+
+    def _refuse_large(self, name: str, size: int, left: int) -> None:
+        if size > self.most_bytes:
+            by = f"more than {self.most_bytes} bytes"
+            raise TooLargeError("the file is too large", where=name, by=by, hint="pack it by gzip")
+        if sum(self._receiving.values()) > left:
+            by = f"all files may have {self.total_bytes} bytes"
+            raise TooLargeError(
+                "there is no room for the file", where=name, by=by, hint="delete others"
+            )
+
+
+def check_name(name: str) -> None:
+    """Raise `InputError` where a file may not be called so."""
+    if not NAME.fullmatch(name) or ".." in name:
+        raise InputError(
+            "is no name that a file can have here",
+            where="name",
+            by=f"got {name!r:.200}",
+            hint="letters, digits, dots, dashes and underscores, at most 100 of them",
+        )
+    if not name.lower().endswith(ENDINGS):
+        raise InputError(
+            "files of this kind are not taken: only data are",
+            where=name,
+            hint=f"known: {', '.join(ENDINGS)}",
+        )
+
+
+def document_kind(path: Path, name: str) -> str:
+    """The kind of one of Placewright's documents, empty for other files and very large ones."""
+    from placewright.files import kind_of
+    from placewright.io.boundary import parse_json, parse_yaml
+
+    if not name.endswith((".json", ".yaml", ".yml")) or path.stat().st_size > READ_BYTES:
+        return ""
+    try:
+        parse = parse_json if name.endswith(".json") else parse_yaml
+        data = parse(path.read_text(encoding="utf-8"), where=name)
+        return kind_of(data, where=name) if isinstance(data, dict) else ""
+    except (InputError, UnicodeDecodeError):
+        return ""
+
+
+def _copied(row: StoredFile, name: str) -> StoredFile:
+    kept = ("id", "kind", "bytes", "sha256", "created_s", "owner", "job", "output")
+    return StoredFile(name=name, **{each: getattr(row, each) for each in kept})
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,369 @@
+"""Operations: the verbs of the command line as resources with a schema.
+
+`operations_of` reads the functions that typer makes commands of, so that a verb or a wing that is
+added there is an operation here. An operation turns the options of a request into the arguments of
+a command:
+
+    option                        in a request                          on the command line
+    file that is written          not there, or whether it is kept      a name in the job's folder
+    file that is read             the name of a stored file             its copy in the job's folder
+    cluster, model, source        a stored file, a preset, zoo:NAME,    the same
+                                  or a factory that the operator allows
+    other text, numbers, choices  checked against their type            the same
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter as Declared
+from inspect import cleandoc, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.io.output import output_file
+
+Verbs = Iterable[tuple[tuple[str, ...], Callable[..., None]]]
+"""Path of each verb, such as ``("operators", "plan")``, and the function that typer reads."""
+
+EXCLUDED: Mapping[str, str] = {
+    "serve": "this service itself",
+    "show": "opens a browser beside the command; a job has its page here",
+    "requests.serve": "listens until it is stopped, and a job ends",
+    "testbed": "changes the network of the machine as root: for its administrator",
+}
+"""Verbs, or groups of them, that are no operations, and why."""
+
+CONSOLE = ("format", "output", "quiet", "verbose")
+"""Options that every verb has for terminals."""
+
+OUTPUTS: Mapping[str, str] = {
+    "output": "result.json",
+    "report": "report.html",
+    "trace": "trace.json.gz",
+    "checkpoint": "checkpoint.safetensors",
+    "weights": "weights.safetensors",
+    "log": "log.jsonl",
+}
+"""Names of files that are written, by option; others are called as their option is."""
+
+ALWAYS = ("output", "report")
+"""Files that are written whether a request asks for them or not; not every plan has a trace."""
+
+REPEATABLE = (
+    *("plan", "compare", "simulate", "explain"),
+    *("capture", "profile", "devices", "doctor", "schema", "generate"),
+)
+"""Verbs that compute and do nothing else: one that was lost is run again without asking."""
+
+LONGEST = 10_000
+"""Characters of a text."""
+
+MOST_ITEMS = 256
+"""Of a list."""
+
+Kind = Literal["file", "cluster", "source", "text", "name", "number", "choice", "flag"]
+
+TEXTS = ("file", "cluster", "source", "text")
+"""Kinds that a verb may read as a path; a *name* is only looked up in the problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An argument or an option of a verb.
+
+    Attributes
+    ----------
+    name
+        As requests call it.
+    flag
+        What stands before its value on the command line; empty for an argument.
+    off
+        What sets a switch to false, if anything does.
+    type
+        Of its value; ``list[...]`` where it may be given several times.
+    kind
+        What a form offers for it.
+    written
+        Whether it names a file or a folder that the verb writes.
+    """
+
+    name: str
+    flag: str
+    off: str
+    type: Any
+    kind: Kind
+    default: Any
+    required: bool
+    help: str
+    metavar: str
+    written: bool
+    limits: tuple[float | None, float | None]
+
+    @property
+    def always(self) -> bool:
+        """Whether it is written in every job."""
+        return self.written and (self.required or self.default is not None or self.name in ALWAYS)
+
+    def field(self) -> tuple[Any, Any]:
+        """Type and description for pydantic."""
+        if self.written:
+            return bool, Field(False, description=f"Keep this file: {self.help}")
+        kind = Annotated[self.type, Field(max_length=MOST_ITEMS)] if self.many else self.type
+        least, most = self.limits
+        given: dict[str, Any] = {"ge": least, "le": most} if self.kind == "number" else {}
+        given |= {"allow_inf_nan": False} if self.kind == "number" else {}
+        if not self.required:
+            kind = kind | None if self.default is None else kind
+        default = ... if self.required else self.default
+        extra: dict[str, Any] = {"x-kind": self.kind, "x-metavar": self.metavar}
+        text = self.help
+        return kind, Field(default, description=text, json_schema_extra=extra, **given)
+
+    @property
+    def many(self) -> bool:
+        """Whether it may be given several times."""
+        return get_origin(self.type) is list
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a choice."""
+        return get_args(get_args(self.type)[0] if self.many else self.type)
+
+    def words(self, value: Any) -> Iterator[str]:
+        """It on the command line."""
+        if value is None or (value == self.default and not self.required):
+            return
+        if self.kind == "flag":
+            yield from [self.flag] if value else filter(None, [self.off])
+            return
+        for each in value if self.many else [value]:
+            yield f"{self.flag}={each}" if self.flag else str(each)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A verb of the command line.
+
+    Attributes
+    ----------
+    path
+        ``("operators", "plan")``.
+    summary, text
+        What it does: a sentence, and all of its help.
+    """
+
+    path: tuple[str, ...]
+    summary: str
+    text: str
+    options: tuple[Option, ...]
+
+    @property
+    def name(self) -> str:
+        """``operators.plan``."""
+        return ".".join(self.path)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether running it twice does no harm."""
+        return self.path[-1] in REPEATABLE
+
+    @property
+    def chosen(self) -> tuple[Option, ...]:
+        """The options that a request may give."""
+        return tuple(option for option in self.options if not option.always)
+
+    @cached_property
+    def model(self) -> type[BaseModel]:
+        """What the options in a request are validated by."""
+        fields: dict[str, Any] = {option.name: option.field() for option in self.chosen}
+        named = "".join(part.replace("-", " ").title().replace(" ", "") for part in self.path)
+        return create_model(named, __config__=ConfigDict(extra="forbid"), **fields)
+
+    def arguments(self, given: Mapping[str, Any], outputs: str) -> list[str]:
+        """The command's arguments; `outputs` is the folder of files that it writes."""
+        options: list[str] = []
+        positional: list[str] = []
+        for option in self.options:
+            value = given.get(option.name)
+            if option.written:
+                keep = option.always or bool(value)
+                value = f"{outputs}/{OUTPUTS.get(option.name, option.name)}" if keep else None
+            elif option.name not in given:
+                continue
+            (options if option.flag else positional).extend(option.words(value))
+        return [*self.path, *options, "--", *positional]
+
+    def texts(self, given: Mapping[str, Any]) -> Iterator[tuple[Option, str]]:
+        """Every text in the options, each of which could be read as a path or a program."""
+        for option in self.chosen:
+            value = given.get(option.name)
+            if option.kind not in TEXTS or option.written or value is None:
+                continue
+            for each in value if isinstance(value, list) else [value]:
+                yield option, each
+
+
+def operations_of(verbs: Verbs) -> dict[str, Operation]:
+    """The operations by name, in the order of the command line."""
+    found = (_operation(path, function) for path, function in verbs)
+    return {each.name: each for each in found if not _is_excluded(each.name)}
+
+
+def find(operations: Mapping[str, Operation], name: str) -> Operation:
+    """The operation of this name; `UnknownNameError` offers the nearest."""
+    if name not in operations:
+        raise UnknownNameError("operation", name, operations)
+    return operations[name]
+
+
+def _is_excluded(name: str) -> bool:
+    return name in EXCLUDED or name.partition(".")[0] in EXCLUDED
+
+
+def _operation(path: tuple[str, ...], function: Callable[..., None]) -> Operation:
+    parameters = signature(function, eval_str=True).parameters.values()
+    kept = [each for each in parameters if each.name not in CONSOLE or each.name == "output"]
+    text = _plain(cleandoc(function.__doc__ or ""))
+    summary = " ".join(text.partition("\n\n")[0].split())
+    return Operation(path, summary, text, tuple(map(_option, kept)))
+
+
+def _option(declared: Declared) -> Option:
+    """An option as typer reads it: its type, and the object beside it in `Annotated`."""
+    kind = declared.annotation
+    info = kind.__metadata__[0] if get_origin(kind) is Annotated else None
+    bare = _without_none(kind.__origin__ if info is not None else kind)
+    required = declared.default in (Declared.empty, ...)
+    metavar = (getattr(info, "metavar", None) or "").strip("[]")
+    written = getattr(info, "callback", None) is output_file or metavar == "FOLDER"
+    flags = _flags(declared.name, info, bare)
+    return Option(
+        name=declared.name,
+        flag=flags[0],
+        off=flags[1],
+        type=_as_text(bare),
+        kind=_kind(bare, metavar, argument=not flags[0]),
+        default=None if required else declared.default,
+        required=required,
+        help=_plain(getattr(info, "help", None) or ""),
+        metavar=metavar,
+        written=written,
+        limits=(getattr(info, "min", None), getattr(info, "max", None)),
+    )
+
+
+def _flags(name: str, info: Any, kind: Any) -> tuple[str, str]:
+    """The long flag of an option, and of its opposite; empty for an argument."""
+    if type(info).__name__ == "ArgumentInfo":
+        return "", ""
+    first = getattr(info, "default", None)
+    declared = getattr(info, "param_decls", None) or ()
+    written = [*([first] if isinstance(first, str) else []), *declared]
+    long = [each for each in written if each.startswith("--")]
+    dashed = name.replace("_", "-")
+    if not long:
+        return f"--{dashed}", f"--no-{dashed}" if kind is bool else ""
+    on, _, off = long[0].partition("/")
+    return on, off
+
+
+def _kind(kind: Any, metavar: str, argument: bool) -> Kind:
+    inner = get_args(kind)[0] if get_origin(kind) is list else kind
+    if metavar == "CLUSTER":
+        return "cluster"
+    if metavar in ("SOURCE", "MODEL"):
+        return "source"
+    if inner is Path:
+        return "file"
+    if argument and metavar == "NAME":
+        return "name"
+    if inner is bool:
+        return "flag"
+    if inner in (int, float):
+        return "number"
+    return "choice" if get_origin(inner) is Literal else "text"
+
+
+def _as_text(kind: Any) -> Any:
+    """The type in a request: files are names, texts have an end."""
+    if get_origin(kind) is list:
+        return list[_as_text(get_args(kind)[0])]  # type: ignore[misc]
+    return Annotated[str, Field(max_length=LONGEST)] if kind in (Path, str) else kind
+
+
+def _without_none(kind: Any) -> Any:
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    return next(each for each in get_args(kind) if each is not NoneType)
+
+
+def _plain(text: str) -> str:
+    """Help without rich's tags."""
+    return re.sub(r"\[/?(?:bold|cyan)\]", "", text)
+
+
+FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]|^\.+$|^-")
+"""What no text of a request may have: a way out of the job's folder, or another option."""
+
+
+def used_file(
+    option: Option, text: str, stored: Collection[str], allowed: Collection[str]
+) -> str | None:
+    """The stored file that a text of a request names, ``None`` where it names none.
+
+    A verb may read any text as a path, a model or a planner's file. Its process works in a folder
+    that holds nothing but copies of stored files: a text without a slash cannot lead out of it. A
+    text with a colon is taken only where what stands behind it is known to be harmless, since
+    ``package.module:factory`` is code.
+
+    Parameters
+    ----------
+    stored
+        Names of stored files.
+    allowed
+        Factories that the operator allows, ``package.module:factory``.
+
+    Raises
+    ------
+    InputError
+        The text is refused.
+    """
+    if text in allowed:
+        return None
+    if FORBIDDEN.search(text):
+        raise InputError(
+            "paths are not taken from requests",
+            where=option.name,
+            by=f"got {text!r:.200}",
+            hint="upload the file, and give its name",
+        )
+    name = text.rpartition(":")[2].partition("?")[0].removeprefix("@")
+    if name in stored and not name.endswith(".py"):
+        return name
+    if option.kind == "file":
+        raise UnknownNameError("file", text, stored, where=option.name)
+    _refuse_code(option, text, allowed)
+    return None
+
+
+HARMLESS = re.compile(r"(?:\w+:)?zoo:\w+|[^:]+(?::[\d.eE+-]+)+")
+"""Models that ship with Placewright; names with numbers, as in ``board-a:0.5``."""
+
+
+def _refuse_code(option: Option, text: str, allowed: Collection[str]) -> None:
+    if ":" not in text or HARMLESS.fullmatch(text):
+        return
+    listed = ", ".join(sorted(allowed)) or "none"
+    raise InputError(
+        "is neither a stored file nor a model that this service may run",
+        where=option.name,
+        by=f"got {text!r:.200}",
+        hint=f"upload the file, give zoo:NAME, or serve with --models; allowed: {listed}",
+    )

@@ -1,0 +1,269 @@
+"""The pages: templates filled from the same objects as the API; scripts talk to the API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import FileResponse, HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from placewright import report
+from placewright.capturing.zoo import zoo_models
+from placewright.errors import PlacewrightError
+from placewright.planning.wings import wings
+from placewright.report.text import amount, percent, size
+from placewright.service.app import JobId, Service, clusters, described, details, file_answer
+from placewright.service.jobs import parts
+from placewright.service.operations import Operation, Option, find
+from placewright.service.store import ENDED, Job, State
+
+HERE = Path(__file__).parent
+
+BEST = 5
+"""Candidates that are shown at once, besides the chosen one."""
+
+RESULT_BYTES = 32 << 20
+
+FIRST = ("source", "file", "plan", "model", "on", "planner", "time_limit", "steps", "name")
+"""Options that a form shows at once; the others are behind a button."""
+
+
+def add_pages(app: FastAPI, service: Service) -> None:
+    """Add the pages to the application."""
+    pages = Pages(service)
+    router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+    router.add_api_route("/", pages.overview)
+    router.add_api_route("/login", pages.login)
+    router.add_api_route("/new", pages.choose)
+    router.add_api_route("/new/{name}", pages.form)
+    router.add_api_route("/jobs", pages.jobs)
+    router.add_api_route("/jobs/{id}", pages.job)
+    router.add_api_route("/files", pages.files)
+    router.add_api_route("/api", pages.reference)
+    router.add_api_route("/report.css", _report_style, response_class=FileResponse)
+    app.include_router(router)
+    inner = app.exception_handlers[PlacewrightError]
+
+    async def answer(request: Request, error: PlacewrightError) -> Response:
+        """An error of a page is a page."""
+        if request.url.path.startswith("/api/"):
+            return await inner(request, error)  # type: ignore[no-any-return, misc]
+        return HTMLResponse(pages.filled("error.html", error=parts(error)), 404)
+
+    app.add_exception_handler(PlacewrightError, answer)  # type: ignore[arg-type]
+
+
+def _report_style() -> FileResponse:
+    """The style that reports and these pages share."""
+    return FileResponse(Path(report.__file__).with_name("style.css"), media_type="text/css")
+
+
+class Pages:
+    """What is filled into the templates."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {"ago": ago, "size": size, "amount": amount, "gap": percent}
+        self._templates.filters["short"] = lambda value, name: amount(value, _unit_of(name))
+        self._templates.globals |= {"ended": ENDED}
+
+    def filled(self, name: str, **values: Any) -> str:
+        """A page."""
+        known = {"signed": self._service.tokens is not None}
+        return self._templates.get_template(name).render(**known, **values)
+
+    def overview(self) -> HTMLResponse:
+        """What can be done, and what was done last."""
+        return HTMLResponse(
+            self.filled(
+                "overview.html",
+                groups=self._groups(),
+                jobs=self._service.store.jobs(most=8),
+                counts=self._service.store.counts(),
+                clusters=clusters(self._service),
+                files=self._service.store.files()[:6],
+            )
+        )
+
+    def login(self) -> HTMLResponse:
+        """Ask for the token."""
+        return HTMLResponse(self.filled("login.html"))
+
+    def choose(self) -> HTMLResponse:
+        """Choose an operation."""
+        return HTMLResponse(self.filled("choose.html", groups=self._groups()))
+
+    def form(self, name: str, request: Request) -> HTMLResponse:
+        """The form of an operation; what stands in the address is filled in."""
+        operation = find(self._service.operations, name)
+        given = dict(request.query_params)
+        if "again" in given:
+            given |= self._service.job(given["again"]).options
+        first = [each for each in operation.chosen if each.required or each.name in FIRST]
+        return HTMLResponse(
+            self.filled(
+                "form.html",
+                operation=operation,
+                first=first,
+                more=[each for each in operation.chosen if each not in first],
+                given=given,
+                choices=self._choices(operation),
+            )
+        )
+
+    def jobs(self, request: Request, before: str | None = None, state: str = "") -> HTMLResponse:
+        """All jobs, a page at a time."""
+        states = [state] if state in list(State) else []
+        found = self._service.store.jobs(before=before, states=states, most=51)
+        return HTMLResponse(
+            self.filled(
+                "jobs.html",
+                jobs=found[:50],
+                next=found[49].id if len(found) > 50 else None,
+                state=state,
+                states=list(State),
+                counts=self._service.store.counts(),
+            )
+        )
+
+    def job(self, id: JobId) -> HTMLResponse:
+        """A job: how far it is, or what it has found."""
+        job = self._service.job(id)
+        result = self._result(job)
+        return HTMLResponse(
+            self.filled(
+                "job.html",
+                job=details(self._service, job),
+                ended=job.state in ENDED,
+                unit=_unit_of(job.operation),
+                result=result,
+                candidates=ranked(result) if result else None,
+                files=[file for file in self._service.store.files() if file.job == job.id],
+                operations=self._service.operations,
+            )
+        )
+
+    def files(self) -> HTMLResponse:
+        """Stored files, and what may be done with each."""
+        found = [file_answer(file) for file in self._service.store.files()]
+        return HTMLResponse(self.filled("files.html", files=found, uses=self._uses))
+
+    def reference(self) -> HTMLResponse:
+        """The API, as it describes itself."""
+        operations = [described(each) for each in self._service.operations.values()]
+        return HTMLResponse(self.filled("api.html", operations=operations))
+
+    def _groups(self) -> list[tuple[str, str, list[Operation]]]:
+        """Operations by wing: name, title, operations; those of no wing come last."""
+        every = self._service.operations.values()
+        found = []
+        for name, wing in wings().items():
+            own = [each for each in every if len(each.path) > 1 and each.path[0] == name]
+            found.append((name, wing.title, own))
+        grouped = {each.name for _, _, own in found for each in own}
+        rest = [each for each in every if each.name not in grouped]
+        return [*found, ("machine", "models, profiles and this machine", rest)]
+
+    def _choices(self, operation: Operation) -> dict[str, list[tuple[str, str]]]:
+        """What a form offers for each option that names something: value and text."""
+        files = self._service.store.files()
+        presets = [(each.name, each.name) for each in clusters(self._service)]
+        found: dict[str, list[tuple[str, str]]] = {}
+        for option in operation.chosen:
+            if option.kind == "cluster":
+                found[option.name] = presets
+            if option.kind == "source":
+                found[option.name] = [
+                    *((f"zoo:{name}", "ships with Placewright") for name in zoo_models()),
+                    *((name, "allowed by the operator") for name in self._service.jobs.models),
+                    *((file.name, file.kind) for file in files if not file.kind.endswith("plan")),
+                ]
+            if option.kind == "file":
+                found[option.name] = [
+                    (file.name, file.kind)
+                    for file in files
+                    if _fits(option, operation, file.kind, file.name)
+                ]
+        return found
+
+    def _uses(self, kind: str) -> list[tuple[str, str]]:
+        """Address and text of what may be done with a file of this kind."""
+        for name, wing in wings().items():
+            if wing.files().problem_document.kind == kind:
+                verbs = ("plan", "compare")
+                every = self._service.operations
+                argument = {
+                    verb: every[f"{name}.{verb}"].options[0].name
+                    for verb in verbs
+                    if f"{name}.{verb}" in every
+                }
+                return [(f"/new/{name}.{verb}?{arg}=", verb) for verb, arg in argument.items()]
+        known = {"cluster": [("/new/devices?on=", "show")]}
+        known["graph"] = [("/new/operators.plan?source=", "plan")]
+        return known.get(kind, [])
+
+    def _result(self, job: Job) -> dict[str, Any] | None:
+        """The document of a job that has ended, unless it is very large."""
+        path = self._service.jobs.folder(job.id).out / "result.json"
+        if job.state not in ENDED or not path.exists() or path.stat().st_size > RESULT_BYTES:
+            return None
+        data = json.loads(path.read_bytes())
+        return data if isinstance(data, dict) else None
+
+
+def _unit_of(operation: str) -> str:
+    """The unit of the values that an operation finds."""
+    wing = wings().get(operation.partition(".")[0])
+    return "s" if wing is None else wing.unit
+
+
+def ranked(result: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Candidates of a result: the chosen one and the best, and all others."""
+    every = [dict(each) for each in result.get("candidates", ())]
+    sign = -1 if result.get("direction") == "maximise" else 1
+
+    def order(each: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        value = each.get("value")
+        return (
+            each["planner"] != result.get("planner"),
+            value is None or each.get("status") == "INFEASIBLE",
+            0.0 if value is None else sign * value,
+        )
+
+    every.sort(key=order)
+    shown = [each for each in every[: BEST + 1] if each.get("value") is not None]
+    return shown, [each for each in every if each not in shown]
+
+
+def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:
+    """Whether a file may be what an option wants, as far as that is known."""
+    if option.metavar.endswith("PLAN"):
+        return kind.endswith("plan")
+    wing = wings().get(operation.path[0])
+    if wing is None or option.name not in ("file", "source"):
+        return True
+    return kind in ("", wing.files().problem_document.kind)
+
+
+def ago(time_s: float | None) -> str:
+    """How long ago something was, in words."""
+    if time_s is None:
+        return "-"
+    past_s = max(0.0, time.time() - time_s)
+    for unit, length_s in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if past_s >= length_s:
+            count = int(past_s / length_s)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -1,0 +1,228 @@
+"""`serve_forever`: open the folder and the database, listen, and take up the jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+from placewright.errors import InputError, MissingDependencyError
+from placewright.io.arguments import Count, Range, checked
+from placewright.service.operations import Verbs, operations_of
+from placewright.web.refusals import LOOPBACK
+
+EXTRA = "service"
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """How to serve.
+
+    Attributes
+    ----------
+    folder
+        Files, jobs and, without `database`, the databases.
+    host, port, hosts
+        Where to listen, and further names of that address.
+    token, new_token
+        Whether one is needed on loopback, too; whether a new one is made.
+    database
+        URL of PostgreSQL; an SQLite file in the folder without it.
+    models
+        Factories that requests may name: ``package.module:factory``.
+    jobs, waiting
+        That run at a time; of one caller that have not ended.
+    file_bytes, files_bytes
+        Of one stored file, and of all.
+    """
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: Annotated[int, Range(0, 65535)] = 8400
+    hosts: tuple[str, ...] = ()
+    token: bool = False
+    new_token: bool = False
+    database: str | None = None
+    models: tuple[str, ...] = ()
+    jobs: Count = 1
+    waiting: Count = 100
+    file_bytes: Count = 256 << 20
+    files_bytes: Count = 8 << 30
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether others than users of this machine could ask."""
+        return self.token or self.new_token or self.host not in LOOPBACK
+
+
+Ready = Callable[[str, str], object]
+
+
+@checked
+def serve_forever(
+    options: ServiceOptions,
+    verbs: Callable[[], Verbs],
+    *,
+    on_ready: Ready = lambda url, token: None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; jobs that run go on, and the next service takes them up.
+
+    Parameters
+    ----------
+    verbs
+        Those of the command line, which become operations.
+    on_ready
+        Called with the address, and the token where one was made, once clients are listened to.
+
+    Raises
+    ------
+    InputError
+        Nobody can listen there, or another service has the folder.
+    """
+    with _locked(options.folder), _listen(options) as listening:
+        service, server, made = _server(options, verbs)
+        host, port = listening.getsockname()[:2]
+        named = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        asyncio.run(_serve(server, listening, lambda: on_ready(f"http://{named}:{port}", made)))
+        service.jobs.stop()
+        service.store.close()
+
+
+def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, Any, str]:
+    try:
+        import uvicorn
+
+        from placewright.service.access import Access, Tokens
+        from placewright.service.app import Service, api
+        from placewright.service.files import Files
+        from placewright.service.jobs import JobLimits, Jobs
+        from placewright.service.pages import add_pages
+        from placewright.service.store import Store, sqlite_url
+    except ModuleNotFoundError as error:
+        name = str(error.name)
+        raise MissingDependencyError(name, extra=EXTRA, purpose="placewright serve") from None
+    from placewright.web.connections import ClientConnection, allow_files
+
+    folder = options.folder.resolve()
+    store = Store(options.database or sqlite_url(folder / "service.sqlite"))
+    store.migrate()
+    files = Files(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
+    jobs = Jobs(
+        store,
+        files,
+        operations_of(verbs()),
+        workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
+        models=options.models,
+        limits=JobLimits(options.jobs, options.waiting),
+        variables=_model_variables(options),
+    )
+    tokens, made = (Tokens(store) if options.needs_token else None), ""
+    if tokens is not None and (options.new_token or not len(tokens)):
+        made = tokens.make()
+    allow_files()
+    stopping = threading.Event()
+    service = Service(store, files, jobs, tokens, stopping.is_set)
+    application = api(service)
+    add_pages(application, service)
+    guarded = Access(
+        application, store=store, host=options.host, hosts=options.hosts, tokens=tokens
+    )
+    config = uvicorn.Config(
+        guarded,
+        http=ClientConnection,
+        ws="none",
+        lifespan="off",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+
+    class Server(uvicorn.Server):
+        """Leaves signals to `_serve`."""
+
+        stop = stopping
+        launch = staticmethod(jobs.launch)
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return service, Server(config), made
+
+
+async def _serve(server: Any, listening: socket.socket, ready: Callable[[], object]) -> None:
+    """Listen at once; jobs are taken up beside that."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        server.stop.set()
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    while not (server.started or serving.done()):
+        await asyncio.sleep(0.01)
+    ready()
+    launching = asyncio.ensure_future(asyncio.to_thread(server.launch))
+    done, _ = await asyncio.wait({serving, launching}, return_when=asyncio.FIRST_COMPLETED)
+    if launching in done and launching.exception() is not None:
+        end()
+    await serving
+    await launching
+
+
+def _model_variables(options: ServiceOptions) -> dict[str, str]:
+    """Where factories that the operator has named are found: behind everything that is installed.
+
+    Jobs work in folders of their own, in which no program is.
+    """
+    from placewright.interpreter import python_environment
+
+    if not options.models:
+        return {}
+    here = python_environment()["PYTHONPATH"]
+    return {"PYTHONPATH": os.pathsep.join([here, os.getcwd()])}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The folder for one service alone; `InputError` where another has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock: IO[str] = open(folder / "lock", "w")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise InputError(
+            f"cannot be used: {error.strerror}", where=str(folder), hint="name another folder"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                "another service has this folder", where=str(folder), hint="name another folder"
+            ) from None
+        yield
+
+
+def _listen(options: ServiceOptions) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        return socket.create_server((options.host, options.port), family=family, backlog=1024)
+    except OSError as error:
+        raise InputError(
+            "cannot listen there",
+            where=f"{options.host}:{options.port}",
+            by=error.strerror or str(error),
+            hint="give another --port; 0 takes a free one",
+        ) from None

@@ -1,0 +1,181 @@
+// Forms, buttons and live progress of the pages. Everything goes through the API.
+
+const api = "/api/v1";
+
+/** Ask the API; throws the four parts of its error. */
+async function ask(method, path, body, type = "application/json") {
+  const answer = await fetch(path, {
+    method,
+    headers: body === undefined ? {} : { "content-type": type },
+    body,
+  });
+  if (answer.status === 204) return null;
+  const text = await answer.text();
+  let data = null;
+  try { data = JSON.parse(text); } catch { /* not ours: a proxy's page */ }
+  if (!answer.ok) {
+    throw data?.error ?? { what: `the service answered ${answer.status}`, where: "", by: "", next: "" };
+  }
+  return data;
+}
+
+/** Show an error beside what has caused it. */
+function complain(near, error) {
+  const box = near.closest("form, section, [data-job]")?.querySelector(".problem")
+    ?? document.querySelector(".problem");
+  if (!box) return;
+  const what = document.createElement("p");
+  const where = error.where ? `${error.where}: ` : "";
+  what.textContent = where + (error.what ?? String(error)) + (error.by ? ` (${error.by})` : "");
+  const next = document.createElement("p");
+  next.textContent = error.next ? `Next: ${error.next}` : "";
+  box.replaceChildren(what, next);
+  box.hidden = false;
+  box.scrollIntoView({ block: "nearest" });
+}
+
+/** The options of a form as the API takes them; what is left empty is not given. */
+function options(form) {
+  const found = {};
+  for (const field of form.querySelectorAll("[data-kind]")) {
+    const text = field.value.trim();
+    if (field.type === "checkbox") {
+      if (field.checked !== field.defaultChecked || field.checked) found[field.name] = field.checked;
+    } else if (text !== "") {
+      const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+      found[field.name] = {
+        number: () => Number(text),
+        numbers: () => lines.map(Number),
+        lines: () => lines,
+        flag: () => text === "true",
+        text: () => text,
+      }[field.dataset.kind]();
+    }
+  }
+  return found;
+}
+
+/** Run what a button stands for; it is off meanwhile. */
+async function pressed(button, action) {
+  button.disabled = true;
+  try { await action(); } catch (error) { complain(button, error); } finally { button.disabled = false; }
+}
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  event.preventDefault();
+  pressed(form.querySelector("[type=submit]"), async () => {
+    if ("login" in form.dataset) {
+      await ask("POST", `${api}/login`, JSON.stringify({ token: form.querySelector("#token").value }));
+      location.assign("/");
+    } else {
+      const path = `${api}/operations/${form.dataset.start}/jobs`;
+      const job = await ask("POST", path, JSON.stringify(options(form)));
+      location.assign(`/jobs/${job.id}`);
+    }
+  });
+});
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-post], [data-delete]");
+  if (!button) return;
+  pressed(button, async () => {
+    if (button.dataset.delete) {
+      await ask("DELETE", button.dataset.delete);
+      location.reload();
+      return;
+    }
+    const job = await ask("POST", button.dataset.post, "{}");
+    if (!button.dataset.post.includes(job.id)) location.assign(`/jobs/${job.id}`);
+  });
+});
+
+const upload = document.querySelector("#upload");
+
+/** Upload files one after another. */
+async function send(files) {
+  const status = document.querySelector("#uploading");
+  try {
+    for (const file of files) {
+      status.textContent = `uploading ${file.name}`;
+      const path = `${api}/files/${encodeURIComponent(file.name)}`;
+      await ask("PUT", path, file, "application/octet-stream");
+    }
+    location.reload();
+  } catch (error) {
+    status.textContent = "";
+    complain(upload, error);
+  }
+}
+
+if (upload) {
+  upload.addEventListener("change", () => send(upload.files));
+  const area = document.querySelector("[data-drop]");
+  area.addEventListener("dragover", (event) => { event.preventDefault(); area.classList.add("over"); });
+  area.addEventListener("dragleave", () => area.classList.remove("over"));
+  area.addEventListener("drop", (event) => { event.preventDefault(); send(event.dataTransfer.files); });
+}
+
+/** A number with its unit, four digits. */
+function amount(value, unit) {
+  if (value === null || value === undefined) return "-";
+  const scales = { s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]], bytes: [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1, "B"]] };
+  const scale = (scales[unit] ?? []).find(([size]) => Math.abs(value) >= size) ?? [1, unit];
+  return `${Number((value / scale[0]).toPrecision(4))} ${scale[1]}`.trim();
+}
+
+/** Value and bound over time, as two lines. */
+function draw(svg, points) {
+  const shown = points.filter((point) => point.value !== null);
+  if (shown.length < 2) return;
+  const start = shown[0].at, length = shown.at(-1).at - start || 1;
+  const all = shown.flatMap((point) => [point.value, point.bound ?? point.value]);
+  const low = Math.min(...all), range = (Math.max(...all) - low) || 1;
+  const line = (key) => shown
+    .filter((point) => point[key] !== null)
+    .map((point, k) => `${k ? "L" : "M"}${((point.at - start) / length) * 800} ${150 - ((point[key] - low) / range) * 140}`)
+    .join("");
+  for (const key of ["bound", "value"]) {
+    let path = svg.querySelector(`.${key}`);
+    if (!path) {
+      path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+      path.setAttribute("class", key);
+      svg.append(path);
+    }
+    path.setAttribute("d", line(key));
+  }
+}
+
+const live = document.querySelector("[data-job]");
+
+/** Follow a job until it has ended; then the page shows what it has found. */
+function follow(job) {
+  const at = (id) => document.getElementById(id);
+  const source = new EventSource(`${api}/jobs/${job.dataset.job}/events`);
+  const points = [];
+  source.addEventListener("progress", (event) => {
+    const line = JSON.parse(event.data), unit = line.unit || "";
+    at("what").textContent = line.what ? `${line.title}: ${line.what}` : line.title;
+    at("value").textContent = amount(line.value, unit);
+    at("bound").textContent = amount(line.bound, unit);
+    at("gap").textContent = line.gap === null ? "-" : `${(line.gap * 100).toFixed(1)} %`;
+    at("elapsed").textContent = amount(line.elapsed_s, "s");
+    points.push({ at: line.elapsed_s, value: line.value, bound: line.bound });
+    draw(at("history"), points);
+  });
+  source.addEventListener("log", (event) => { at("log").append(JSON.parse(event.data)); });
+  source.addEventListener("state", (event) => {
+    const { state } = JSON.parse(event.data);
+    const running = state === "running" || state === "queued";
+    if (!running) source.close();
+    if (!running || state !== job.dataset.state) location.reload();
+  });
+}
+
+if (live) {
+  if (["queued", "running"].includes(live.dataset.state)) follow(live);
+  else {
+    const log = document.querySelector("[data-log]");
+    fetch(log.dataset.log).then((answer) => answer.text()).then((text) => { log.textContent = text; });
+  }
+}

@@ -1,0 +1,241 @@
+"""The service's tables: stored files, jobs, tokens, and the audit log.
+
+They are made and changed by the migrations in `migrations`. The texts of files and what jobs write
+are in the service's folder; a table has no path, and a path on the disk no name of a request.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Engine,
+    ForeignKey,
+    Index,
+    create_engine,
+    event,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+class State(StrEnum):
+    """Of a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    INFEASIBLE = "infeasible"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+
+GOING = (State.QUEUED, State.RUNNING)
+ENDED = tuple(state for state in State if state not in GOING)
+
+
+class Table(DeclarativeBase):
+    """Base of all tables."""
+
+
+class Job(Table):
+    """An operation that was asked for, and what became of it.
+
+    `attempts`: how often a process was started for it. `retry_of`: the job whose options it has.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index("jobs_by_state", "state", "id"), Index("jobs_by_owner", "owner", "id"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    operation: Mapped[str]
+    options: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[str] = mapped_column(default=State.QUEUED)
+    owner: Mapped[str] = mapped_column(default="")
+    created_s: Mapped[float]
+    started_s: Mapped[float | None]
+    ended_s: Mapped[float | None]
+    cancelled_s: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    exit_code: Mapped[int | None]
+    error: Mapped[dict[str, str] | None] = mapped_column(JSON)
+    summary: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    retry_of: Mapped[str | None]
+
+
+class StoredFile(Table):
+    """A file that requests may name: an upload, or what a job has written.
+
+    `kind`: of Placewright's documents, empty for others. `output`: its name in the job's folder.
+    """
+
+    __tablename__ = "files"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    kind: Mapped[str]
+    bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str]
+    created_s: Mapped[float]
+    owner: Mapped[str] = mapped_column(default="")
+    job: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"))
+    output: Mapped[str | None]
+
+
+class Token(Table):
+    """A secret that lets its holder in; only its hash is kept."""
+
+    __tablename__ = "tokens"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    created_s: Mapped[float]
+
+
+class Audit(Table):
+    """Something that was changed or refused, and by whom."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    time_s: Mapped[float]
+    owner: Mapped[str]
+    action: Mapped[str]
+    what: Mapped[str]
+
+
+def new_id() -> str:
+    """An identifier that nobody can guess; later ones are larger, so that lists are in order."""
+    return f"{time.time_ns() // 1000:013x}{secrets.token_hex(6)}"
+
+
+def sqlite_url(file: Path) -> str:
+    """The URL of a database in a file."""
+    return f"sqlite:///{file.resolve()}"
+
+
+class Store:
+    """The database. `url`: as SQLAlchemy takes it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = _engine(url)
+
+    def migrate(self) -> None:
+        """Make the tables, or bring those of an earlier version up to date."""
+        from alembic import command
+        from alembic.config import Config
+
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        with self.engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """One transaction."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def audit(self, owner: str, action: str, what: str = "") -> None:
+        """Record an action."""
+        with self.session() as session:
+            row = Audit(time_s=time.time(), owner=owner, action=action, what=what[:500])
+            session.add(row)
+
+    def job(self, id: str) -> Job | None:
+        """The job of this identifier."""
+        with self.session() as session:
+            return session.get(Job, id)
+
+    def add_job(self, job: Job) -> None:
+        """Keep an accepted job."""
+        with self.session() as session:
+            session.add(job)
+
+    def update_job(self, id: str, *, only: State | None = None, **changes: Any) -> Job | None:
+        """Change a job that has not ended; ``None`` where it has, so that nothing ends twice.
+
+        `only`: the state in which it must be.
+        """
+        states = GOING if only is None else (only,)
+        going = (Job.id == id, Job.state.in_(states))
+        with self.session() as session:
+            changed = session.execute(update(Job).where(*going).values(**changes).returning(Job.id))
+            return session.get(Job, id) if changed.scalar() is not None else None
+
+    def jobs(
+        self,
+        *,
+        before: str | None = None,
+        states: Sequence[str] = (),
+        operation: str | None = None,
+        most: int = 50,
+    ) -> list[Job]:
+        """The newest jobs, those older than `before` where that is given."""
+        query = select(Job).order_by(Job.id.desc()).limit(most)
+        query = query if before is None else query.where(Job.id < before)
+        query = query.where(Job.state.in_(states)) if states else query
+        query = query if operation is None else query.where(Job.operation == operation)
+        with self.session() as session:
+            return list(session.scalars(query))
+
+    def open_jobs(self, owner: str) -> int:
+        """How many jobs of an owner have not ended."""
+        query = select(func.count()).where(Job.state.in_(GOING), Job.owner == owner)
+        with self.session() as session:
+            return session.scalar(query) or 0
+
+    def counts(self) -> Mapping[str, int]:
+        """Number of jobs by state."""
+        query = select(Job.state, func.count()).group_by(Job.state)
+        with self.session() as session:
+            return dict(session.execute(query).tuples().all())
+
+    def files(self) -> list[StoredFile]:
+        """All stored files, the newest first."""
+        with self.session() as session:
+            return list(session.scalars(select(StoredFile).order_by(StoredFile.id.desc())))
+
+    def file(self, name: str) -> StoredFile | None:
+        """The stored file of this name."""
+        with self.session() as session:
+            return session.scalar(select(StoredFile).where(StoredFile.name == name))
+
+    def used_bytes(self) -> int:
+        """Of all stored files."""
+        with self.session() as session:
+            return session.scalar(select(func.sum(StoredFile.bytes))) or 0
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        return create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+    engine = create_engine(url, connect_args={"timeout": 30})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, record: object) -> None:
+        """Readers wait for no writer; what is committed is on the disk."""
+        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    return engine

@@ -1,0 +1,170 @@
+"""Jobs end to end, with real processes: done, failed, cancelled, killed, found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.errors import InfeasibleError, InputError, RunError
+from placewright.service.client import Client, Job
+from placewright.service.process import JobFolder
+from tests.planning.test_toy_wing import Packing, PackingFiles
+from tests.service.serving import Serving
+
+LIMIT_S = 60.0
+
+THREE = Packing((6, 6, 6), 10)
+"""Three bins, and a bound of two: a search that is stopped has proved nothing."""
+
+
+@pytest.fixture
+def packing(client: Client, tmp_path: Path) -> str:
+    """The name of a stored problem."""
+    return client.upload(PackingFiles().write_problem(THREE, tmp_path / "three.json"))
+
+
+def until(job: Job, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first status for which something holds."""
+    end_s = time.monotonic() + LIMIT_S
+    while not condition(status := job.status()):
+        assert time.monotonic() < end_s, status
+        time.sleep(0.05)
+    return status
+
+
+def searching(status: dict[str, Any]) -> bool:
+    """Whether a plan was found and the search goes on."""
+    return status["progress"] is not None and status["progress"]["value"] is not None
+
+
+def test_a_wing_of_one_file_is_planned_by_a_job(
+    client: Client, packing: str, tmp_path: Path
+) -> None:
+    """Result, head, page, log and a stored plan that the next job names."""
+    job = client.run("packing.plan", file=packing, planner="shuffled")
+    assert job.wait(time_limit_s=LIMIT_S)["value"] == 3.0
+    status = job.status()
+    assert status["state"] == "done"
+    assert status["summary"]["planner"] == "shuffled"
+    assert "3 bins" in job.report(tmp_path / "page.html").read_text()
+    assert "wrote" in job.log()
+    plan = f"packing-plan-{job.id[-6:]}.json"
+    again = client.run("packing.simulate", file=packing, plan=plan)
+    assert again.wait(time_limit_s=LIMIT_S)["value"] == 3.0
+
+
+def test_a_failure_has_the_four_parts_of_its_error(client: Client, packing: str) -> None:
+    """As the command prints them."""
+    job = client.run("packing.plan", file=packing, planner="shufled")
+    with pytest.raises(RunError, match="unknown planner") as raised:
+        job.wait(time_limit_s=LIMIT_S)
+    assert raised.value.hint == "did you mean 'shuffled'?"
+    assert job.status()["state"] == "failed"
+
+
+def test_no_plan_is_infeasible(client: Client, tmp_path: Path) -> None:
+    """Exit code 3 of the command."""
+    source = tmp_path / "large.json"
+    source.write_text(json.dumps({"items": [5], "capacity": 3}))
+    job = client.run("packing.plan", file=source, planner="first-fit")
+    with pytest.raises(InfeasibleError):
+        job.wait(time_limit_s=LIMIT_S)
+    assert job.status()["state"] == "infeasible"
+
+
+def test_cancel_keeps_the_best_and_retry_starts_again(client: Client, packing: str) -> None:
+    """A search that is cancelled is interrupted, and its plan is stored."""
+    job = client.run("packing.plan", file=packing, planner="slow")
+    until(job, searching)
+    job.cancel()
+    assert job.wait(time_limit_s=LIMIT_S)["status"] == "INTERRUPTED"
+    assert job.status()["state"] == "interrupted"
+    again = Job(client, client.ask("POST", f"jobs/{job.id}/retry", b"")["id"])
+    assert again.status()["retry_of"] == job.id
+    again.cancel()
+    until(again, lambda status: status["ended_s"] is not None)
+    assert again.status()["state"] in ("cancelled", "interrupted")
+
+
+def test_events_are_sent_once_and_go_on_where_they_were(
+    serving: Serving, client: Client, packing: str
+) -> None:
+    """State, progress and log; `Last-Event-ID` leaves out what was sent."""
+    job = client.run("packing.plan", file=packing, planner="shuffled")
+    job.wait(time_limit_s=LIMIT_S)
+    path = f"/api/v1/jobs/{job.id}/events"
+    events = _events(serving.request("GET", path)[1])
+    kinds = [kind for _, kind, _ in events]
+    assert kinds[-1] == "state"
+    assert {"progress", "log"} <= set(kinds)
+    last = events[-1][0]
+    again = _events(serving.request("GET", path, {"Last-Event-ID": last})[1])
+    assert [kind for _, kind, _ in again] == ["state"]
+
+
+def _events(body: bytes) -> list[tuple[str, str, Any]]:
+    found = []
+    for block in body.decode().strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        found.append((fields["id"], fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def test_jobs_survive_the_end_of_the_service(tmp_path: Path) -> None:
+    """Killed while one job runs and one waits: both end, each started once."""
+    serving = Serving(tmp_path)
+    client = serving.start()
+    packing = client.upload(PackingFiles().write_problem(THREE, tmp_path / "three.json"))
+    running = client.run("packing.plan", file=packing, planner="slow")
+    waiting = client.run("packing.plan", file=packing, planner="first-fit")
+    until(running, searching)
+    process = JobFolder(tmp_path / "service" / "jobs" / running.id).process()
+    serving.end(signal.SIGKILL)
+    client = serving.start()
+    try:
+        running, waiting = Job(client, running.id), Job(client, waiting.id)
+        until(running, lambda status: status["state"] == "running")
+        assert JobFolder(tmp_path / "service" / "jobs" / running.id).process() == process
+        running.cancel()
+        assert running.wait(time_limit_s=LIMIT_S)["status"] == "INTERRUPTED"
+        assert waiting.wait(time_limit_s=LIMIT_S)["value"] == 3.0
+        assert _attempts(tmp_path, running) == _attempts(tmp_path, waiting) == 1
+    finally:
+        serving.end()
+
+
+def test_a_killed_process_is_started_once_more(
+    serving: Serving, client: Client, packing: str
+) -> None:
+    """Planning is repeatable; the second time that it is killed the job is lost."""
+    job = client.run("packing.plan", file=packing, planner="slow")
+    folder = serving.folder / "service" / "jobs" / job.id
+    for attempt in (1, 2):
+        until(job, lambda _, n=attempt: _attempts(serving.folder, job) == n and searching(_))
+        process = JobFolder(folder).process()
+        assert process is not None
+        os.kill(process, signal.SIGKILL)
+    with pytest.raises(RunError, match="killed"):
+        job.wait(time_limit_s=LIMIT_S)
+    assert job.status()["state"] == "lost"
+
+
+def _attempts(folder: Path, job: Job) -> int:
+    lines = JobFolder(folder / "service" / "jobs" / job.id).lines()
+    return sum("attempt" in line for line in lines)
+
+
+def test_what_cannot_be_is_refused_before_it_is_a_job(client: Client) -> None:
+    """An unknown file, and a factory that the operator has not allowed."""
+    before = len(client.jobs(500))
+    for source in ("missing.json", "os:system"):
+        with pytest.raises(InputError):
+            client.run("packing.plan", file=source)
+    assert len(client.jobs(500)) == before

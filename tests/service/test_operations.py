@@ -1,0 +1,104 @@
+"""Operations are the verbs of the command line; requests name no path and no program."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+from typer.main import get_command
+
+from placewright.cli.main import app, every_verb
+from placewright.errors import InputError
+from placewright.planning.wings import registered
+from placewright.service.operations import EXCLUDED, operations_of, used_file
+from tests.planning.test_toy_wing import WING
+
+OPERATIONS = operations_of(every_verb())
+
+
+def verbs_of_the_command_line() -> set[str]:
+    """As typer lists them."""
+    root = get_command(app)
+    found = set()
+    for name in root.list_commands(None):  # type: ignore[attr-defined]
+        command = root.get_command(None, name)  # type: ignore[attr-defined]
+        own = command.list_commands(None) if hasattr(command, "list_commands") else []
+        found |= {f"{name}.{verb}" for verb in own} or {name}
+    return found
+
+
+def test_every_verb_is_an_operation_or_excluded_with_a_reason() -> None:
+    """And nothing else is one."""
+    missing = verbs_of_the_command_line() - set(OPERATIONS)
+    assert {each.partition(".")[0] if "testbed" in each else each for each in missing} == set(
+        EXCLUDED
+    )
+    assert set(OPERATIONS) <= verbs_of_the_command_line()
+
+
+def test_options_and_their_arguments_are_those_of_the_verb() -> None:
+    """Defaults are left out; files that are written are named by the service alone."""
+    plan = OPERATIONS["operators.plan"]
+    schema = plan.model.model_json_schema()["properties"]
+    assert schema["objective"]["anyOf"][0]["enum"] == ["latency", "throughput", "diffmaxima"]
+    assert schema["batch"]["anyOf"][0]["minimum"] == 1
+    assert schema["time_limit"]["default"] == 60.0
+    assert not {"output", "report", "format"} & set(schema)
+    assert schema["trace"]["type"] == "boolean"
+    given = {"source": "zoo:resnet50", "bounds": False, "training": True, "seed": 0, "batch": 2}
+    given |= {"trace": True}
+    assert plan.arguments(given, "out") == [
+        *("operators", "plan", "--training", "--batch=2", "--no-bounds"),
+        *("--report=out/report.html", "--trace=out/trace.json.gz", "--output=out/result.json"),
+        *("--", "zoo:resnet50"),
+    ]
+    run = OPERATIONS["layers.run"]
+    words = run.arguments({"model": "zoo:vgg16", "weights": True, "slow": ["a:1:2"]}, "out")
+    assert {"--weights=out/weights.safetensors", "--slow=a:1:2"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"source": "x", "report": "a"}, {"source": "x", "batch": 0}, {"source": 3}]
+)
+def test_what_the_schema_does_not_allow_is_refused(given: dict[str, object]) -> None:
+    """A missing argument, an option of the service's own, a number out of range, another type."""
+    with pytest.raises(ValidationError):
+        OPERATIONS["operators.plan"].model.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("/etc/passwd", "../secret", "..", "a/b", "a\\b", "file:///etc/passwd", "a\0b", "-o"),
+        *("msr:/etc/passwd", "dag:../x.json", "@/etc/passwd", "os:system", "net.py:make"),
+        *("tensorflow:a.b:c", "openvino:a.b:c", "onnx:model.onnx", "dag:unknown.json"),
+    ],
+)
+def test_paths_and_programs_are_refused(text: str) -> None:
+    """Where any text may stand."""
+    for operation, name in (("operators.plan", "source"), ("operators.plan", "planner")):
+        option = next(each for each in OPERATIONS[operation].options if each.name == name)
+        with pytest.raises(InputError):
+            used_file(option, text, ["problem.json", "net.py"], ["mine:make"])
+
+
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        *(("problem.json", "problem.json"), ("dag:problem.json?x=1", "problem.json")),
+        *(("zoo:resnet50", None), ("openvino:zoo:resnet50", None), ("edge-duo", None)),
+        *(("mine:make", None), ("search(effort=1e6)", None), ("board-a:0.5", None)),
+        *(("node:3:2.5", None), ("@problem.json", "problem.json")),
+    ],
+)
+def test_stored_files_presets_and_allowed_models_are_taken(text: str, file: str | None) -> None:
+    """By name."""
+    option = OPERATIONS["operators.plan"].options[0]
+    assert used_file(option, text, ["problem.json"], ["mine:make"]) == file
+
+
+def test_a_wing_of_one_file_has_its_operations() -> None:
+    """Without an edit elsewhere."""
+    with registered(WING):
+        found = operations_of(every_verb())
+    assert {"packing.plan", "packing.compare", "packing.simulate"} <= set(found)
+    assert found["packing.plan"].model.model_json_schema()["required"] == ["file"]
