@@ -17,6 +17,7 @@ from typing import Any
 
 from placewright.errors import UnknownNameError
 from placewright.planning.contract import Context, Progress, silent
+from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data import deal
 from placewright.samples.judge import judge
@@ -59,6 +60,12 @@ class SampleRun:
     speed: float
     real: bool = False
     moved: Moved | None = None
+
+    def __repr__(self) -> str:
+        predicted = "" if self.predicted_s is None else f", predicted {seconds(self.predicted_s)}"
+        parts = f"moving {seconds(self.move_s)}, training {seconds(self.train_s)}"
+        loss = self.trained.epochs[-1].loss if self.trained.epochs else math.nan
+        return f"{self.name}: {seconds(self.measured_s)} ({parts}){predicted}; loss {loss:.4g}"
 
     @property
     def measured_s(self) -> float:
