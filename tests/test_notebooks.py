@@ -15,7 +15,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     """In a folder of its own, without an error in any cell."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
 
