@@ -30,7 +30,8 @@ from placewright import (
     place,
     solve,
 )
-from placewright.operators.adaptive.trainer import TrainingLoop
+from placewright.adapt.training_loop import TrainingLoop
+from placewright.operators.adaptive.run import AdaptiveRun
 
 LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
 DUO = Cluster((Device("a", node="a", speed=0.9), Device("b", node="b", speed=0.7)), LINKS, "adapt")
@@ -40,7 +41,9 @@ COLD, TURN, TURN_S, TURNS = 2, 6, 2.0, 4
 
 
 @contextmanager
-def running(name: str, steps: int) -> Iterator[tuple[Testbed, PlacedModel, TrainingLoop]]:
+def running(
+    name: str, steps: int
+) -> Iterator[tuple[Testbed, PlacedModel, TrainingLoop[AdaptiveRun]]]:
     """A training run of a zoo model on a testbed that is up."""
     source = load_model(f"zoo:{name}", batch=2, training=True)
     with (

@@ -20,8 +20,9 @@ import time
 import torch
 
 from placewright import Cluster, Device, Link, PlacedModel, Testbed, place
+from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.source import ModelSource, mean_square
-from placewright.operators.adaptive.trainer import TrainingLoop
+from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.runtime.eager import run_eager
 from placewright.runtime.engines.local import LocalGroup
 
@@ -58,7 +59,10 @@ def placed_net(root: bool) -> PlacedModel:
 
 
 def disturb(
-    trainer: TrainingLoop, bed: Testbed | None, chance: random.Random, over: threading.Event
+    trainer: TrainingLoop[AdaptiveRun],
+    bed: Testbed | None,
+    chance: random.Random,
+    over: threading.Event,
 ) -> None:
     """Kills and cuts at random moments; every cut is restored a while later."""
     while not over.wait(chance.uniform(0.1, 1.5)):
@@ -75,7 +79,7 @@ def disturb(
                 os.kill(chance.choice(victims).pid or 0, signal.SIGKILL)
 
 
-def schedule(seed: int, steps: int, root: bool) -> tuple[bool, TrainingLoop, float]:
+def schedule(seed: int, steps: int, root: bool) -> tuple[bool, TrainingLoop[AdaptiveRun], float]:
     """One run under fire; whether it ended with eager's parameters and buffers."""
     chance, over = random.Random(seed), threading.Event()
     begun = time.perf_counter()

@@ -39,11 +39,12 @@ from placewright import (
     TrainingRecipe,
     profile,
 )
-from placewright.capturing.model import capture_source
+from placewright.adapt.training_loop import TrainingLoop
+from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
+from placewright.deployment.training import OperatorTraining
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.runtime.engines.local import LocalGroup
 from training_models import MODELS, Batches, Lion, model_and_batches
 
@@ -225,14 +226,14 @@ def train(
     _, scheduler, recipe = combination.made(model)
     optimizer = recipe.optimizer
     source = ModelSource(model, batches[0][0], LOSS, batches[0][1], "net", recipe)
-    graph = capture_source(source, training=True)
+    captured = capture_call(source, training=True)
     names = [f"d{k}" for k in range(workers)]
     links = tuple(Link(a, b, 1e9, 5e-5) for a in names for b in names if a != b)
     cluster = Cluster(tuple(Device(n, node=n) for n in names), links, name="workers")
-    problem = profile(graph, cluster, method="analytic")
+    problem = profile(captured.graph, cluster, method="analytic")
     draw = np.random.default_rng(workers)
     groups = draw.integers(0, workers, size=int(problem.colocation.max()) + 1)
-    job = AdaptiveJob(graph, cluster, problem, initial_state(source, graph.program))
+    job = AdaptiveJob(captured.graph, cluster, problem, initial_state(source, captured.program))
     run = AdaptiveRun(
         job,
         folder,
@@ -242,7 +243,7 @@ def train(
         rejoin_every=3,
     )
     try:
-        with TrainingLoop(model, run, source, schedulers=(scheduler,)) as trainer:
+        with TrainingLoop(OperatorTraining(captured, run, schedulers=(scheduler,))) as trainer:
             for x, y in trainer.remaining(batches):
                 step = trainer.steps_done + 1
                 faults.before(step, run)

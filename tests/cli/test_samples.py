@@ -11,8 +11,8 @@ import pytest
 
 from placewright.errors import RunError
 from placewright.samples.adaptive import Step
+from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.recipe import Recipe
-from placewright.samples.training.trainer import Epoch
 from tests.cli.run_cli import run_cli
 
 

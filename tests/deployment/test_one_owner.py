@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import placewright
-from placewright.adapt.batch_trainer import UnfinishedWarning
+from placewright.adapt.training_loop import UnfinishedWarning
 from placewright.deployment.placed_model import PlacedModel
 from placewright.errors import InputError, RunError, WorkerError
 from placewright.io.tensor_files import stored_tensors

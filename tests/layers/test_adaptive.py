@@ -21,7 +21,7 @@ from placewright.layers.judge import judge
 from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
-from placewright.layers.trainer import LayerTrainer
+from placewright.layers.training import train_steps
 from placewright.layers.workers import Link
 from tests.layers.models import language_model
 
@@ -48,7 +48,7 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
             found = [trainer.step(*batch) for batch in batches]
             state, timeline = trainer.state_dict(), trainer.timeline
         with pytest.raises(RunError, match="belong to the trainer"):
-            placed.step()
+            placed.run(1)
 
     assert found == pytest.approx(losses, rel=1e-5)
     for name, value in expected.items():
@@ -66,18 +66,20 @@ def test_ctrl_c_ends_training_without_the_check() -> None:
     """The steps that are done are returned; one process would take as long again for them."""
     source = SimpleNamespace(inputs=0, targets=0)
     job = SimpleNamespace(model=SimpleNamespace(source=source))
-    run = SimpleNamespace(job=job, session=object(), problem=None, loss=0.5)
     plan = SimpleNamespace(stages=[SimpleNamespace(replicas=())])
-    trainer: Any = SimpleNamespace(run=run, plan=plan, steps_done=0, timeline=None)
+    run = SimpleNamespace(
+        job=job, session=object(), problem=None, loss=0.5, plan=plan, done=0, timeline=None
+    )
+    trainer: Any = SimpleNamespace(run=run)
 
     def step(inputs: Any, targets: Any) -> float:
-        trainer.steps_done += 1
-        if trainer.steps_done == 2:
+        run.done += 1
+        if run.done == 2:
             raise KeyboardInterrupt
         return 1.0
 
     trainer.step = step
-    trained = LayerTrainer.repeat(trainer, 4, check=True)
+    trained = train_steps(trainer, 4, check=True)
     assert trained.losses == (1.0, 0.5)
     assert trained.max_rel_error is None
 

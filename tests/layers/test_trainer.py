@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.adapt.batch_trainer import UnfinishedWarning
+from placewright.adapt.training_loop import TrainingLoop, UnfinishedWarning
 from placewright.capturing.guards import Guards
 from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.layers.placed_training import PlacedTraining, train
 from placewright.layers.plan import LayerPlan, Replica, Stage
-from placewright.layers.trainer import LayerTrainer
+from placewright.layers.training import LayerTraining
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
@@ -147,14 +147,13 @@ def test_changes_between_steps_mean_what_they_mean_in_eager(tmp_path: Path) -> N
 
 
 def test_a_change_that_cannot_be_taken_over_is_refused() -> None:
-    """With what has changed and what to do, until it is undone; `step` without a trainer too."""
+    """With what has changed and what to do, until it is undone."""
     model = Scaled()
     mine = torch.optim.AdamW(model.parameters(), lr=0.05)
     with _placed(model, mine) as placed:
-        placed.step(X, Y)
         model.first.requires_grad_(False)
         with pytest.raises(InputError, match=r"requires_grad of 'first.weight'") as caught:
-            placed.step(X, Y)
+            placed.run(1)
         assert "placed.trainer()" in caught.value.hint
         model.first.requires_grad_(True)
         trainer = placed.trainer(adapt=False)
@@ -201,9 +200,11 @@ def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
     for given in (first, second):
         job = SimpleNamespace(given=given, update=update_of(second), states_of_given=dict)
         run: Any = SimpleNamespace(job=job, log=log, done=4, recapture=None)
-        trainer = LayerTrainer(model, run, Guards(model, training=True))
+        program = LayerTraining(model, run, Guards(model, training=True))
+        trainer = TrainingLoop(program)
         log.restored = log.notes()
-        trainer.changes.close()
+        assert trainer._changes is not None
+        trainer._changes.close()
     assert second.param_groups[0]["lr"] == 0.03
 
 
@@ -221,5 +222,8 @@ def test_inputs_may_be_the_targets() -> None:
         its.step()
         want.append(loss.item())
     given: dict[str, Any] = {"loss_fn": loss_fn, "targets": X, "optimizer": "sgd", "lr": 0.1}
-    with train(model, X, TWO, planner="single", trials=False, **given) as placed:
-        assert placed.train([(X, X), (X, X)]) == pytest.approx(want, rel=1e-6)
+    with (
+        train(model, X, TWO, planner="single", trials=False, **given) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        assert [trainer.step(X, X) for _ in range(2)] == pytest.approx(want, rel=1e-6)

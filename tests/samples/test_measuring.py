@@ -24,8 +24,8 @@ from placewright.samples.measuring import (
 from placewright.samples.nodes import NodeWorkers
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
+from placewright.samples.training.node_training import StepTimes
 from placewright.samples.training.recipe import Recipe
-from placewright.samples.training.trainer import StepTimes
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 

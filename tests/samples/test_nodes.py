@@ -21,9 +21,9 @@ from placewright.samples.nodes import SPARE_CORES, NodeLeft, NodeWorkers, cluste
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
 from placewright.samples.training.job import write_batch
+from placewright.samples.training.node_training import TrainingOrder
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import train, training_orders
-from placewright.samples.training.trainer import TrainingOrder
 from placewright.testbed.testbed import missing
 from tests.samples.jobs import digits_job, images
 from tests.samples.tiny import tiny

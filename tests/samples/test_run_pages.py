@@ -15,8 +15,8 @@ from placewright.samples.planners.greedy import Greedy
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import SampleRun
 from placewright.samples.run_pages import run_trace, samples_epochs_page, samples_run_page
+from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.train import Trained
-from placewright.samples.training.trainer import Epoch
 from tests.operators.test_views import check
 from tests.report.examples import HOSTILE
 from tests.samples.tiny import tiny

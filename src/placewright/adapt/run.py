@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from placewright.adapt.membership import Membership
 from placewright.adapt.replay_log import (
@@ -36,6 +36,9 @@ from placewright.errors import (
     WorkerLostError,
 )
 from placewright.runtime.limits import SILENCE_STEPS, patience
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAST = 20
 """Steps whose median is a typical one."""
@@ -146,6 +149,10 @@ class FaultTolerantRun(ABC):
         self.log = ReplayLog.of(self.folder, self.job)
         self.snapshot_schedule = SnapshotSchedule(self.log, self.timeline, self.snapshot_every)
         self.timeline.first_step = self.done
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the steps have changed, by name."""
 
     @abstractmethod
     def _start(self) -> None:

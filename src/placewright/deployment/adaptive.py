@@ -2,105 +2,27 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.export import current_weights, own_tensor
+from placewright.adapt.training_loop import note_events, note_start
 from placewright.deployment.workers import reachability
 from placewright.errors import InputError
-from placewright.io.arguments import checked
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.adaptive.trials import challengers
 from placewright.planning.contract import STEPS
-from placewright.report.history import QUIET, event_text
 from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
-    import torch
-
     from placewright.adapt.timeline import Timeline
-    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
-    from placewright.operators.adaptive.policy import Policy
     from placewright.operators.interference import InterferenceProfile
     from placewright.operators.plan import OperatorPlan
     from placewright.planning.contract import Meter, Monitor
-
-
-@checked
-class PlacedTrainer(TrainingLoop):
-    """Trains a placed model; made by `placewright.PlacedModel.trainer`, and what `Trainer` is.
-
-    While it is open it owns the state: what the placed model saves are the workers' weights.
-
-    Attributes
-    ----------
-    placed
-        The placed model.
-    """
-
-    def __init__(
-        self,
-        placed: PlacedModel,
-        folder: str | Path | None = None,
-        *,
-        schedulers: Any = (),
-        steps: int | None = None,
-        adapt: bool = True,
-        policy: Policy | None = None,
-        snapshot_every: int = 50,
-        rejoin_every: int = 20,
-        patience_s: float = 10.0,
-        seed: int | None = None,
-    ) -> None:
-        passing = None
-        if folder is None:
-            passing = Scratch()
-            folder = passing.name
-        run = placed.adaptive_run(
-            Path(folder),
-            steps=steps,
-            adapt=adapt,
-            policy=policy,
-            snapshot_every=snapshot_every,
-            rejoin_every=rejoin_every,
-            patience_s=patience_s,
-            seed=seed,
-        )
-        load = placed.workload
-        super().__init__(
-            load.source.model,
-            run,
-            load.source,
-            schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
-            structure=load.captured.structure,
-            guards=None if load.weights else load.guards,
-        )
-        self.placed = placed
-        if load.weights:
-            self.keep = placed.keep_trained
-        if passing is not None:
-            weakref.finalize(self, passing.cleanup)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """What the model's ``state_dict`` would return had it been trained here until now.
-
-        Copies, fetched from the workers between two steps; `finish` writes them into the model.
-
-        Raises
-        ------
-        RunError
-            The trainer is closed.
-        """
-        state = self.run.state() if self.run.done else {}
-        weights = current_weights(self.placed.workload, state)
-        return {name: own_tensor(weight) for name, weight in weights.items()}
 
 
 def adaptive_run(
@@ -176,22 +98,6 @@ def run_steps(run: AdaptiveRun, steps: int, monitor: Monitor) -> bool:
             monitor.note(f"interrupted after step {run.done}")
             return False
     return True
-
-
-def note_start(run: AdaptiveRun, monitor: Monitor) -> None:
-    """Note which snapshot a run starts from, and which are damaged."""
-    for name in run.snapshots.damaged:
-        monitor.note(f"{run.folder / name} is damaged and passed over")
-    if run.done:
-        monitor.note(f"continued after step {run.done}, from {run.folder}")
-
-
-def note_events(run: AdaptiveRun, seen: int, monitor: Monitor) -> bool:
-    """Note the events after the first `seen`; whether there were any."""
-    news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
-    for event in news:
-        monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
-    return bool(news)
 
 
 def _steps(run: AdaptiveRun, steps: int, meter: Meter, monitor: Monitor) -> None:

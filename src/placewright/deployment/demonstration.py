@@ -198,8 +198,10 @@ def _shared_batch(
 
     with train(source, cluster=cluster, time_limit_s=LAYERS_PLANNING_S) as placed:
         found = placed.run(steps, check=True)
-        losses = placed.train(islice(batches(placed.problem.global_batch), steps))
         files = (placed.report(f"{stem}.html"), placed.save(f"{stem}-plan.json"))
+        with placed.trainer(adapt=False) as trainer:
+            drawn = islice(batches(placed.problem.global_batch), steps)
+            losses = [trainer.step(*batch) for batch in drawn]
     gain, single = found.speed_up(FASTEST), "-"
     if gain is not None:
         single = f"{seconds(found.typical_s(FASTEST))} ({found.baseline_worker})"

@@ -32,21 +32,27 @@ from placewright.io.tensor_files import (
 )
 
 if TYPE_CHECKING:
+    from placewright.capturing.model import Captured, State
     from placewright.deployment.workload import Workload
 
 MOST_BYTES = 5_000_000_000
 """Of one file; a larger tensor has a file of its own."""
 
 
-def current_weights(workload: Workload, changed: Mapping[str, Tensor]) -> dict[str, AnyTensor]:
+def current_weights(
+    captured: Captured,
+    values: State,
+    weights: Mapping[str, StoredTensor],
+    changed: Mapping[str, Tensor],
+) -> dict[str, AnyTensor]:
     """Parameters and persistent buffers by every name in the model's ``state_dict``.
 
+    `values`: by program input; `weights`: those in files, by name in the model.
     `changed`: what workers have changed since they started, by program input.
-    Raises `InputError`: the model has no weights.
     """
-    model, values, program = workload.source.model, workload.values, workload.graph.program
+    model, program = captured.source.model, captured.program
     inputs = {i.key: i.name for i in program.inputs if i.role in ("parameter", "buffer")}
-    first = {name: key for key, names in workload.source.aliases().items() for name in names}
+    first = {name: key for key, names in captured.source.aliases().items() for name in names}
     found: dict[str, AnyTensor] = {}
     for name, own in model.state_dict(keep_vars=True).items():
         if not isinstance(own, Tensor):
@@ -59,12 +65,12 @@ def current_weights(workload: Workload, changed: Mapping[str, Tensor]) -> dict[s
             found[name] = own.detach()
         elif entry in values:
             found[name] = values[entry]
-        elif key in workload.weights or name in workload.weights:
-            found[name] = workload.weights.get(key) or workload.weights[name]
+        elif key in weights or name in weights:
+            found[name] = weights.get(key) or weights[name]
         else:
             raise RunError(
                 f"the weights lack {name!r}, which no operator of the placed step reads",
-                where=f"model {workload.graph.name}",
+                where=f"model {captured.graph.name}",
                 hint="give weights that have it, or build it off the meta device",
             )
     return found

@@ -13,6 +13,8 @@ from placewright.deployment.workload import MemoryComparison
 from placewright.errors import InputError, RunError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from placewright.capturing.guards import Guards
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import Workers
@@ -178,11 +180,9 @@ class LoadedModel:
 
     def weights(self) -> dict[str, AnyTensor]:
         """Parameters and persistent buffers as they are now, by name in the model."""
-        from placewright.deployment.export import current_weights
-
         run = self._workers.trained_by
         if run is not None:
-            return current_weights(self.workload, run.state())
+            return self._weights(run.state())
         if self._workers.up is None:
             refreshed = self.workload.refreshed(files=True)
             if refreshed is not self.workload:
@@ -194,7 +194,13 @@ class LoadedModel:
         if live and not program.training and any(item.mutated for item in program.inputs):
             with self.session() as session:
                 changed = session.state()
-        return current_weights(self.workload, changed)
+        return self._weights(changed)
+
+    def _weights(self, changed: Mapping[str, Tensor]) -> dict[str, AnyTensor]:
+        from placewright.deployment.export import current_weights
+
+        load = self.workload
+        return current_weights(load.captured, load.values, load.weights, changed)
 
     def memory(self) -> dict[str, MemoryComparison]:
         """See `placewright.PlacedModel.memory`."""

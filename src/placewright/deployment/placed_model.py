@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.timeline import Timeline
-    from placewright.deployment.adaptive import PlacedTrainer
+    from placewright.adapt.training_loop import TrainingLoop
     from placewright.deployment.calls import Calls
     from placewright.deployment.planning import Choice
+    from placewright.deployment.training import OperatorTraining
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import MemoryComparison, Workload
     from placewright.operators.adaptive.policy import Policy
@@ -51,6 +52,8 @@ class PlacedModel:
         Events of the last run that adapted, ``None`` before the first.
     workers
         The worker processes that execute it.
+    monitor
+        Shows progress and takes notes.
     interference
         The costs of operators on devices that work alone, and on several at a time.
     tried
@@ -72,7 +75,7 @@ class PlacedModel:
         self.measurement: Measurement | None = None
         self.stream_measurement: StreamMeasurement | None = None
         self.timeline: Timeline | None = None
-        self._seed, self._monitor = seed, monitor
+        self._seed, self.monitor = seed, monitor
         self._model = LoadedModel(workload, workers, self.result, seed)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -139,7 +142,7 @@ class PlacedModel:
             self.result.problem,
             self.plan,
             seed=self._seed,
-            monitor=self._monitor,
+            monitor=self.monitor,
         )
         return placed.run(batches)
 
@@ -207,7 +210,7 @@ class PlacedModel:
         result = judged(self.interference, plan)
         choice = Choice(result, self.interference, others=(self.result, *self._others))
         return PlacedModel(
-            self.workload, self.workers, choice, seed=self._seed, monitor=self._monitor
+            self.workload, self.workers, choice, seed=self._seed, monitor=self.monitor
         )
 
     @contextmanager
@@ -278,7 +281,7 @@ class PlacedModel:
 
         self._model.follow_weights()
         self._model.demand_as_placed()
-        monitor = self._monitor if progress is None else monitor_of(progress)
+        monitor = self.monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
             measured = partial(
@@ -359,7 +362,7 @@ class PlacedModel:
             self.workers,
             self.result,
             best_single(self.interference.alone),
-            self._monitor if progress is None else monitor_of(progress),
+            self.monitor if progress is None else monitor_of(progress),
             samples=samples,
             seed=self._seed if seed is None else seed,
             check=self.workload.source if check else None,
@@ -382,7 +385,8 @@ class PlacedModel:
         patience_s: float = 10.0,
         seed: int | None = None,
         schedulers: Any = (),
-    ) -> PlacedTrainer:
+        check: bool = False,
+    ) -> TrainingLoop[AdaptiveRun]:
         """Train batch after batch on the workers, from an ordinary PyTorch loop.
 
         Until it is closed the trainer owns the weights: `state_dict`, `save_pretrained` and
@@ -402,19 +406,24 @@ class PlacedModel:
         schedulers
             One or several of ``torch.optim.lr_scheduler``, made from the optimizer object that the
             model was placed with: stepped after every update, and kept in snapshots.
+        check
+            Do every step in eager PyTorch too, on a copy of the model in this process, and compare
+            losses, parameters and buffers; ``finish`` writes the model and then raises if they
+            differ. What was found is in ``timeline.check``.
 
         Raises
         ------
         InputError
             The model was not placed with ``training=True``; another trainer of it is open; or the
-            folder holds another model's snapshots, or another run is using it.
+            folder holds another model's snapshots, or another run is using it. With `check`: the
+            run continues another one, or the model has no weights here.
         """
-        from placewright.deployment.adaptive import PlacedTrainer
+        from placewright.adapt.training_loop import TrainingLoop
 
-        return PlacedTrainer(
-            self,
+        program = self.training_program(
             folder,
             schedulers=schedulers,
+            check=check,
             steps=steps,
             adapt=adapt,
             policy=policy,
@@ -423,35 +432,46 @@ class PlacedModel:
             patience_s=patience_s,
             seed=seed,
         )
+        return TrainingLoop(program, self.monitor, self)
 
-    def adaptive_run(
+    def training_program(
         self,
-        folder: Path,
+        folder: str | Path | None = None,
         *,
+        schedulers: Any = (),
+        check: bool = False,
         steps: int | None = None,
         adapt: bool = True,
         policy: Policy | None = None,
         seed: int | None = None,
         **settings: Any,
-    ) -> AdaptiveRun:
-        """The run of a trainer, on the workers of this model; see `trainer`."""
+    ) -> OperatorTraining:
+        """What a trainer executes, on the workers of this model; see `trainer`."""
         from placewright.deployment.adaptive import adaptive_run
+        from placewright.deployment.training import OperatorTraining
         from placewright.operators.adaptive.policy import Policy
+        from placewright.runtime.scratch import Scratch
 
-        if not self.workload.graph.program.training:
+        load = self.workload
+        if not load.graph.program.training:
             raise InputError(
                 "the model was placed for inference",
-                where=self.workload.graph.name,
+                where=load.graph.name,
                 hint="place it with training=True, its loss_fn and example targets",
             )
         self._model.follow_weights()
         self._model.demand_as_placed()
+        load = self.workload
+        passing = None
+        if folder is None:
+            passing = Scratch()
+            folder = passing.name
         run = adaptive_run(
-            self.workload,
+            load,
             self.interference,
             self._plans,
             self.workers,
-            folder,
+            Path(folder),
             steps=float("inf") if steps is None else steps,
             try_plans=adapt and steps is not None,
             adapt=adapt,
@@ -459,13 +479,20 @@ class PlacedModel:
             seed=self._seed if seed is None else seed,
             **settings,
         )
+        program = OperatorTraining(
+            load.captured,
+            run,
+            schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
+            guards=None if load.weights else load.guards,
+            weights=load.weights,
+            keep=self._model.keep_trained if load.weights else None,
+            check=check,
+        )
         self.timeline = run.timeline
         self.workers.training = weakref.ref(run)
-        return run
-
-    def keep_trained(self, run: AdaptiveRun) -> None:
-        """Take what a run has learned, where the model itself has no memory for it."""
-        self._model.keep_trained(run)
+        if passing is not None:
+            weakref.finalize(program, passing.cleanup)
+        return program
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """What the model's ``state_dict`` returns, with the weights that calls compute with.

@@ -6,23 +6,22 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.adaptive import PlacedTrainer, note_events, note_start
+from placewright.adapt.training_loop import TrainingLoop
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import UnknownNameError
 from placewright.io.arguments import checked
-from placewright.planning.contract import monitor_of, silent
+from placewright.operators.adaptive.run import AdaptiveRun
 
 if TYPE_CHECKING:
     import torch
 
     from placewright.cluster.cluster import Cluster
-    from placewright.operators.check import Comparison
     from placewright.runtime.engines.engine import Engine, EngineName
 
 
 @checked
-class Trainer(PlacedTrainer):
+class Trainer(TrainingLoop[AdaptiveRun]):
     """Places a training step and executes it batch after batch, in the user's own loop.
 
     In five lines::
@@ -45,11 +44,7 @@ class Trainer(PlacedTrainer):
         script up to here; rank 0 goes on, the others serve it and end in `SystemExit`.
     adapt
         Plan again when something changes, and try plans in the first of `steps` steps.
-    check
-        Do every step in eager PyTorch too, on a copy of the model in this process, and compare
-        losses, parameters and buffers; `finish` writes the model and then raises if they differ.
-        What was found is in ``timeline.check``.
-    folder, steps, schedulers
+    check, folder, steps, schedulers
         As of `placewright.PlacedModel.trainer`.
     loop
         Further settings of `placewright.PlacedModel.trainer`.
@@ -60,8 +55,6 @@ class Trainer(PlacedTrainer):
     ------
     PlacewrightError
         As of `placewright.place` and `placewright.PlacedModel.trainer`.
-    InputError
-        With `check`: the run continues another one, or the model has no weights here.
     """
 
     def __init__(
@@ -86,69 +79,13 @@ class Trainer(PlacedTrainer):
             if name not in known:
                 raise UnknownNameError("setting", str(name), known, where="Trainer(loop=...)")
         placed = place(model, inputs, cluster, training=True, engine=engine, **placing)
+        settings = {"adapt": adapt, "check": check, "steps": steps, "schedulers": schedulers}
         try:
-            settings = {"adapt": adapt, "steps": steps, "schedulers": schedulers, **(loop or {})}
-            super().__init__(placed, folder, **settings)
-            self._comparison = self._eager() if check else None
+            program = placed.training_program(folder, **settings, **(loop or {}))
+            super().__init__(program, placed.monitor, placed)
         except BaseException:
             placed.close()
             raise
-        self._monitor, self._noted = monitor_of(placing.get("progress", silent)), 0
-        note_start(self.run, self._monitor)
-
-    def _eager(self) -> Comparison:
-        """Eager steps from the state that the run starts with."""
-        from placewright.operators.check import Comparison
-
-        load, run = self.placed.workload, self.run
-        if run.done or load.weights:
-            raise InputError(
-                "training cannot be compared with eager PyTorch",
-                where="Trainer(check=True)",
-                by=f"the run goes on after step {run.done}"
-                if run.done
-                else "the model's weights are in files",
-                hint="give an empty folder for snapshots, or leave folder out"
-                if run.done
-                else "leave check out, or give a model with its weights",
-            )
-        devices = load.cluster.devices
-        return Comparison.of(load.graph, load.source, seed=run.seed, devices=devices)
-
-    def _follow(self) -> bool:
-        changed = super()._follow()
-        if changed and self._comparison is not None:
-            self._comparison.eager.take_over(self.model)
-        return changed
-
-    def step(self, inputs: Any, targets: Any = None) -> float:
-        """See `PlacedTrainer.step`; events of the run (a lost worker, a migration) are noted."""
-        if self._comparison is not None:  # before schedulers change the optimizer
-            self._comparison.eager.feed(inputs, targets)
-            if self.settings.optimizer is not None:
-                self._comparison.eager.settings_of(self.settings.optimizer)
-        loss = super().step(inputs, targets)
-        if self._comparison is not None:
-            self._comparison.step({"loss": loss}, None)
-        note_events(self.run, self._noted, self._monitor)
-        self._noted = len(self.timeline.events)
-        return loss
-
-    def finish(self) -> torch.nn.Module:
-        """See `PlacedTrainer.finish`.
-
-        Raises
-        ------
-        CheckError
-            With `check`: a step differs from eager PyTorch. The model has what was learned.
-        """
-        if self._comparison is not None:
-            self._comparison.after_last(self.run.state())
-            self.timeline.check = self._comparison.check()
-        model = super().finish()
-        if self.timeline.check is not None:
-            self.timeline.check.demand()
-        return model
 
     def close(self) -> None:
         """End the run and its workers; snapshots stay."""

@@ -108,6 +108,7 @@ def run(
     from placewright.cluster.files import load_cluster
     from placewright.layers import placed_training
     from placewright.layers.files import plan_json
+    from placewright.layers.training import train_steps
     from placewright.planning.fixed_plan import refuse_beside_plan
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
@@ -142,7 +143,7 @@ def run(
         trained = None
         if train is not None:
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
-                trained = own.repeat(train, check=check)
+                trained = train_steps(own, train, check=check)
                 if (done := len(trained.losses)) < train:
                     unchecked = "; losses are not compared" if check else ""
                     console.note(f"interrupted after {done} of {train} steps{unchecked}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import RunError, UnsupportedError
 from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
-from placewright.planning.contract import LOG
+from placewright.planning.contract import LOG, monitor_of, silent
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
     import torch
 
+    from placewright.adapt.training_loop import TrainingLoop
     from placewright.capturing.guards import Guards
     from placewright.capturing.recipe import OptimizerName
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Cluster
-    from placewright.layers.adaptive import LayerJob
+    from placewright.layers.adaptive import AdaptiveLayerRun, LayerJob
     from placewright.layers.execution.session import LayerSession
     from placewright.layers.problem import LayerProblem
     from placewright.layers.run import LayerRun
-    from placewright.layers.trainer import LayerTrainer
     from placewright.runtime.engines.engine import Engine, EngineName
 
 
@@ -200,7 +200,7 @@ class PlacedTraining:
         self.notes = notes
         self._job, self._up, self.result = job, session, result
         self._workers, self._engine = workers, engine
-        self._trainer: LayerTrainer | None = None
+        self._trainer: TrainingLoop[AdaptiveLayerRun] | None = None
         self.measurement: LayerRun | None = None
 
     def __enter__(self) -> PlacedTraining:
@@ -251,27 +251,6 @@ class PlacedTraining:
         self.measurement.demand()
         return self.measurement
 
-    def step(self, inputs: Any = None, targets: Any = None) -> float:
-        """Train one batch on the workers, by default the one that was planned with; its loss."""
-        from placewright.layers.execution.session import loss_of
-
-        session = self._session
-        self._demand_unchanged()
-        if inputs is None:
-            inputs, targets = session.model.source.inputs, session.model.source.targets
-        session.feed_tensors(self._job.batch(inputs, targets))
-        (times,) = session.train(1)
-        return loss_of(times)
-
-    @checked
-    def train(self, batches: Iterable[tuple[Any, Any]]) -> list[float]:
-        """Train on ``(inputs, targets)`` after ``(inputs, targets)``; the losses.
-
-        All have as many samples as the batch that was planned with. Training goes on from the
-        parameters as they are; `parameters` gives what was learned.
-        """
-        return [self.step(inputs, targets) for inputs, targets in batches]
-
     @checked
     def trainer(
         self,
@@ -284,12 +263,12 @@ class PlacedTraining:
         patience_s: float = 10.0,
         seed: int = 0,
         disturbances: Mapping[int, tuple[str, Unlimited]] | None = None,
-    ) -> LayerTrainer:
+    ) -> TrainingLoop[AdaptiveLayerRun]:
         """Train batch after batch from the model's parameters, and adapt to the workers.
 
         Shares are balanced again when a worker becomes slower or faster; when one is lost, the
-        others go on from the last snapshot. The trainer takes the workers over: `run` and `step`
-        of this object need them no more.
+        others go on from the last snapshot. The trainer takes the workers over, and
+        `run` of this object has them no more.
 
         Parameters
         ----------
@@ -311,8 +290,9 @@ class PlacedTraining:
         InputError
             The folder holds another model's snapshots, or another run is using it.
         """
+        from placewright.adapt.training_loop import TrainingLoop
         from placewright.layers.adaptive import AdaptiveLayerRun
-        from placewright.layers.trainer import LayerTrainer
+        from placewright.layers.training import LayerTraining
         from placewright.runtime.scratch import Scratch
 
         session = self._session
@@ -334,7 +314,8 @@ class PlacedTraining:
             disturbances=disturbances or {},
         )
         self._workers.pop_all()  # the run ends them
-        self._trainer = LayerTrainer(self._job.model.source.model, run, self._guards)
+        program = LayerTraining(self._job.model.source.model, run, self._guards)
+        self._trainer = TrainingLoop(program, monitor_of(silent), self)
         return self._trainer
 
     def _demand_unchanged(self) -> None:
@@ -355,11 +336,6 @@ class PlacedTraining:
                 hint="use the trainer's methods, or place the model again",
             )
         return self._up
-
-    def parameters(self) -> dict[str, Any]:
-        """Parameters and buffers as they are now, by their names in the model."""
-        found = self._session.parameters()
-        return {name.removeprefix("model."): value for name, value in found.items()}
 
     @checked
     def save(self, path: str | Path) -> Path:

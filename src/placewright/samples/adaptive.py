@@ -28,9 +28,9 @@ from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
 from placewright.samples.training.job import SampleJob
+from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.recipe import Recipe
 from placewright.samples.training.train import Since, Trained, train
-from placewright.samples.training.trainer import Epoch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from placewright.samples.problem import Overlap
 from placewright.samples.simulation import waits_for_all
 
 if TYPE_CHECKING:
-    from placewright.samples.training.trainer import Epoch
+    from placewright.samples.training.node_training import Epoch
 
 WIDTH, MAP_HEIGHT, RADIUS = 1120.0, 560.0, 220.0
 MOST_ARROWS, MOST_NAMES = 150, 48

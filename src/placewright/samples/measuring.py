@@ -25,9 +25,9 @@ from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob, SampleSet, write_batch
+from placewright.samples.training.node_training import StepTimes
 from placewright.samples.training.recipe import Recipe, steps_of
 from placewright.samples.training.train import training_orders
-from placewright.samples.training.trainer import StepTimes
 
 SCALES = (0.5, 1.0, 3.0)
 """Of a balanced share: small and large steps."""

@@ -8,8 +8,7 @@ from placewright.capturing.updates import Update
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 from placewright.samples.mover import Fault, MoveOrder, Mover, Sent, Transfer
-from placewright.samples.training.recipe import Recipe
-from placewright.samples.training.trainer import (
+from placewright.samples.training.node_training import (
     Epoch,
     NodeTraining,
     StepTimes,
@@ -17,6 +16,7 @@ from placewright.samples.training.trainer import (
     time_steps,
     train_node,
 )
+from placewright.samples.training.recipe import Recipe
 
 
 class SampleNode(WorkerProgram):

@@ -1,4 +1,4 @@
-"""`TrainingLoop` gives the results of an ordinary loop."""
+"""A training loop on placed steps gives the results of an ordinary one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from placewright.capturing.model import capture_source
+from placewright.adapt.training_loop import TrainingLoop
+from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from placewright.errors import InputError, RunError
+from placewright.deployment.training import OperatorTraining
+from placewright.errors import RunError
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.profiling.build import profile
 from tests.operators.adaptive.jobs import TRIO, net
 
@@ -24,14 +25,14 @@ LOSS = torch.nn.functional.mse_loss
 
 def trainer_of(
     model: torch.nn.Module, example: tuple[torch.Tensor, torch.Tensor], folder: Path
-) -> TrainingLoop:
+) -> TrainingLoop[AdaptiveRun]:
     """On three devices of this machine, costs by formula."""
     inputs, targets = example
     source = ModelSource(model, inputs, LOSS, targets, "net")
-    graph = capture_source(source, training=True)
-    problem = profile(graph, TRIO, method="analytic")
-    job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))
-    return TrainingLoop(model, AdaptiveRun(job, folder))
+    captured = capture_call(source, training=True)
+    problem = profile(captured.graph, TRIO, method="analytic")
+    job = AdaptiveJob(captured.graph, TRIO, problem, initial_state(source, captured.program))
+    return TrainingLoop(OperatorTraining(captured, AdaptiveRun(job, folder)))
 
 
 def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -121,13 +122,3 @@ def test_a_loop_may_use_one_buffer_for_all_batches(tmp_path: Path) -> None:
                 assert session is not None
                 os.kill(session.group.processes[0].pid or 0, signal.SIGKILL)
     assert losses == plain_losses(net(), data)
-
-
-def test_a_batch_of_another_shape_is_named(tmp_path: Path) -> None:
-    """The error gives both shapes and says what a loader can do."""
-    x, y = batches()[0]
-    with (
-        trainer_of(net(), (x, y), tmp_path) as trainer,
-        pytest.raises(InputError, match=r"\(4, 6\) float32, the example has \(5, 6\)"),
-    ):
-        trainer.step(x[:4], y)

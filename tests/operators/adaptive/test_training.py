@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from placewright.capturing.model import capture_source
+from placewright.adapt.training_loop import TrainingLoop
+from placewright.capturing.model import capture_call
 from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
+from placewright.deployment.training import OperatorTraining
 from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.operators.adaptive.trainer import TrainingLoop
 from placewright.operators.plan import OperatorPlan
 from placewright.profiling.build import profile
 from placewright.runtime.eager import rebound
@@ -32,23 +33,18 @@ def trainer_of(
     recipe: TrainingRecipe,
     folder: Path,
     schedulers: tuple[Any, ...] = (),
-) -> TrainingLoop:
+) -> TrainingLoop[AdaptiveRun]:
     """On three devices, every parameter on another one than its neighbours."""
     x, y = batches()[0]
     source = ModelSource(model, x, LOSS, y, "net", recipe)
-    graph = capture_source(source, training=True)
-    problem = profile(graph, TRIO, method="analytic")
+    captured = capture_call(source, training=True)
+    problem = profile(captured.graph, TRIO, method="analytic")
     groups = {g: k % 3 for k, g in enumerate(dict.fromkeys(problem.colocation.tolist()))}
     placement = [groups[g] for g in problem.colocation.tolist()]
-    job = AdaptiveJob(graph, TRIO, problem, initial_state(source, graph.program))
+    job = AdaptiveJob(captured.graph, TRIO, problem, initial_state(source, captured.program))
     plan = OperatorPlan(np.array(placement))
-    return TrainingLoop(
-        model,
-        AdaptiveRun(job, folder, plan=plan, adapt=False),
-        source,
-        schedulers=schedulers,
-        structure=torch.empty(0),
-    )
+    run = AdaptiveRun(job, folder, plan=plan, adapt=False)
+    return TrainingLoop(OperatorTraining(captured, run, schedulers=schedulers))
 
 
 def plain(

@@ -18,7 +18,7 @@ from torch import Tensor
 from placewright.capturing.containers import constants_of, in_order_of
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource, as_arguments
+from placewright.capturing.source import as_arguments
 from placewright.capturing.user_optimizer import (
     FIRST,
     HOLD,
@@ -54,13 +54,11 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
 class StepForms:
     """Captures steps for batches of other shapes when they first come, and keeps them.
 
-    `source`: the model with its example and its recipe.
-    `graph`: the training step that is placed: for batches like the example.
+    `captured`: the training step that is placed, for batches like the example.
     `epoch`: how often the model has become another one since; each has captures of its own.
     """
 
-    source: ModelSource
-    graph: Graph
+    captured: Captured
     epoch: int = 0
     _training: dict[tuple[int, Shapes], Captured] = field(default_factory=dict)
     _evaluation: dict[tuple[Any, ...], Captured] = field(default_factory=dict)
@@ -68,16 +66,16 @@ class StepForms:
 
     def in_order(self, inputs: Any, targets: Any) -> tuple[Any, Any]:
         """A batch for training in the containers of the example."""
-        arguments = self.source.arguments
+        arguments = self.captured.source.arguments
         given = in_order_of(arguments, as_arguments(inputs, "batch"))
-        return given, in_order_of(self.source.targets, targets)
+        return given, in_order_of(self.captured.source.targets, targets)
 
     def check_constants(self, inputs: Any, targets: Any) -> None:
         """Raise `InputError` where such a batch has other values than the example beside tensors.
 
         A captured step has them built in.
         """
-        example = (self.source.arguments, self.source.targets)
+        example = (self.captured.source.arguments, self.captured.source.targets)
         for role, one, other in zip(BATCH, example, (inputs, targets), strict=True):
             known, found = dict(constants_of(one)), dict(constants_of(other))
             for path in dict.fromkeys((*known, *found)):
@@ -95,7 +93,7 @@ class StepForms:
         """The form of a training step on such a batch."""
         key = self.epoch, shapes_of(batch_tensors(inputs, targets))
         if key not in self._training:
-            source = replace(self.source, inputs=inputs, targets=targets)
+            source = replace(self.captured.source, inputs=inputs, targets=targets)
             self._training[key] = capture_call(source, training=True)
         return self._training[key]
 
@@ -104,7 +102,7 @@ class StepForms:
         self._check_dtypes(batch_tensors(inputs))
         key = (self.epoch, shapes_of(batch_tensors(inputs)), *constants_of(inputs))
         if key not in self._evaluation:
-            source = replace(self.source, inputs=inputs, loss_fn=None, targets=None)
+            source = replace(self.captured.source, inputs=inputs, loss_fn=None, targets=None)
             self._evaluation[key] = capture_call(source, training=False)
         return self._evaluation[key]
 
@@ -113,7 +111,7 @@ class StepForms:
 
         Tracing on fake tensors does not find all of them, and a worker that raises names no input.
         """
-        example = batch_tensors(self.source.inputs)
+        example = batch_tensors(self.captured.source.inputs)
         for name, tensor in given.items():
             if name in example and tensor.dtype != example[name].dtype:
                 raise InputError(
@@ -140,8 +138,9 @@ class StepForms:
         """The form on the devices that have the parameters; `placement`: of the training step."""
         key = (id(form), tuple(placement))
         if key not in self._placed:
-            carried = carried_placement(self.graph, placement, form.graph)
-            _draw_where(self.graph, placement, form.graph, carried)
+            graph = self.captured.graph
+            carried = carried_placement(graph, placement, form.graph)
+            _draw_where(graph, placement, form.graph, carried)
             # In the order of the capture, which is that of eager mode.
             order = range(len(form.graph.operators))
             self._placed[key] = CallProgram(form.graph, carried, order, form.constants())

@@ -17,7 +17,7 @@ from placewright.capturing.updates import OPTIMIZER
 from placewright.numerics.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from placewright.samples.training.trainer import TrainingOrder
+    from placewright.samples.training.node_training import TrainingOrder
 
 KEPT = 0.1
 """Share of a gradient that ``top10`` sends; what it holds back is added to the next."""

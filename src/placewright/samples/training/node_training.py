@@ -126,12 +126,12 @@ class StepTimes:
 def train_node(spec: WorkerSpec, order: TrainingOrder) -> NodeTraining:
     """Train with the other nodes; an error where one of them is lost."""
     with _process_group(spec, order) as dist:
-        trainer = _Trainer(spec, order, dist)
-        epochs = tuple(trainer.epoch(order.first_epoch + e) for e in range(order.recipe.epochs))
+        part = _NodePart(spec, order, dist)
+        epochs = tuple(part.epoch(order.first_epoch + e) for e in range(order.recipe.epochs))
         if spec.rank == 0 and order.saved:
-            trainer.learner.save(Path(order.saved))
-    spans_s = np.array(trainer.spans_s)
-    return NodeTraining(epochs, trainer.compute_s, trainer.visited, spans_s)
+            part.learner.save(Path(order.saved))
+    spans_s = np.array(part.spans_s)
+    return NodeTraining(epochs, part.compute_s, part.visited, spans_s)
 
 
 def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -> StepTimes:
@@ -170,7 +170,7 @@ def _process_group(spec: WorkerSpec, order: TrainingOrder) -> Iterator[Any]:
     dist.destroy_process_group()
 
 
-class _Trainer:
+class _NodePart:
     """One node's part in every epoch."""
 
     def __init__(self, spec: WorkerSpec, order: TrainingOrder, dist: Any) -> None:

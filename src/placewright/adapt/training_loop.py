@@ -1,0 +1,358 @@
+"""TrainingLoop: an ordinary PyTorch training loop over heterogeneous devices, whatever the plan."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from placewright.errors import UnsupportedError
+from placewright.io.arguments import checked
+from placewright.report.history import QUIET, event_text
+
+if TYPE_CHECKING:
+    import torch
+
+    from placewright.adapt.model_changes import ModelChanges
+    from placewright.adapt.run import FaultTolerantRun
+    from placewright.adapt.timeline import Timeline
+    from placewright.capturing.guards import Guards
+    from placewright.measurement.check import Check
+    from placewright.planning.contract import Monitor
+
+Run = TypeVar("Run", bound="FaultTolerantRun")
+
+
+class UnfinishedWarning(UserWarning):
+    """A trainer was closed, and the model does not have what was learned."""
+
+
+class TrainingProgram(ABC, Generic[Run]):
+    """What a training loop needs of the plan that it executes: one class for each kind of plan.
+
+    Attributes
+    ----------
+    model
+        The user's, into which what was learned is written.
+    run
+        Executes the steps; the loop closes it.
+    optimizer
+        The user's object, ``None`` where none was given.
+    guards
+        What the captured step assumes of the model; without them changes of it are not seen.
+    """
+
+    model: torch.nn.Module
+    run: Run
+    optimizer: torch.optim.Optimizer | None = None
+    guards: Guards | None = None
+
+    @property
+    @abstractmethod
+    def plan(self) -> Any:
+        """In force now."""
+
+    @abstractmethod
+    def step(self, inputs: Any, targets: Any) -> float:
+        """Do one step on the run; its loss."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the weights as they are now, by their names in the model."""
+
+    @abstractmethod
+    def learned(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The parameters and buffers in a state of the run, by their names in the model."""
+
+    @abstractmethod
+    def write_optimizer(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Write a state of the run into the optimizer object, if there is one."""
+
+    @abstractmethod
+    def put(self) -> None:
+        """Let workers go on from the model's weights and the optimizer's state."""
+
+    @abstractmethod
+    def recapture(self) -> None:
+        """Capture the step again before the next one; steps before it are not repeated by it."""
+
+    def fetch(self) -> None:
+        """Write the workers' weights and optimizer state into the model and the optimizer."""
+        import torch
+
+        if not self.run.done:
+            return
+        state = self.run.state()
+        learned = self.learned(state)
+        with torch.no_grad():
+            for name, member in (*self.model.named_parameters(), *self.model.named_buffers()):
+                if name in learned:
+                    member.copy_(learned[name])
+        self.write_optimizer(state)
+
+    def changed(self) -> None:
+        """Take in that the loop has changed the model, and that workers follow it."""
+        return
+
+    def check(self) -> Check | None:
+        """How the steps compare with eager PyTorch, where that was asked for."""
+        return None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step."""
+        return dict(self.run.timeline.scalars[-1])
+
+    def outputs(self) -> Any:
+        """Outputs of the model in the last step; `UnsupportedError` where the plan keeps none."""
+        raise _of_operators("outputs", self.run)
+
+    def evaluate(self, inputs: Any) -> Any:
+        """Outputs in evaluation mode; `UnsupportedError` where the plan has no such step."""
+        raise _of_operators("evaluate", self.run)
+
+
+def _of_operators(what: str, run: FaultTolerantRun) -> UnsupportedError:
+    return UnsupportedError(
+        "workers that share every batch return no outputs of the model",
+        where=f"trainer.{what}(...)",
+        by=f"after step {run.done}",
+        hint="call trainer.finish(), then the model itself",
+    )
+
+
+@checked
+class TrainingLoop(Generic[Run]):
+    """Trains a placed model batch after batch, in the user's own loop.
+
+    Made by `placewright.PlacedModel.trainer` and `placewright.PlacedTraining.trainer`; it is what
+    `placewright.Trainer` is. It adapts to devices and links that change, and goes on from its last
+    snapshot when a worker is lost::
+
+        with place(model, x, cluster, training=True, ...).trainer("folder") as trainer:
+            for x, y in trainer.remaining(loader):
+                loss = trainer.step(x, y)
+            trainer.finish()                 # the model holds what was learned
+
+    While it is open it owns the state: what the placed model saves are the workers' weights. A
+    ``with`` block that ends without an error calls `finish` where the loop did not. After an error
+    the model is as it was, and the error has a note that says so.
+
+    Attributes
+    ----------
+    placed
+        The placed model.
+    run
+        Executes the steps; the trainer closes it.
+    """
+
+    def __init__(
+        self, program: TrainingProgram[Run], monitor: Monitor | None = None, placed: Any = None
+    ) -> None:
+        self._program, self._monitor, self.placed = program, monitor, placed
+        self.model, self.run = program.model, program.run
+        self._to_skip = self.run.done
+        self._kept = self._noted = 0
+        self._changes: ModelChanges | None = None
+        if program.guards is not None:
+            from placewright.adapt.model_changes import ModelChanges
+
+            self._changes = ModelChanges(
+                program.guards,
+                program.optimizer,
+                fetch=program.fetch,
+                put=program.put,
+                recapture=program.recapture,
+                done=lambda: self.run.done,
+            )
+        if monitor is not None:
+            note_start(self.run, monitor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None and self._unfinished():
+                self.finish()
+            elif error is not None and self._unfinished():
+                error.add_note(self._lost())
+        finally:
+            self._kept = self.run.done
+            self.close()
+
+    def step(self, inputs: Any, targets: Any = None) -> float:
+        """One training step; the loss.
+
+        A batch of another shape than the example (the last one of an epoch) is captured when its
+        shape first comes, and runs on the same devices; where workers share every batch it is
+        refused.
+
+        A Ctrl-C takes effect when the step is done, a second one at once. The batch is copied:
+        its tensors may be used again for the next one. Events of the run (a lost worker, a
+        migration) are noted.
+
+        Raises
+        ------
+        InputError
+            A batch of another type than the example, or of a shape that the model does not take;
+            or the loop has changed the model or the optimizer in a way that cannot be taken over.
+        InfeasibleError
+            The model does not fit on the devices that are left.
+        """
+        self._follow()
+        loss = self._program.step(inputs, targets)
+        if self._monitor is not None:
+            note_events(self.run, self._noted, self._monitor)
+            self._noted = len(self.timeline.events)
+        return loss
+
+    def evaluate(self, inputs: Any) -> Any:
+        """Outputs of the model for `inputs` in evaluation mode, with its weights as they are now.
+
+        On the workers, between two steps; a shape is captured when it first comes.
+
+        Raises
+        ------
+        InputError
+            The model does not take them.
+        UnsupportedError
+            Workers share every batch.
+        """
+        self._follow()
+        return self._program.evaluate(inputs)
+
+    def outputs(self) -> Any:
+        """Outputs of the model in the last step.
+
+        Raises
+        ------
+        InputError
+            The recipe keeps no outputs.
+        UnsupportedError
+            Workers share every batch.
+        """
+        return self._program.outputs()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step: ``loss``, and ``grad_norm`` before gradients were clipped."""
+        return self._program.metrics
+
+    @property
+    def plan(self) -> Any:
+        """The plan in force now."""
+        return self._program.plan
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """What the model's ``state_dict`` would return had it been trained here until now.
+
+        Copies, fetched from the workers between two steps; `finish` writes them into the model.
+
+        Raises
+        ------
+        RunError
+            The trainer is closed.
+        """
+        return self._program.state_dict()
+
+    def save(self, path: str | Path) -> Path:
+        """Write `state_dict` as a safetensors file."""
+        from safetensors.torch import save
+
+        from placewright.io.stored import write_file
+
+        return write_file(Path(path), save(self.state_dict()))
+
+    def finish(self) -> torch.nn.Module:
+        """Write trained parameters and buffers into the model, and a last snapshot; the model.
+
+        The optimizer object, if one was given, gets its state. Steps may follow, and another
+        `finish`.
+
+        Raises
+        ------
+        RunError
+            The last snapshot cannot be written, though the model has what was learned; or the
+            trainer is closed, and the model is as it was.
+        CheckError
+            With `check`: a step differs from eager PyTorch. The model has what was learned.
+        """
+        if (found := self._program.check()) is not None:
+            self.timeline.check = found
+        if self._changes is not None:
+            self._changes.written(self._program.fetch)
+        else:
+            self._program.fetch()
+        self._kept = self.run.done
+        self.run.finish()
+        if found is not None:
+            found.demand()
+        return self.model
+
+    def close(self) -> None:
+        """End the run and its workers; snapshots stay.
+
+        Warns (`UnfinishedWarning`) where steps were done after the last `finish`.
+        """
+        if self._changes is not None:
+            self._changes.close()
+        if self._unfinished():
+            warnings.warn(self._lost(), UnfinishedWarning, stacklevel=2)
+        self.run.close()
+
+    def _follow(self) -> None:
+        """Take over what the loop has changed in the model."""
+        if self._changes is not None and self._changes.follow():
+            self._program.changed()
+
+    def _unfinished(self) -> bool:
+        """Whether the workers have learned what the model does not have."""
+        return self.run.done > self._kept and not self.run.closed
+
+    def _lost(self) -> str:
+        steps = f"steps {self._kept + 1} to {self.run.done}"
+        return (
+            f"the model does not have what was learned ({steps}): finish() was not called\n"
+            f"  next: call it before the trainer is closed; snapshots, if they are kept, have step "
+            f"{self.run.log.saved}"
+        )
+
+    @property
+    def timeline(self) -> Timeline:
+        """Step times, losses and events so far."""
+        return self.run.timeline
+
+    @property
+    def steps_done(self) -> int:
+        """Steps done, including those before the snapshot that a continued run started from."""
+        return self.run.done
+
+    def remaining(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """The loader's batches but for those that a continued run has already taken.
+
+        The loader must give the same order every time it is iterated: once for every epoch.
+        """
+        for batch in loader:
+            if self._to_skip > 0:
+                self._to_skip -= 1
+            else:
+                yield batch
+
+
+def note_start(run: FaultTolerantRun, monitor: Monitor) -> None:
+    """Note which snapshot a run starts from, and which are damaged."""
+    for name in run.snapshots.damaged:
+        monitor.note(f"{run.folder / name} is damaged and passed over")
+    if run.done:
+        monitor.note(f"continued after step {run.done}, from {run.folder}")
+
+
+def note_events(run: FaultTolerantRun, seen: int, monitor: Monitor) -> bool:
+    """Note the events after the first `seen`; whether there were any."""
+    news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
+    for event in news:
+        monitor.note(f"step {event.step}: {event.kind}: {event_text(event)}")
+    return bool(news)

@@ -1,0 +1,177 @@
+"""LayerTraining: steps of a layer plan on workers that share every batch, and many of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from placewright.adapt.timeline import Timeline
+from placewright.adapt.training_loop import TrainingLoop, TrainingProgram
+from placewright.capturing.guards import Guards
+from placewright.capturing.updates import OPTIMIZER, SETTINGS, current_settings, write_states
+from placewright.errors import CheckError
+from placewright.layers.adaptive import AdaptiveLayerRun, shares
+from placewright.layers.execution.reference import trained_alone
+from placewright.layers.plan import LayerPlan
+from placewright.layers.run import TINY
+from placewright.report.history import event_lines
+
+MODEL = "model."
+
+MOST_ERROR = 1e-3
+"""Largest difference of a loss from one process, as a part of it: rounding grows with steps."""
+
+
+class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
+    """A layer plan, batch after batch; shares of the batch follow the speeds of the workers."""
+
+    def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun, guards: Guards) -> None:
+        self.model, self.run, self.guards = model, run, guards
+        self.optimizer = run.job.given
+        run.begin = run.job.states_of_given() or None
+        if self.optimizer is not None:
+            self._keep_settings(self.optimizer)
+
+    def _keep_settings(self, optimizer: torch.optim.Optimizer) -> None:
+        """Write the optimizer's numbers into snapshots; go on from those of the last one."""
+        update, log = self.run.job.update, self.run.log
+        if kept := log.restored.get(SETTINGS):
+            for group in optimizer.param_groups:
+                group.update(update.rule.group(kept))
+        log.notes = lambda: {SETTINGS: current_settings(optimizer, update).tolist()}
+
+    @property
+    def plan(self) -> LayerPlan:
+        """In force now."""
+        return self.run.plan
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The loss."""
+        return {"loss": self.run.loss}
+
+    def step(self, inputs: Any, targets: Any) -> float:
+        """One step on a batch as large as the one that was planned with; its loss."""
+        self.run.step(self.run.job.batch(inputs, targets))
+        return self.run.loss
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers as they are now, by their names in the model."""
+        return self.learned(self.run.state())
+
+    def learned(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of a training state."""
+        return {n.removeprefix(MODEL): v for n, v in state.items() if n.startswith(MODEL)}
+
+    def write_optimizer(self, state: Mapping[str, torch.Tensor]) -> None:
+        """States of the optimizer in a training state."""
+        if self.optimizer is not None:
+            write_states(self.optimizer, self.model, state)
+
+    def fetch(self) -> None:
+        """Write what was learned into the model, and keep what training began with."""
+        if self.run.done:
+            self.run.keep_begin()
+        super().fetch()
+
+    def put(self) -> None:
+        """Give workers the model's weights and the optimizer's state."""
+        state = self.run.state()
+        if self.optimizer is not None:
+            state = {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}
+            state |= self.run.job.states_of_given()
+        self.run.put_state(state | self.run.job.model.state())
+
+    def recapture(self) -> None:
+        """Trace the layers of the model as it is now."""
+        self.run.recapture()
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Steps that a trainer has done.
+
+    Attributes
+    ----------
+    losses
+        Of every step.
+    shares
+        Samples by worker in the plan that is in force in the end.
+    max_rel_error
+        Largest difference of a loss from one process over the same batches, as a part of it;
+        ``None`` without a check.
+    """
+
+    losses: tuple[float, ...]
+    timeline: Timeline
+    shares: str
+    max_rel_error: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What the command line prints."""
+        return {
+            "losses": list(self.losses),
+            "shares": self.shares,
+            "max_rel_error": self.max_rel_error,
+            **self.timeline.as_json(),
+        }
+
+    def demand(self) -> None:
+        """Raise where the losses are not those of one process.
+
+        Raises `CheckError`: by how much.
+        """
+        if self.max_rel_error is not None and not self.max_rel_error <= MOST_ERROR:
+            raise CheckError(
+                "training does not do what one process does",
+                where="losses",
+                by=f"{self.max_rel_error:.2e} of their size, at most {MOST_ERROR:.0e}",
+                hint="dropout, and what exact=False (--approximate) accepts, make other losses; "
+                "train with exact=True, or report this model",
+            )
+
+    def __repr__(self) -> str:
+        first, last = self.losses[0], self.losses[-1]
+        lines = [f"trained {len(self.losses)} steps: loss {first:.4g}, then {last:.4g}"]
+        lines += event_lines(self.timeline.events)
+        lines.append(f"samples of a step: {self.shares}")
+        if self.max_rel_error is not None:
+            lines.append(f"largest difference of a loss from one process: {self.max_rel_error:.1e}")
+        return "\n".join(lines)
+
+
+def train_steps(
+    trainer: TrainingLoop[AdaptiveLayerRun], steps: int, *, check: bool = False
+) -> Trained:
+    """Train so many steps on the batch that was planned with.
+
+    A Ctrl-C ends them after the one it comes in: those that are done are returned, without the
+    check.
+
+    `check`: compare the losses with one process.
+    """
+    run = trainer.run
+    source = run.job.model.source
+    begun, done = run.done, list[float]()
+    try:
+        for _ in range(steps):
+            done.append(trainer.step(source.inputs, source.targets))
+    except KeyboardInterrupt:
+        if run.session is None or run.done == begun:
+            raise
+        if len(done) < run.done - begun:
+            done.append(run.loss)
+        check = False  # it takes as long as the steps, and torchrun kills after 30 s
+    losses = tuple(done)
+    error = None
+    if check:
+        batches = [(source.inputs, source.targets)] * run.done
+        alone, _ = trained_alone(source, batches, run.job.update)
+        pairs = zip(losses, alone[-len(losses) :], strict=True)
+        error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
+        error = error if all(map(math.isfinite, losses)) else math.inf
+    return Trained(losses, run.timeline, shares(run.problem, run.plan), error)
