@@ -73,8 +73,7 @@ class Tokens:
     def __init__(self, store: Store) -> None:
         self._store = store
         with store.session() as session:
-            rows = session.execute(select(Token.sha256, Token.name)).tuples()
-            self._names = dict(rows.all())
+            self._names = {row.sha256: row.name for row in session.scalars(select(Token))}
 
     def __len__(self) -> int:
         return len(self._names)

@@ -43,6 +43,9 @@ LOG_BYTES = 1 << 18
 
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
 
+COOKIE_S = 30 * 86400
+"""For how long a browser keeps the token."""
+
 MEDIA = {
     ".json": "application/json",
     ".html": "text/html",
@@ -109,6 +112,13 @@ class FileAnswer(BaseModel):
     sha256: str
     created_s: float
     job: str | None
+
+
+class FileList(BaseModel):
+    """A page of files; `next` is given as `before` for the one after it."""
+
+    files: list[FileAnswer]
+    next: str | None
 
 
 class OperationAnswer(BaseModel):
@@ -223,13 +233,12 @@ def _about(router: APIRouter, service: Service) -> None:
     @router.post("/login", status_code=204)
     def login(given: Login, response: Response) -> None:
         """Exchange a token for the cookie of the page."""
-        if service.tokens is None or service.tokens.owner(given.token) is not None:
-            response.set_cookie(
-                COOKIE, given.token, max_age=30 * 86400, httponly=True, samesite="strict"
-            )
+        if service.tokens is None:
             return
-        service.store.audit("", "refused", "login")
-        raise HTTPException(401, "this is not the token")
+        if service.tokens.owner(given.token) is None:
+            service.store.audit("", "refused", "login")
+            raise HTTPException(401, "this is not the token")
+        response.set_cookie(COOKIE, given.token, max_age=COOKIE_S, httponly=True, samesite="strict")
 
     @router.get("/wings")
     def list_wings() -> list[WingAnswer]:
@@ -256,11 +265,10 @@ def clusters(service: Service) -> list[ClusterAnswer]:
     from placewright.cluster.schema import preset_names
 
     found = [(name, False, Cluster.preset(name)) for name in preset_names()]
-    for file in service.store.files():
-        if file.kind == "cluster":
-            with suppress(PlacewrightError):
-                text = service.files.path(file).read_text(encoding="utf-8")
-                found.append((file.name, True, Cluster.from_text(text, where=file.name)))
+    for file in service.store.files(kinds=["cluster"]):
+        with suppress(PlacewrightError, OSError):
+            text = service.files.path(file).read_text(encoding="utf-8")
+            found.append((file.name, True, Cluster.from_text(text, where=file.name)))
     return [
         ClusterAnswer(name=name, stored=own, devices=len(c.devices), links=len(c.links))
         for name, own, c in found
@@ -361,6 +369,13 @@ def _jobs(router: APIRouter, service: Service) -> None:
         service.store.audit(again.owner, "retry", f"{id} as {again.id}")
         return details(service, again)
 
+    @router.delete("/jobs/{id}", status_code=204)
+    def delete_job(id: JobId, request: Request) -> None:
+        """Remove a job that has ended, with everything that it has written."""
+        service.job(id)
+        service.jobs.delete(id)
+        service.store.audit(owner_of(request), "delete", f"job {id}")
+
     @router.get("/jobs/{id}/events", response_class=StreamingResponse)
     def follow_job(id: JobId, request: Request) -> StreamingResponse:
         """Follow a job by server-sent events: *state*, *progress* and *log*, until it has ended.
@@ -427,7 +442,8 @@ def _more(path: Path, read: list[int], which: int) -> bytes:
             data = file.read(LOG_BYTES)
     except OSError:
         return b""
-    whole = data[: data.rfind(b"\n") + 1] if len(data) < LOG_BYTES else data
+    whole = data[: data.rfind(b"\n") + 1]
+    whole = data if not whole and len(data) == LOG_BYTES else whole  # a line without an end
     read[which] += len(whole)
     return whole
 
@@ -486,9 +502,17 @@ def _files(router: APIRouter, service: Service) -> None:
     """What requests may name."""
 
     @router.get("/files")
-    def list_files() -> list[FileAnswer]:
+    def list_files(
+        before: str | None = None,
+        kind: Annotated[list[str] | None, Query()] = None,
+        most: Annotated[int, Query(ge=1, le=500)] = 50,
+    ) -> FileList:
         """List stored files, the newest first."""
-        return [file_answer(file) for file in service.store.files()]
+        found = service.store.files(before=before, kinds=kind or (), most=most + 1)
+        return FileList(
+            files=[file_answer(file) for file in found[:most]],
+            next=found[most - 1].id if len(found) > most else None,
+        )
 
     @router.put("/files/{name}", status_code=201)
     async def upload_file(name: str, request: Request) -> FileAnswer:

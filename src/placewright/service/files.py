@@ -61,15 +61,19 @@ class Files:
             return self.jobs / file.job / "out" / str(file.output)
         return self.uploads / file.id
 
-    def names(self) -> list[str]:
-        """Of all stored files."""
-        return [file.name for file in self.store.files()]
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a file of this name."""
+        return isinstance(name, str) and self.store.file(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the newest files."""
+        return iter(self.store.names())
 
     def find(self, name: str) -> StoredFile:
         """The file of this name; `UnknownNameError` offers the nearest."""
         found = self.store.file(name)
         if found is None:
-            raise UnknownNameError("file", name, self.names())
+            raise UnknownNameError("file", name, self)
         return found
 
     async def receive(self, name: str, pieces: AsyncIterator[bytes], owner: str) -> StoredFile:
@@ -128,7 +132,7 @@ class Files:
         yield name
         stem, dot, ending = name.rpartition(".")
         if dot + ending in COMPANIONS:
-            yield from (each for each in self.names() if each.startswith(f"{stem}."))
+            yield from self.store.names(f"{stem}.")
 
     def _named(self, row: StoredFile) -> StoredFile:
         """Add a row; where its name is taken, by the first name like it that is free."""

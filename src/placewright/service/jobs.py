@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from placewright.errors import InputError, PlacewrightError
@@ -147,6 +148,17 @@ class Jobs:
             if job is not None and job.cancelled_s is None:
                 self.store.update_job(id, cancelled_s=now_s)
 
+    def delete(self, id: str) -> None:
+        """Remove a job that has ended, with everything that it has written.
+
+        Raises `InputError`: it has not ended.
+        """
+        job = self.store.job(id)
+        if job is not None and job.state not in ENDED:
+            raise InputError("has not ended", where=f"job {id}", by=job.state, hint="cancel it")
+        self.store.delete_job(id)
+        rmtree(self.folder(id).path, ignore_errors=True)
+
     def launch(self) -> None:
         """Take up what was left, and begin."""
         from dbos import DBOS, SetWorkflowID
@@ -263,7 +275,7 @@ class Jobs:
         return state
 
     def _keep_outputs(self, job: Job, folder: JobFolder) -> None:
-        kept = {file.output for file in self.store.files() if file.job == job.id}
+        kept = {file.output for file in self.store.files(job=job.id)}
         for path in sorted(folder.out.glob("*")):
             stem, dot, ending = path.name.partition(".")
             usable = dot and path.is_file() and ending in ("json", "safetensors")
@@ -274,9 +286,8 @@ class Jobs:
 
     def _used_files(self, operation: Operation, options: Mapping[str, Any]) -> list[str]:
         """Names of the stored files that options name; `InputError` where one may not stand."""
-        stored = self.files.names()
         used = (
-            used_file(option, text, stored, self.models)
+            used_file(option, text, self.files, self.models)
             for option, text in operation.texts(options)
         )
         return [name for name in used if name is not None]

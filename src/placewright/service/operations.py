@@ -22,7 +22,7 @@ from inspect import Parameter as Declared
 from inspect import cleandoc, signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -313,9 +313,15 @@ FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]|^\.+$|^-")
 """What no text of a request may have: a way out of the job's folder, or another option."""
 
 
-def used_file(
-    option: Option, text: str, stored: Collection[str], allowed: Collection[str]
-) -> str | None:
+class Stored(Protocol):
+    """Names of stored files: whether there is one, and some of them."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+def used_file(option: Option, text: str, stored: Stored, allowed: Collection[str]) -> str | None:
     """The stored file that a text of a request names, ``None`` where it names none.
 
     A verb may read any text as a path, a model or a planner's file. Its process works in a folder

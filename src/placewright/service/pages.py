@@ -17,7 +17,7 @@ from placewright.capturing.zoo import zoo_models
 from placewright.errors import PlacewrightError
 from placewright.planning.wings import wings
 from placewright.report.text import amount, percent, size
-from placewright.service.app import JobId, Service, clusters, described, details, file_answer
+from placewright.service.app import JobId, Service, clusters, described, details
 from placewright.service.jobs import parts
 from placewright.service.operations import Operation, Option, find
 from placewright.service.store import ENDED, Job, State
@@ -28,6 +28,9 @@ BEST = 5
 """Candidates that are shown at once, besides the chosen one."""
 
 RESULT_BYTES = 32 << 20
+
+OFFERED = 200
+"""Files that a form offers, the newest; others are named by hand."""
 
 FIRST = ("source", "file", "plan", "model", "on", "planner", "time_limit", "steps", "name")
 """Options that a form shows at once; the others are behind a button."""
@@ -93,7 +96,6 @@ class Pages:
                 jobs=self._service.store.jobs(most=8),
                 counts=self._service.store.counts(),
                 clusters=clusters(self._service),
-                files=self._service.store.files()[:6],
             )
         )
 
@@ -150,15 +152,22 @@ class Pages:
                 unit=_unit_of(job.operation),
                 result=result,
                 candidates=ranked(result) if result else None,
-                files=[file for file in self._service.store.files() if file.job == job.id],
+                files=self._service.store.files(job=job.id),
                 operations=self._service.operations,
             )
         )
 
-    def files(self) -> HTMLResponse:
-        """Stored files, and what may be done with each."""
-        found = [file_answer(file) for file in self._service.store.files()]
-        return HTMLResponse(self.filled("files.html", files=found, uses=self._uses))
+    def files(self, before: str | None = None) -> HTMLResponse:
+        """Stored files, a page at a time, and what may be done with each."""
+        found = self._service.store.files(before=before, most=51)
+        return HTMLResponse(
+            self.filled(
+                "files.html",
+                files=found[:50],
+                next=found[49].id if len(found) > 50 else None,
+                uses=self._uses,
+            )
+        )
 
     def reference(self) -> HTMLResponse:
         """The API, as it describes itself."""
@@ -178,7 +187,7 @@ class Pages:
 
     def _choices(self, operation: Operation) -> dict[str, list[tuple[str, str]]]:
         """What a form offers for each option that names something: value and text."""
-        files = self._service.store.files()
+        files = self._service.store.files(most=OFFERED)
         presets = [(each.name, each.name) for each in clusters(self._service)]
         found: dict[str, list[tuple[str, str]]] = {}
         for option in operation.chosen:

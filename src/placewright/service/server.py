@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import signal
 import socket
 import threading
@@ -16,10 +17,13 @@ from typing import IO, Annotated, Any
 
 from placewright.errors import InputError, MissingDependencyError
 from placewright.io.arguments import Count, Range, checked
+from placewright.numerics.collector import collector_paused
 from placewright.service.operations import Verbs, operations_of
 from placewright.web.refusals import LOOPBACK
 
 EXTRA = "service"
+
+FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @checked
@@ -58,6 +62,15 @@ class ServiceOptions:
     file_bytes: Count = 256 << 20
     files_bytes: Count = 8 << 30
 
+    def __post_init__(self) -> None:
+        for model in self.models:
+            if not FACTORY.fullmatch(model):
+                raise InputError(
+                    "is no factory of a model",
+                    where=f"--models {model:.100}",
+                    hint="give package.module:factory",
+                )
+
     @property
     def needs_token(self) -> bool:
         """Whether others than users of this machine could ask."""
@@ -89,7 +102,8 @@ def serve_forever(
         Nobody can listen there, or another service has the folder.
     """
     with _locked(options.folder), _listen(options) as listening:
-        service, server, made = _server(options, verbs)
+        with collector_paused():  # a second is spent on imports
+            service, server, made = _server(options, verbs)
         host, port = listening.getsockname()[:2]
         named = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         asyncio.run(_serve(server, listening, lambda: on_ready(f"http://{named}:{port}", made)))

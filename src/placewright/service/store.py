@@ -21,14 +21,20 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     create_engine,
+    delete,
     event,
     func,
+    inspect,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 MIGRATIONS = Path(__file__).with_name("migrations")
+
+VERSION = "1"
+"""Of the tables: the newest of the migrations."""
 
 
 class State(StrEnum):
@@ -84,6 +90,7 @@ class StoredFile(Table):
     """
 
     __tablename__ = "files"
+    __table_args__ = (Index("files_by_kind", "kind", "id"), Index("files_by_job", "job"))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)
@@ -137,6 +144,8 @@ class Store:
 
     def migrate(self) -> None:
         """Make the tables, or bring those of an earlier version up to date."""
+        if self._version() == VERSION:  # Alembic takes a while to load
+            return
         from alembic import command
         from alembic.config import Config
 
@@ -145,6 +154,14 @@ class Store:
         with self.engine.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+    def _version(self) -> str | None:
+        """Of the tables that are there."""
+        with self.engine.connect() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+            return None if found is None else str(found)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -161,6 +178,12 @@ class Store:
         with self.session() as session:
             row = Audit(time_s=time.time(), owner=owner, action=action, what=what[:500])
             session.add(row)
+
+    def audited(self, most: int = 100) -> list[str]:
+        """The latest entries of the audit log, each as one line."""
+        with self.session() as session:
+            rows = session.scalars(select(Audit).order_by(Audit.id.desc()).limit(most))
+            return [f"{row.time_s:.3f} {row.owner or '-'} {row.action} {row.what}" for row in rows]
 
     def job(self, id: str) -> Job | None:
         """The job of this identifier."""
@@ -209,17 +232,41 @@ class Store:
         """Number of jobs by state."""
         query = select(Job.state, func.count()).group_by(Job.state)
         with self.session() as session:
-            return dict(session.execute(query).tuples().all())
+            return {row[0]: row[1] for row in session.execute(query)}
 
-    def files(self) -> list[StoredFile]:
-        """All stored files, the newest first."""
+    def files(
+        self,
+        *,
+        before: str | None = None,
+        kinds: Sequence[str] = (),
+        job: str | None = None,
+        most: int = 50,
+    ) -> list[StoredFile]:
+        """The newest stored files, those older than `before` where that is given."""
+        query = select(StoredFile).order_by(StoredFile.id.desc()).limit(most)
+        query = query if before is None else query.where(StoredFile.id < before)
+        query = query.where(StoredFile.kind.in_(kinds)) if kinds else query
+        query = query if job is None else query.where(StoredFile.job == job)
         with self.session() as session:
-            return list(session.scalars(select(StoredFile).order_by(StoredFile.id.desc())))
+            return list(session.scalars(query))
 
     def file(self, name: str) -> StoredFile | None:
         """The stored file of this name."""
         with self.session() as session:
             return session.scalar(select(StoredFile).where(StoredFile.name == name))
+
+    def names(self, stem: str = "", most: int = 500) -> list[str]:
+        """Names of stored files that begin so, the newest first."""
+        query = select(StoredFile.name).order_by(StoredFile.id.desc()).limit(most)
+        within = (StoredFile.name >= stem, StoredFile.name < f"{stem}\x7f")
+        with self.session() as session:
+            return list(session.scalars(query.where(*within) if stem else query))
+
+    def delete_job(self, id: str) -> None:
+        """Remove a job that has ended, and what requests may name of it."""
+        with self.session() as session:
+            session.execute(delete(StoredFile).where(StoredFile.job == id))
+            session.execute(delete(Job).where(Job.id == id, Job.state.in_(ENDED)))
 
     def used_bytes(self) -> int:
         """Of all stored files."""

@@ -18,10 +18,10 @@ def upgrade() -> None:
         sa.Column("options", sa.JSON, nullable=False),
         sa.Column("state", sa.String, nullable=False),
         sa.Column("owner", sa.String, nullable=False),
-        sa.Column("created_s", sa.Float, nullable=False),
-        sa.Column("started_s", sa.Float),
-        sa.Column("ended_s", sa.Float),
-        sa.Column("cancelled_s", sa.Float),
+        sa.Column("created_s", sa.Double, nullable=False),
+        sa.Column("started_s", sa.Double),
+        sa.Column("ended_s", sa.Double),
+        sa.Column("cancelled_s", sa.Double),
         sa.Column("attempts", sa.Integer, nullable=False),
         sa.Column("exit_code", sa.Integer),
         sa.Column("error", sa.JSON),
@@ -37,21 +37,23 @@ def upgrade() -> None:
         sa.Column("kind", sa.String, nullable=False),
         sa.Column("bytes", sa.BigInteger, nullable=False),
         sa.Column("sha256", sa.String, nullable=False),
-        sa.Column("created_s", sa.Float, nullable=False),
+        sa.Column("created_s", sa.Double, nullable=False),
         sa.Column("owner", sa.String, nullable=False),
         sa.Column("job", sa.String, sa.ForeignKey("jobs.id")),
         sa.Column("output", sa.String),
     )
+    op.create_index("files_by_kind", "files", ["kind", "id"])
+    op.create_index("files_by_job", "files", ["job"])
     op.create_table(
         "tokens",
         sa.Column("sha256", sa.String, primary_key=True),
         sa.Column("name", sa.String, nullable=False),
-        sa.Column("created_s", sa.Float, nullable=False),
+        sa.Column("created_s", sa.Double, nullable=False),
     )
     op.create_table(
         "audit",
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=True),
-        sa.Column("time_s", sa.Float, nullable=False),
+        sa.Column("time_s", sa.Double, nullable=False),
         sa.Column("owner", sa.String, nullable=False),
         sa.Column("action", sa.String, nullable=False),
         sa.Column("what", sa.String, nullable=False),

@@ -1,0 +1,100 @@
+"""The API as a whole: every request that its description allows, and many that it does not."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+
+from placewright.cli.main import every_verb
+from placewright.service.access import Access
+from placewright.service.app import Service, api
+from placewright.service.files import Files
+from placewright.service.jobs import Jobs
+from placewright.service.operations import operations_of
+from placewright.service.pages import add_pages
+from placewright.service.store import Job, State, Store, new_id, sqlite_url
+
+
+def made(folder: Path) -> tuple[Service, Access]:
+    """A service that accepts jobs and runs none."""
+    store = Store(sqlite_url(folder / "x.sqlite"))
+    store.migrate()
+    files = Files(folder, store, most_bytes=1000, total_bytes=100_000)
+    jobs = Jobs(store, files, operations_of(every_verb()), workflows="")
+    service = Service(store, files, jobs)
+    application = api(service)
+    add_pages(application, service)
+    return service, Access(application, store=store, hosts=["testserver"])
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Access:
+    """The application."""
+    service, guarded = made(tmp_path_factory.mktemp("api"))
+    add_jobs(service.store, 3)
+    return guarded
+
+
+def add_jobs(store: Store, count: int) -> None:
+    """Jobs that have ended."""
+    with store.session() as session:
+        session.add_all(
+            Job(
+                id=new_id(),
+                operation="operators.plan",
+                options={"source": "zoo:resnet50"},
+                state=State.DONE,
+                owner="",
+                created_s=time.time(),
+                attempts=1,
+                summary={"value": 1.0, "gap": 0.1},
+            )
+            for _ in range(count)
+        )
+
+
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+def test_no_request_is_an_error_of_the_service(application: Access, mode: str) -> None:
+    """Schemathesis on every path and operation: no 5xx, and errors have their four parts."""
+    schema = schemathesis.openapi.from_asgi("/api/openapi.json", application)
+    for found in schema.get_all_operations():
+        generation = schemathesis.GenerationMode(mode)
+
+        @given(case=found.ok().as_strategy(generation_mode=generation))
+        @settings(
+            max_examples=2,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def each(case: schemathesis.Case) -> None:
+            answer = case.call()
+            assert answer.status_code < 500, (case, answer.text)
+            if answer.status_code >= 400:
+                assert set(answer.json()["error"]) == {"what", "where", "by", "next"}, case
+
+        with suppress(Unsatisfiable):  # nothing of the operation can be wrong
+            each()
+
+
+def test_pages_of_the_list_hold_every_job_once(tmp_path: Path) -> None:
+    """In order, by the identifier of the last one."""
+    service, guarded = made(tmp_path)
+    add_jobs(service.store, 120)
+    client, found, before = TestClient(guarded), list[str](), None
+    while True:
+        answer = client.get("/api/v1/jobs", params={"before": before} if before else {}).json()
+        found += [job["id"] for job in answer["jobs"]]
+        if (before := answer["next"]) is None:
+            break
+    assert len(set(found)) == 120
+    assert found == sorted(found, reverse=True)
+    assert answer["counts"] == {"done": 120}

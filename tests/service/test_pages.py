@@ -1,0 +1,105 @@
+"""The pages: each is filled; the way from a form to a result in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.service.client import Client
+from placewright.service.pages import ranked
+from tests.planning.test_toy_wing import PackingFiles
+from tests.service.serving import Serving
+from tests.service.test_jobs import THREE
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/", ("Where should it run?", "items -&gt; bins", "edge-duo")),
+        ("/new", ("packing", "operators", "capture")),
+        ("/new/packing.plan", ("required", "planner")),
+        ("/new/operators.plan?source=zoo:resnet50&on=edge-duo", ('value="zoo:resnet50"',)),
+        ("/jobs", ("Jobs",)),
+        ("/files", ("Upload",)),
+        ("/api", ("/api/v1/operations/packing.plan/jobs",)),
+    ],
+)
+def test_pages_are_filled(serving: Serving, path: str, words: tuple[str, ...]) -> None:
+    """With what there is; the toy wing among it."""
+    status, body = serving.request("GET", path)
+    assert status == 200
+    assert [word for word in words if word not in body.decode()] == []
+
+
+def test_what_is_not_there_is_a_page(serving: Serving) -> None:
+    """With what to do next; names in it are no markup."""
+    status, body = serving.request("GET", "/new/operators.plam%3Cscript%3E")
+    assert status == 404
+    assert "<script>" not in body.decode().split("</head>")[1]
+
+
+def test_the_chosen_candidate_comes_first_and_the_rest_on_request() -> None:
+    """Five others beside it; those that do not fit are last."""
+    every = [{"planner": f"p{k}", "value": float(k), "status": "FEASIBLE"} for k in range(10)] + [
+        {"planner": "big", "value": 0.0, "status": "INFEASIBLE"}
+    ]
+    shown, others = ranked({"planner": "p3", "candidates": every})
+    assert [each["planner"] for each in shown] == ["p3", "p0", "p1", "p2", "p4", "p5"]
+    assert [each["planner"] for each in others] == ["p6", "p7", "p8", "p9", "big"]
+    assert ranked({"planner": "p9", "candidates": every, "direction": "maximise"})[0][1] == every[8]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium of the system."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_from_the_form_to_the_result(
+    serving: Serving, client: Client, browser: Any, tmp_path: Path
+) -> None:
+    """Upload, plan, watch, read; stop a search; nothing is refused by the page's own rules."""
+    page = browser.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(f"{serving.url}/files")
+    page.set_input_files("#upload", PackingFiles().write_problem(THREE, tmp_path / "chosen.json"))
+    page.get_by_role("row", name="chosen.json").get_by_role("link", name="plan", exact=True).click()
+    assert page.input_value("#option-file") == "chosen.json"
+    page.fill("#option-planner", "slow")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector("text=look")
+    assert "4 bins" in page.inner_text("#value")
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector("h2:text('Result')", timeout=60_000)
+    assert page.inner_text("#state") == "interrupted"
+    page.get_by_role("link", name="Change options").click()
+    page.fill("#option-planner", "shufled")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector("text=did you mean 'shuffled'?", timeout=60_000)
+    page.goto(f"{serving.url}/new/packing.plan?file=chosen.json&planner=shuffled")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector("h2:text('Candidates')", timeout=60_000)
+    report = page.frame_locator("iframe")
+    assert "3 bins" in report.locator("body").inner_text()
+    page.goto(f"{serving.url}/new/packing.plan")
+    page.fill("#option-planner", "@/etc/passwd")
+    page.select_option("#option-file", "chosen.json")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector("text=paths are not taken from requests")
+    assert [each for each in wrong if "422" not in each] == []
+    page.close()

@@ -1,0 +1,82 @@
+"""The tables, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect
+
+from placewright.service import store as tables
+from placewright.service.client import Job as RunningJob
+from placewright.service.store import MIGRATIONS, Job, State, Store, Table, new_id, sqlite_url
+from tests.service.postgresql import postgresql, programs
+from tests.service.serving import Serving
+
+
+def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path) -> None:
+    """Names, types, indices; the newest migration is the version that the code expects."""
+    migrated, made = (create_engine(sqlite_url(tmp_path / name)) for name in ("a", "b"))
+    store = Store(sqlite_url(tmp_path / "a"))
+    store.migrate()
+    store.migrate()
+    store.close()
+    Table.metadata.create_all(made)
+    assert _described(migrated) == _described(made)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_current_head() == tables.VERSION
+
+
+def _described(engine: object) -> dict[str, object]:
+    found = inspect(engine)
+    return {
+        table: (
+            {(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(table)},
+            {(i["name"], tuple(i["column_names"])) for i in found.get_indexes(table)},
+        )
+        for table in found.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def test_a_job_ends_once(tmp_path: Path) -> None:
+    """What has ended is not changed any more, and lists are in order."""
+    store = Store(sqlite_url(tmp_path / "x.sqlite"))
+    store.migrate()
+    ids = [new_id() for _ in range(5)]
+    for id in ids:
+        job = Job(id=id, operation="doctor", options={}, created_s=time.time(), attempts=0)
+        job.state, job.owner = State.QUEUED, ""
+        store.add_job(job)
+    assert ids == sorted(ids)
+    assert store.update_job(ids[0], state=State.CANCELLED) is not None
+    assert store.update_job(ids[0], state=State.RUNNING) is None
+    assert store.update_job(ids[1], only=State.RUNNING, attempts=1) is None
+    assert [job.id for job in store.jobs(most=2, before=ids[3])] == ids[2:0:-1]
+    assert store.counts() == {"queued": 4, "cancelled": 1}
+    assert store.open_jobs("") == 4
+    store.close()
+
+
+@pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")
+def test_a_service_on_postgresql(tmp_path: Path) -> None:
+    """Jobs run, and are found again by the next service; nothing is in SQLite."""
+    with postgresql() as url:
+        serving = Serving(tmp_path, "--database", url)
+        client = serving.start()
+        first = client.run("devices", on="edge-duo")
+        assert len(first.wait(time_limit_s=60)["devices"]) == 2
+        second = client.run("devices", on="edge-quad")
+        serving.end(signal.SIGTERM)
+        client = serving.start()
+        try:
+            assert [each.id for each in client.jobs()] == [second.id, first.id]
+            assert len(RunningJob(client, second.id).wait(time_limit_s=60)["devices"]) == 4
+        finally:
+            serving.end()
+        assert not list((tmp_path / "service").glob("*.sqlite"))
