@@ -109,3 +109,17 @@ def test_paths_of_the_contributing_page_exist() -> None:
     assert len(places) > 20
     source = ROOT / "src" / "placewright"
     assert [place for place in places if not (source / place).exists()] == []
+
+
+def test_troubleshooting_names_messages_that_exist() -> None:
+    """What stands in the first column of its tables is in the source, but for what is put in."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", source)  # one text over several lines
+    source = re.sub(r"\{[^{}]*\}", "...", source)
+    cells = re.findall(r"^\| (`.*?) \|", page, re.M)
+    messages = [message for cell in cells for message in re.findall(r"`([^`]+)`", cell)]
+    parts = [part.strip() for text in messages for part in re.split(r"\.\.\.|\b[NM]\b", text)]
+    missing = [part for part in parts if len(part) > 14 and part not in source]
+    assert len(parts) > 40
+    assert not missing
