@@ -96,6 +96,15 @@ def test_stored_files_presets_and_allowed_models_are_taken(text: str, file: str 
     assert used_file(option, text, ["problem.json"], ["mine:make"]) == file
 
 
+@pytest.mark.parametrize("engine", ["testbed", "torchrun"])
+def test_engines_that_are_the_administrators_are_not_taken(engine: str) -> None:
+    """A testbed changes the machine's network; the command line still offers it."""
+    run = OPERATIONS["operators.run"]
+    assert run.model(source="zoo:resnet50", engine="local")
+    with pytest.raises(ValidationError, match="engine"):
+        run.model(source="zoo:resnet50", engine=engine)
+
+
 def test_a_wing_of_one_file_has_its_operations() -> None:
     """Without an edit elsewhere."""
     with registered(WING):

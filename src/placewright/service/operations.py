@@ -40,6 +40,12 @@ EXCLUDED: Mapping[str, str] = {
 }
 """Verbs, or groups of them, that are no operations, and why."""
 
+EXCLUDED_CHOICES: Mapping[str, str] = {
+    "testbed": "changes the network of the machine as root: for its administrator",
+    "torchrun": "needs processes that torchrun has started",
+}
+"""Values of choices that requests may not take, and why."""
+
 CONSOLE = ("format", "output", "quiet", "verbose")
 """Options that every verb has for terminals."""
 
@@ -295,6 +301,8 @@ def _as_text(kind: Any) -> Any:
     """The type in a request: files are names, texts have an end."""
     if get_origin(kind) is list:
         return list[_as_text(get_args(kind)[0])]  # type: ignore[misc]
+    if get_origin(kind) is Literal:
+        return Literal[tuple(each for each in get_args(kind) if each not in EXCLUDED_CHOICES)]
     return Annotated[str, Field(max_length=LONGEST)] if kind in (Path, str) else kind
 
 
