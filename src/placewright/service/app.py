@@ -10,8 +10,8 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,9 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.files import read_cluster
+from placewright.cluster.schema import preset_names
 from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
 from placewright.planning.wings import wings
 from placewright.service.access import COOKIE, REPORT_CONTENT, Tokens
@@ -261,18 +264,23 @@ def _about(router: APIRouter, service: Service) -> None:
 
 def clusters(service: Service) -> list[ClusterAnswer]:
     """Presets, and stored files that are clusters."""
-    from placewright.cluster.cluster import Cluster
-    from placewright.cluster.schema import preset_names
-
-    found = [(name, False, Cluster.preset(name)) for name in preset_names()]
-    for file in service.store.files(kinds=["cluster"]):
-        with suppress(PlacewrightError, OSError):
-            text = service.files.path(file).read_text(encoding="utf-8")
-            found.append((file.name, True, Cluster.from_text(text, where=file.name)))
-    return [
-        ClusterAnswer(name=name, stored=own, devices=len(c.devices), links=len(c.links))
-        for name, own, c in found
+    stored = [
+        _cluster(file.name, service.files.path(file))
+        for file in service.store.files(kinds=["cluster"])
     ]
+    every = [*map(_cluster, preset_names()), *stored]
+    return [each for each in every if each is not None]
+
+
+@lru_cache(maxsize=1024)  # presets do not change, and what is stored keeps its place
+def _cluster(name: str, file: Path | None = None) -> ClusterAnswer | None:
+    """A preset or a stored cluster, ``None`` where the file is none."""
+    try:
+        found = Cluster.preset(name) if file is None else read_cluster(file)
+    except (PlacewrightError, OSError):
+        return None
+    counts = {"devices": len(found.devices), "links": len(found.links)}
+    return ClusterAnswer(name=name, stored=file is not None, **counts)
 
 
 def _operations(router: APIRouter, service: Service) -> None:
@@ -309,7 +317,7 @@ def described(operation: Operation) -> OperationAnswer:
         wing=wing,
         summary=operation.summary,
         text=operation.text,
-        options=operation.model.model_json_schema(),
+        options=operation.schema,
     )
 
 

@@ -192,6 +192,11 @@ class Operation:
         named = "".join(part.replace("-", " ").title().replace(" ", "") for part in self.path)
         return create_model(named, __config__=ConfigDict(extra="forbid"), **fields)
 
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the options."""
+        return self.model.model_json_schema()
+
     def arguments(self, given: Mapping[str, Any], outputs: str) -> list[str]:
         """The command's arguments; `outputs` is the folder of files that it writes."""
         options: list[str] = []
