@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
+
 import pytest
 
 from placewright.cli import console
 from placewright.cli.console import ConsoleMeter
+from placewright.cli.main import main
 from placewright.planning.contract import STEPS
 
 
@@ -41,3 +46,26 @@ def test_the_line_goes_away(capsys: pytest.CaptureFixture[str]) -> None:
         _ = 1 / 0
     assert meter._live.is_started is False
     assert capsys.readouterr().out == ""
+
+
+def test_progress_goes_to_the_file_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not every call writes a line; the last does, and the exit code with the error's parts."""
+    file = tmp_path / "progress.jsonl"
+    monkeypatch.setenv(console.PROGRESS, str(file))
+    console.progress_lines.cache_clear()
+    try:
+        with pytest.raises(SystemExit):
+            main(["devices", "--on", "edge-dou"])
+        with ConsoleMeter("planning", visible=False) as meter:
+            for k in range(100):
+                meter(what=f"look {k}", value=0.9, bound=1.0, elapsed_s=0.0)
+    finally:
+        console.progress_lines.cache_clear()
+    assert console.PROGRESS not in os.environ
+    first, ended, *others, last = map(json.loads, file.read_text().splitlines())
+    assert (first["pid"], ended["exit_code"]) == (os.getpid(), 1)
+    assert ended["error"]["next"] == "did you mean 'edge-duo'?"
+    assert len(others) < 5
+    assert (last["what"], last["value"], round(last["gap"], 3)) == ("look 99", 0.9, 0.111)

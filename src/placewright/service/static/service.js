@@ -152,14 +152,16 @@ const live = document.querySelector("[data-job]");
 function follow(job) {
   const at = (id) => document.getElementById(id);
   const source = new EventSource(`${api}/jobs/${job.dataset.job}/events`);
-  const points = [];
+  const points = [], started = Number(job.dataset.started) * 1000;
+  if (started) {
+    setInterval(() => { at("elapsed").textContent = `${Math.round((Date.now() - started) / 1000)} s`; }, 1000);
+  }
   source.addEventListener("progress", (event) => {
     const line = JSON.parse(event.data), unit = line.unit || "";
     at("what").textContent = line.what ? `${line.title}: ${line.what}` : line.title;
     at("value").textContent = amount(line.value, unit);
     at("bound").textContent = amount(line.bound, unit);
     at("gap").textContent = line.gap === null ? "-" : `${(line.gap * 100).toFixed(1)} %`;
-    at("elapsed").textContent = amount(line.elapsed_s, "s");
     points.push({ at: line.elapsed_s, value: line.value, bound: line.bound });
     draw(at("history"), points);
   });
