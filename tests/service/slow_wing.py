@@ -1,12 +1,18 @@
-"""The toy wing of one file, with a planner that searches until it is stopped."""
+"""The toy wing, with a planner that searches until it is stopped, and a verb that is not pure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import typer
+
+from placewright.cli.console import Console
+from placewright.cli.wing_verbs import ProblemFile
 from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.wing import FileCommandLine, Loaded
 from tests.planning import test_toy_wing as toy
 
 
@@ -36,4 +42,22 @@ class SlowPlanning(toy.PackingPlanning):
         return {**super().planners(problem), "slow": Slow()}
 
 
-WING = replace(toy.WING, planning=SlowPlanning)
+def load(console: Console, file: ProblemFile) -> Loaded:
+    """A problem file."""
+    return Loaded(toy.PackingFiles().read_problem(file))
+
+
+def run(console: Console, steps: Annotated[int, typer.Option("--steps")] = 50) -> None:
+    """Do what nobody may do twice unasked."""
+    with console.meter("running") as meter:
+        for k in range(steps):
+            meter.step(f"step {k}")
+            time.sleep(0.02)
+    console.keep(lambda: {"steps": steps})
+
+
+WING = replace(
+    toy.WING,
+    planning=SlowPlanning,
+    command_line=lambda: FileCommandLine(load, verbs={"run": run}),
+)

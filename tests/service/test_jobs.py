@@ -156,6 +156,18 @@ def test_a_killed_process_is_started_once_more(
     assert job.status()["state"] == "lost"
 
 
+def test_what_may_not_run_twice_is_lost(serving: Serving, client: Client) -> None:
+    """A killed process of a verb that does more than compute is not started again."""
+    job = client.run("packing.run", steps=3000)
+    until(job, lambda status: status["progress"] is not None)
+    process = JobFolder(serving.folder / "service" / "jobs" / job.id).process()
+    assert process is not None
+    os.kill(process, signal.SIGKILL)
+    status = until(job, lambda status: status["ended_s"] is not None)
+    assert (status["state"], status["error"]["what"]) == ("lost", "its process was killed")
+    assert _attempts(serving.folder, job) == 1
+
+
 def _attempts(folder: Path, job: Job) -> int:
     lines = JobFolder(folder / "service" / "jobs" / job.id).lines()
     return sum("attempt" in line for line in lines)
