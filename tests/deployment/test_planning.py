@@ -17,7 +17,7 @@ from torch import nn
 
 from placewright.deployment import planning
 from placewright.deployment.placing import place
-from placewright.deployment.planning import Chooser, choose, judged, planned, size_limit_s
+from placewright.deployment.planning import Chooser, judged, planned, size_limit_s
 from placewright.errors import WorkerError
 from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
@@ -134,9 +134,8 @@ def test_the_closest_plans_of_auto_are_tried_on_real_workers(
     monkeypatch.setattr(InterferenceProfile, "alike", lambda problem: known)
     any_workers: Any = workers
     with caplog.at_level(logging.INFO, logger="placewright"):
-        plan = choose(
-            LOAD, any_workers, time_limit_s=5.0, trials=trials, monitor=Listener()
-        ).result.plan
+        chooser = Chooser(LOAD, any_workers, Listener())
+        plan = chooser.choose(time_limit_s=5.0, trials=trials).result.plan
     assert len(set(plan.placement.tolist())) == devices
     assert ("only:dev0 5" in caplog.text) == (devices == 1)
     singles = [c.value for c in results_of(known, "auto")[0].candidates if c.planner == "only:dev0"]
@@ -199,7 +198,7 @@ def test_workers_are_closed_where_planning_fails() -> None:
     workers = FakeWorkers("local")
     any_workers: Any = workers
     with pytest.raises(Exception, match="nobody"):
-        choose(LOAD, any_workers, planner="nobody", monitor=Listener())
+        Chooser(LOAD, any_workers, Listener()).choose(planner="nobody")
     assert workers.closed == 1
 
 

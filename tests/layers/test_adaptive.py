@@ -91,7 +91,7 @@ def test_every_disturbance_takes_place_once() -> None:
     run: Any = SimpleNamespace(
         disturbances=events,
         alive=lambda: ("a", "b"),
-        _active=lambda: SimpleNamespace(disturb=lambda *one: taken.append(one)),
+        _workers=lambda: SimpleNamespace(disturb=lambda *one: taken.append(one)),
     )
     for step in (3, 3, 5, 9):
         AdaptiveLayerRun._disturb(run, step)

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
+from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.local import Local
+from placewright.runtime.engines.ray_engine import Ray
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 from placewright.testbed.node_handle import NodeHandle
 
 PATIENCE_S = 2.0
 """A connection that takes longer does not count: two lost packets."""
+
+
+def reachable_on(engine: Engine) -> Callable[[Sequence[str]], Collection[str]]:
+    """What tells which of the named devices can all talk to each other; all where none can tell."""
+    if isinstance(engine, Ray):
+        return engine.reachable
+    handles = engine.handles if isinstance(engine, Local) else None
+    if handles is None:
+        return frozenset
+    return lambda names: all_talk([handles[name] for name in names])
 
 
 def all_talk(handles: Sequence[NodeHandle]) -> frozenset[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,20 +29,24 @@ TRIES = 2
 """Times that one snapshot is begun where workers are lost over it."""
 
 
-class TrainingJob(Protocol):
+class TrainingJob(ABC):
     """What snapshots need to know of the model that is trained."""
 
     @property
-    def name(self) -> str:
-        """Of the model."""
-
-    @property
+    @abstractmethod
     def changing(self) -> Mapping[str, TensorSpec]:
         """What steps change, by program input."""
 
     @property
+    @abstractmethod
+    def name(self) -> str:
+        """Of the model."""
+
+    @property
     def state_bytes(self) -> int:
         """Size of `changing`."""
+        specs = self.changing.values()
+        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
 
 class RunningJob(Protocol):

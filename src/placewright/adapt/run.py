@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from placewright.adapt.membership import Membership
 from placewright.adapt.replay_log import (
@@ -28,6 +28,7 @@ from placewright.adapt.replay_log import (
 )
 from placewright.adapt.snapshot import SnapshotFolder
 from placewright.adapt.timeline import Kind, Timeline
+from placewright.cluster.cluster import Cluster
 from placewright.errors import (
     InfeasibleError,
     PlacewrightError,
@@ -105,20 +106,37 @@ def measured_despite_losses(work: Callable[[], T], note: Callable[[str], object]
     return work()
 
 
-class DistributedJob(TrainingJob, Protocol):
-    """A job on named nodes."""
+class DistributedJob(TrainingJob):
+    """A model that is trained on the devices of a cluster."""
+
+    cluster: Cluster
 
     @property
-    def node_names(self) -> Sequence[str]:
+    def node_names(self) -> tuple[str, ...]:
         """All nodes, in the cluster's order."""
+        return self.cluster.device_names
 
     @property
     def reachable(self) -> Callable[[Sequence[str]], Collection[str]]:
-        """Which of the named nodes can all talk to each other now."""
+        """Which of the named nodes can all talk to each other now; all where nobody can tell."""
+        return frozenset
+
+
+class WorkerSession(Protocol):
+    """Workers that are up."""
+
+    def lost(self) -> Collection[str]:
+        """Nodes whose worker has ended."""
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> object:
+        """End them."""
+
+
+Workers = TypeVar("Workers", bound=WorkerSession)
 
 
 @dataclass
-class FaultTolerantRun(ABC):
+class FaultTolerantRun(ABC, Generic[Workers]):
     """A context manager; `step` does one training step, whatever happens meanwhile.
 
     Attributes
@@ -129,6 +147,8 @@ class FaultTolerantRun(ABC):
         Steps between two snapshots, and before a node that was lost once is looked for.
     patience_s
         No step is given up before it has taken so many seconds.
+    session
+        The workers, ``None`` where none are up; the run ends them.
     """
 
     job: DistributedJob
@@ -141,6 +161,7 @@ class FaultTolerantRun(ABC):
     timeout: StepTimeout = field(init=False)
     log: ReplayLog = field(init=False)
     snapshot_schedule: SnapshotSchedule = field(init=False)
+    session: Workers | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         names, reachable = self.job.node_names, self.job.reachable
@@ -158,13 +179,24 @@ class FaultTolerantRun(ABC):
     def _start(self) -> None:
         """Start workers on the nodes that are alive, restored to the last counted step."""
 
-    @abstractmethod
     def _dismiss(self) -> None:
         """End the workers, if there are any."""
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.__exit__(RunError, None, None)
 
-    @abstractmethod
     def _lost(self) -> Collection[str]:
         """Nodes whose worker has ended."""
+        return set() if self.session is None else self.session.lost()
+
+    def _workers(self) -> Workers:
+        """Those that are up.
+
+        Raises `RunError`: none are.
+        """
+        if self.session is None:
+            raise RunError("the run has not begun", hint="call step() first")
+        return self.session
 
     def _spared(self, error: PlacewrightError) -> set[str]:
         """Nodes that take part again at once, as another plan mends what their workers ended by."""
@@ -177,6 +209,9 @@ class FaultTolerantRun(ABC):
     @abstractmethod
     def _advance(self, batch: Batch | None) -> None:
         """Do one step that counts and call `_counted`."""
+
+    def __enter__(self) -> Self:
+        return self
 
     def close(self) -> None:
         """End the run; what the snapshots hold stays, and another run may have the folder."""

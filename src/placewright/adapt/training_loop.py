@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placewright.measurement.check import Check
     from placewright.planning.contract import Monitor
 
-Run = TypeVar("Run", bound="FaultTolerantRun")
+Run = TypeVar("Run", bound="FaultTolerantRun[Any]")
 
 
 class UnfinishedWarning(UserWarning):
@@ -114,7 +114,7 @@ class TrainingProgram(ABC, Generic[Run]):
         raise _of_operators("evaluate", self.run)
 
 
-def _of_operators(what: str, run: FaultTolerantRun) -> UnsupportedError:
+def _of_operators(what: str, run: FaultTolerantRun[Any]) -> UnsupportedError:
     return UnsupportedError(
         "workers that share every batch return no outputs of the model",
         where=f"trainer.{what}(...)",
@@ -342,7 +342,7 @@ class TrainingLoop(Generic[Run]):
                 yield batch
 
 
-def note_start(run: FaultTolerantRun, monitor: Monitor) -> None:
+def note_start(run: FaultTolerantRun[Any], monitor: Monitor) -> None:
     """Note which snapshot a run starts from, and which are damaged."""
     for name in run.snapshots.damaged:
         monitor.note(f"{run.folder / name} is damaged and passed over")
@@ -350,7 +350,7 @@ def note_start(run: FaultTolerantRun, monitor: Monitor) -> None:
         monitor.note(f"continued after step {run.done}, from {run.folder}")
 
 
-def note_events(run: FaultTolerantRun, seen: int, monitor: Monitor) -> bool:
+def note_events(run: FaultTolerantRun[Any], seen: int, monitor: Monitor) -> bool:
     """Note the events after the first `seen`; whether there were any."""
     news = [e for e in run.timeline.events[seen:] if e.kind not in QUIET]
     for event in news:

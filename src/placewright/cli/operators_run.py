@@ -188,7 +188,7 @@ def run(
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
     from placewright.deployment.placed_model import PlacedModel
-    from placewright.deployment.planning import choose
+    from placewright.deployment.planning import Chooser
     from placewright.deployment.workers import Workers, shared_process
 
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
@@ -196,15 +196,11 @@ def run(
         workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
     workers.begin()
     workload = _runnable(load(source_options, console))
-    choice = choose(
-        workload,
-        workers,
+    choice = Chooser(workload, workers, console, seed).choose(
         planner=planner or "auto",
         plan=plan,
         time_limit_s=time_limit,
         trials=not adapt,  # a run that adapts tries plans while it trains
-        seed=seed,
-        monitor=console,
     )
     with PlacedModel(workload, workers, choice, seed=seed, monitor=console) as placed:
         if streamed:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,14 @@ class Cluster:
         return tuple(d.name for d in self.devices)
 
     @checked
+    def part(self, names: Collection[str]) -> Cluster:
+        """The devices called `names`, in this order, and the links between them."""
+        return replace(
+            self,
+            devices=tuple(d for d in self.devices if d.name in names),
+            links=tuple(k for k in self.links if k.source in names and k.target in names),
+        )
+
     def index(self, name: str) -> int:
         """Position of the device called `name`."""
         if name not in self.device_names:

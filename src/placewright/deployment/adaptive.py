@@ -7,8 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewright.adapt.connectivity import reachable_on
 from placewright.adapt.training_loop import note_events, note_start
-from placewright.deployment.workers import reachability
 from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.operators.adaptive.trials import challengers
@@ -65,7 +65,7 @@ def adaptive_run(
         known.alone,
         workload.values,
         open=workers.take,
-        **reachability(workers.engine),
+        reachable=reachable_on(workers.engine),
     )
     plan, *at_hand = plans
     others = challengers(known, plan, steps, at_hand=at_hand) if try_plans else ()

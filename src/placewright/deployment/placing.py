@@ -135,7 +135,7 @@ def place(
     with collector_paused():
         from placewright.capturing.source import source_of
         from placewright.deployment.calls import refuse_changed_arguments
-        from placewright.deployment.planning import choose
+        from placewright.deployment.planning import Chooser
         from placewright.deployment.workers import Workers, shared_process
         from placewright.deployment.workload import profiled
         from placewright.runtime.engines.torchrun_agent import served_torchrun
@@ -169,15 +169,11 @@ def place(
     ).with_options(objective=objective, contiguous=contiguous)
     if not training:
         refuse_changed_arguments(workload.captured)
-    choice = choose(
-        workload,
-        workers,
+    choice = Chooser(workload, workers, monitor, seed).choose(
         planner=planner,
         plan=plan,
         time_limit_s=time_limit_s,
         calibrate=calibrate,
         trials=trials,
-        seed=seed,
-        monitor=monitor,
     )
     return PlacedModel(workload, workers, choice, seed=seed, monitor=monitor)

@@ -102,61 +102,59 @@ class Choice:
     others: tuple[Result, ...] = ()
 
 
-def choose(
-    workload: Workload,
-    workers: Workers,
-    *,
-    planner: str | Planner = AUTO,
-    plan: OperatorPlan | str | Path | None = None,
-    time_limit_s: float | None = None,
-    calibrate: bool = True,
-    trials: bool = True,
-    seed: int = 0,
-    monitor: Monitor,
-) -> Choice:
-    """Choose a plan for a profiled model: calibrate it on its workers, plan, and try the closest.
-
-    See `placewright.place` for the parameters. A worker that is lost meanwhile is replaced. The
-    workers are closed where it fails.
-    """
-    try:
-        local, chooser = workers.engine.name == "local", Chooser(workload, workers, monitor, seed)
-        if local:
-            warn_of_shared_cores(workload.cluster.name, workload.cluster.devices)
-        real = not local and workload.state is not None
-        known = InterferenceProfile.alike(workload.problem)
-        if calibrate and real:
-            known = chooser.calibrated()
-        if plan is not None:
-            return Choice(judged(known, plan), known)
-        results = planned(
-            known,
-            planner,
-            time_limit_s=time_limit_s,
-            seed=seed,
-            monitor=monitor,
-            measure=on_workers(workload, workers),
-            copies=chooser.copies,
-        )
-        executable = not (chooser.streamed and workload.captured.program.training)
-        choice = Choice(results[0], known)
-        if trials and real and executable and len(results) > 1:
-            choice = chooser.tried(known, results)
-        others = tuple(other for other in results if other.plan is not choice.result.plan)
-        return replace(choice, others=others)
-    except BaseException:
-        workers.close()
-        raise
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Chooser:
-    """What `choose` executes on the workers: whole steps and streams, then the closest plans."""
+    """Chooses a plan for a profiled model, on its workers: calibrate, plan, try, keep."""
 
     workload: Workload
     workers: Workers
     monitor: Monitor
     seed: int = 0
+
+    def choose(
+        self,
+        *,
+        planner: str | Planner = AUTO,
+        plan: OperatorPlan | str | Path | None = None,
+        time_limit_s: float | None = None,
+        calibrate: bool = True,
+        trials: bool = True,
+    ) -> Choice:
+        """Calibrate the costs, make plans or judge the given one, try the closest, keep the best.
+
+        See `placewright.place` for the parameters. A worker that is lost meanwhile is replaced.
+        The workers are closed where it fails.
+        """
+        try:
+            if self.workers.engine.name == "local":
+                cluster = self.workload.cluster
+                warn_of_shared_cores(cluster.name, cluster.devices)
+            known = self.calibrated() if calibrate and self.real else self.profiled()
+            if plan is not None:
+                return Choice(judged(known, plan), known)
+            results = planned(
+                known,
+                planner,
+                time_limit_s=time_limit_s,
+                seed=self.seed,
+                monitor=self.monitor,
+                measure=on_workers(self.workload, self.workers),
+                copies=self.copies,
+            )
+            executable = not (self.streamed and self.workload.captured.program.training)
+            choice = Choice(results[0], known)
+            if trials and self.real and executable and len(results) > 1:
+                choice = self.tried(known, results)
+            others = tuple(other for other in results if other.plan is not choice.result.plan)
+            return replace(choice, others=others)
+        except BaseException:
+            self.workers.close()
+            raise
+
+    @property
+    def real(self) -> bool:
+        """Whether steps on the workers say what devices take: those of this machine share it."""
+        return self.workers.engine.name != "local" and self.workload.state is not None
 
     @property
     def streamed(self) -> bool:
@@ -167,6 +165,10 @@ class Chooser:
     def copies(self) -> bool:
         """Whether copies of the whole model are plans too."""
         return self.streamed and can_be_copied(self.workload)
+
+    def profiled(self) -> InterferenceProfile:
+        """The costs as profiled, the same alone and together."""
+        return InterferenceProfile.alike(self.workload.problem)
 
     def calibrated(self) -> InterferenceProfile:
         """The costs of devices alone and beside each other, by whole steps, or by streams too."""

@@ -19,7 +19,7 @@ import numpy as np
 from placewright.capturing.source import as_arguments
 from placewright.errors import PlacewrightError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph
-from placewright.operators.adaptive.run import cluster_of, problem_of
+from placewright.operators.adaptive.run import problem_of
 from placewright.operators.carried_plan import carried_placement
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
@@ -131,9 +131,7 @@ class PlacedStream:
         opening: AbstractContextManager[Session] = (
             self.workers.session(load)
             if whole
-            else Session(
-                load.graph, cluster_of(cluster, self.names), load.values, self.workers.engine
-            )
+            else Session(load.graph, cluster.part(self.names), load.values, self.workers.engine)
         )
         with opening as session:
             try:
@@ -210,7 +208,7 @@ class PlacedStream:
         if graph is self.workload.graph:
             return self.problem, self.plan
         placement = carried_placement(self.workload.graph, self.plan.placement.tolist(), graph)
-        cluster = cluster_of(self.workload.cluster, self.names)
+        cluster = self.workload.cluster.part(self.names)
         problem = profile(graph, cluster, method="analytic")
         problem = problem.replace(objective="throughput", pipeline=self.problem.pipeline)
         plan = OperatorPlan(np.array(placement, dtype=np.int64), replica_of=self.plan.replica_of)

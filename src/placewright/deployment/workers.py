@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from placewright.errors import RunError, UnknownNameError
 from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
@@ -213,21 +213,3 @@ class _Held:
         with self.stack:
             self.end_session()
         self.engine = None
-
-
-def reachability(engine: Engine) -> dict[str, Any]:
-    """The ``reachable`` of an `AdaptiveJob`, where the engine can tell who can talk to whom."""
-    from placewright.adapt.connectivity import all_talk
-    from placewright.runtime.engines.local import Local
-    from placewright.runtime.engines.ray_engine import Ray
-
-    if isinstance(engine, Ray):
-        return {"reachable": engine.reachable}
-    handles = engine.handles if isinstance(engine, Local) else None
-    if handles is None:
-        return {}
-
-    def reachable(names: Sequence[str]) -> frozenset[str]:
-        return all_talk([handles[name] for name in names])
-
-    return {"reachable": reachable}

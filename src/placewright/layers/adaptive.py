@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from placewright.adapt.connectivity import all_talk
+from placewright.adapt.connectivity import reachable_on
 from placewright.adapt.device_factors import Drift
 from placewright.adapt.replay_log import Batch, Replaced
-from placewright.adapt.run import FaultTolerantRun
+from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.timeline import Kind
 from placewright.capturing.updates import (
     OPTIMIZER,
@@ -27,7 +26,7 @@ from placewright.capturing.updates import (
     optimizer_states,
 )
 from placewright.cluster.cluster import Cluster
-from placewright.errors import PlacewrightError, RunError
+from placewright.errors import PlacewrightError
 from placewright.graph.graph import TensorSpec
 from placewright.layers.choice import executables
 from placewright.layers.costs.passes import own_forward_s
@@ -53,7 +52,7 @@ PLANNING_S = 5.0
 
 
 @dataclass
-class AdaptiveLayerRun(FaultTolerantRun):
+class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
     """A context manager; `step` does one training step, whatever happens meanwhile.
 
     A worker's speed is the time of its own forward passes. Where that has changed by more than
@@ -65,8 +64,6 @@ class AdaptiveLayerRun(FaultTolerantRun):
     ----------
     result
         The plan in force at first, and then.
-    session
-        Workers that are up already; the run ends them.
     adapt
         Whether to plan again when a worker changes its speed.
     planner
@@ -81,7 +78,6 @@ class AdaptiveLayerRun(FaultTolerantRun):
 
     job: LayerJob
     result: Result | None = None
-    session: LayerSession | None = None
     adapt: bool = True
     planner: str = "auto"
     seed: int = 0
@@ -93,12 +89,9 @@ class AdaptiveLayerRun(FaultTolerantRun):
     _drifts: dict[str, Drift] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
 
-    def __enter__(self) -> AdaptiveLayerRun:
-        return self
-
     def state(self) -> dict[str, torch.Tensor]:
         """Parameters, buffers and states of the optimizer as they are now."""
-        found = self._survive(self.done, lambda: self._active().training_state())
+        found = self._survive(self.done, lambda: self._workers().training_state())
         return self.job.complete(found)
 
     def keep_begin(self) -> None:
@@ -143,7 +136,7 @@ class AdaptiveLayerRun(FaultTolerantRun):
 
     def save_state(self, folder: Path) -> None:
         """Write everything that steps have changed."""
-        save_file(self.job.complete(self._active().training_state()), folder / "state.safetensors")
+        save_file(self.job.complete(self._workers().training_state()), folder / "state.safetensors")
 
     def random_state(self) -> bytes:
         """Nothing is drawn in a step that is the same on one process."""
@@ -159,14 +152,9 @@ class AdaptiveLayerRun(FaultTolerantRun):
     def _running(self) -> AdaptiveLayerRun | None:
         return self if self._ready else None
 
-    def _lost(self) -> Collection[str]:
-        return set() if self.session is None else self.session.lost()
-
     def _dismiss(self) -> None:
         self._ready = False
-        if self.session is not None:
-            session, self.session = self.session, None
-            session.__exit__(RunError, None, None)
+        super()._dismiss()
 
     def _start(self) -> None:
         start, names, lost = time.perf_counter(), self.alive(), self.session is None
@@ -199,10 +187,10 @@ class AdaptiveLayerRun(FaultTolerantRun):
         disturbed = self.disturbances.get(step)
         if disturbed is not None and disturbed[0] in self.alive():
             self.disturbances = {k: d for k, d in self.disturbances.items() if k != step}
-            self._active().disturb(*disturbed)
+            self._workers().disturb(*disturbed)
 
     def _execute(self, batch: Batch | None) -> tuple[StepTimes, ...]:
-        session, result = self._active(), self.result
+        session, result = self._workers(), self.result
         assert result is not None
         if batch is not None:
             session.feed_tensors(batch)
@@ -210,11 +198,6 @@ class AdaptiveLayerRun(FaultTolerantRun):
         (times,) = session.train(1, limit_s=limit_s)
         self.loss = loss_of(times)
         return times
-
-    def _active(self) -> LayerSession:
-        if self.session is None:
-            raise RunError("the run has not begun", hint="call step() first")
-        return self.session
 
     def _in_force(self) -> None:
         """Watch the workers of a plan that has come into force."""
@@ -268,7 +251,7 @@ class AdaptiveLayerRun(FaultTolerantRun):
 
     def _migrate(self, found: Result) -> None:
         """Put another plan on the same workers; parameters and optimizer states stay."""
-        session = self._active()
+        session = self._workers()
         state = session.training_state()
         self.result = found
         session.load(self.plan, state)
@@ -291,7 +274,7 @@ def shares(problem: LayerProblem, plan: LayerPlan) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LayerJob:
+class LayerJob(DistributedJob):
     """What is trained, where, and by what.
 
     Attributes
@@ -328,32 +311,16 @@ class LayerJob:
         return self.model.source.name
 
     @property
-    def node_names(self) -> tuple[str, ...]:
-        """The workers, in the cluster's order."""
-        return self.cluster.device_names
-
-    @property
     def reachable(self) -> Callable[[Sequence[str]], Collection[str]]:
         """Which of the named workers can all talk to each other now."""
-        engine: Any = self.engine
-        if hasattr(engine, "reachable"):
-            found: Callable[[Sequence[str]], Collection[str]] = engine.reachable
-            return found
-        handles = getattr(engine, "handles", None)
-        if handles is None:
-            return frozenset
-        return lambda names: all_talk([handles[name] for name in names])
+        return reachable_on(self.engine)
 
     def session(self, names: Collection[str]) -> LayerSession:
         """Start workers on the devices called `names`.
 
         Raises `PlacewrightError`: they cannot be started.
         """
-        left = replace(
-            self.cluster,
-            devices=tuple(d for d in self.cluster.devices if d.name in names),
-            links=tuple(k for k in self.cluster.links if {k.source, k.target} <= set(names)),
-        )
+        left = self.cluster.part(names)
         session = LayerSession(self.model, left, self.engine, optimizer=self.update)
         return session.__enter__()
 
@@ -384,12 +351,6 @@ class LayerJob:
         if self.given is None:
             return {}
         return optimizer_states(self.given, self.model.source.model, self.update)
-
-    @property
-    def state_bytes(self) -> int:
-        """Size of a snapshot's tensors."""
-        specs = self.changing.values()
-        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
     def complete(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The state with zeros for moments that no gradient has touched: Adam begins with them."""

@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.adaptive.online_profile import RECENT, OnlineProfile
-from placewright.operators.adaptive.run import cluster_of, problem_of
+from placewright.operators.adaptive.run import problem_of
 from placewright.runtime.step_record import StepLog, StepRecord
 from tests.operators.adaptive.jobs import TRIO, job
 
@@ -89,7 +89,7 @@ def test_what_was_seen_outlives_the_workers() -> None:
 def test_survivors_keep_their_costs_and_links() -> None:
     """Without the middle one the problem is the profile of the smaller cluster."""
     training_job = job()[1]
-    cluster, problem = cluster_of(TRIO, {"a", "c"}), problem_of(training_job.problem, {"a", "c"})
+    cluster, problem = TRIO.part({"a", "c"}), problem_of(training_job.problem, {"a", "c"})
     assert problem.device_names == cluster.device_names == ("a", "c")
     assert np.array_equal(problem.compute_s, training_job.problem.compute_s[:, [0, 2]])
     latency, per_byte, *_ = cluster.link_arrays()

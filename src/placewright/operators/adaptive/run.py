@@ -5,22 +5,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from placewright.adapt.replay_log import Batch, Replaced
-from placewright.adapt.run import FaultTolerantRun
+from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InfeasibleError, PlacewrightError, RunError
+from placewright.errors import InfeasibleError, PlacewrightError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
 from placewright.io.tensor_files import AnyTensor
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AdaptiveJob:
+class AdaptiveJob(DistributedJob):
     """A placed model with its cluster, profile and initial state.
 
     Attributes
@@ -75,11 +74,6 @@ class AdaptiveJob:
         """Name of the model."""
         return self.graph.name
 
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        """The devices, in the cluster's order."""
-        return self.cluster.device_names
-
     def session(self, names: Collection[str], changed: Mapping[str, torch.Tensor]) -> Session:
         """Start workers on the devices called `names`.
 
@@ -87,7 +81,7 @@ class AdaptiveJob:
         Raises `PlacewrightError`: they cannot be started.
         """
         state = dict(self.state) | dict(changed)
-        return self.open(self.graph, cluster_of(self.cluster, names), state).__enter__()
+        return self.open(self.graph, self.cluster.part(names), state).__enter__()
 
     @property
     def changing(self) -> dict[str, TensorSpec]:
@@ -95,12 +89,6 @@ class AdaptiveJob:
         program = self.graph.program
         inputs = program.inputs if isinstance(program, Program) else ()
         return {item.name: item.spec for item in inputs if item.mutated}
-
-    @property
-    def state_bytes(self) -> int:
-        """Size of a snapshot's tensors."""
-        specs = self.changing.values()
-        return sum(math.prod(s.shape) * getattr(torch, s.dtype).itemsize for s in specs)
 
 
 MOST_SPARED = 2
@@ -111,7 +99,7 @@ UNSTATED = 0.9
 
 
 @dataclass
-class AdaptiveRun(FaultTolerantRun):
+class AdaptiveRun(FaultTolerantRun[Session]):
     """A context manager; `step` does one training step, whatever happens meanwhile.
 
     Attributes
@@ -144,14 +132,10 @@ class AdaptiveRun(FaultTolerantRun):
     scalars: dict[str, float] = field(default_factory=dict)
     forms: StepForms | None = None
     _made: dict[str, torch.Tensor] | None = None
-    session: Session | None = None
     adaptation: Adaptation | None = None
     replanner: Replanner = field(default_factory=Replanner)
     observed: Observed = field(default_factory=Observed)
     _short: dict[str, tuple[int, float]] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        return self
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything that the steps have changed, by program input."""
@@ -203,14 +187,6 @@ class AdaptiveRun(FaultTolerantRun):
 
     def _running(self) -> Adaptation | None:
         return None if self.session is None else self.adaptation
-
-    def _lost(self) -> Collection[str]:
-        return set() if self.session is None else self.session.lost()
-
-    def _dismiss(self) -> None:
-        if self.session is not None:
-            session, self.session = self.session, None
-            session.__exit__(RunError, None, None)
 
     def _spared(self, error: PlacewrightError) -> set[str]:
         """A device whose memory did not suffice, `MOST_SPARED` times: another plan may fit.
@@ -332,18 +308,9 @@ class AdaptiveRun(FaultTolerantRun):
 
     def _active(self) -> tuple[Session, Adaptation]:
         """The active session and its controller."""
-        if self.session is None or self.adaptation is None:
-            raise RunError("the run has not begun", hint="call step() first")
-        return self.session, self.adaptation
-
-
-def cluster_of(cluster: Cluster, names: Collection[str]) -> Cluster:
-    """The devices called `names`, in the cluster's order, and the links between them."""
-    return replace(
-        cluster,
-        devices=tuple(d for d in cluster.devices if d.name in names),
-        links=tuple(k for k in cluster.links if k.source in names and k.target in names),
-    )
+        session = self._workers()
+        assert self.adaptation is not None
+        return session, self.adaptation
 
 
 def problem_of(problem: OperatorProblem, names: Collection[str]) -> OperatorProblem:
