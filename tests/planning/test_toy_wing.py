@@ -115,8 +115,12 @@ class PackingFiles:
 
     def read_problem(self, path: str | Path) -> Packing:
         """Items and capacity."""
-        entry = validate(PackingFile, read_data(path)[0], where=str(path))
-        return Packing(tuple(entry.items), entry.capacity, Path(path).stem)
+        return self.problem_from(read_data(path)[0], where=str(path), name=Path(path).stem)
+
+    def problem_from(self, data: Any, *, where: str, name: str) -> Packing:
+        """Of the data of a file."""
+        entry = validate(PackingFile, data, where=where)
+        return Packing(tuple(entry.items), entry.capacity, name)
 
     def write_problem(self, problem: Packing, path: str | Path) -> Path:
         """What `read_problem` reads."""

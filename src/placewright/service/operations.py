@@ -133,6 +133,13 @@ class Option:
         return kind, Field(default, description=text, json_schema_extra=extra, **given)
 
     @property
+    def plain_default(self) -> str:
+        """The default as a form has it: ``true``, ``false``, a text, or nothing."""
+        if self.written or isinstance(self.default, bool):
+            return str(bool(self.default) and not self.written).lower()
+        return "" if self.default is None else str(self.default)
+
+    @property
     def many(self) -> bool:
         """Whether it may be given several times."""
         return get_origin(self.type) is list

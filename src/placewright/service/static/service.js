@@ -34,14 +34,12 @@ function complain(near, error) {
   box.scrollIntoView({ block: "nearest" });
 }
 
-/** The options of a form as the API takes them; what is left empty is not given. */
+/** The options of a form as the API takes them; empty ones and defaults are not given. */
 function options(form) {
   const found = {};
   for (const field of form.querySelectorAll("[data-kind]")) {
-    const text = field.value.trim();
-    if (field.type === "checkbox") {
-      if (field.checked !== field.defaultChecked || field.checked) found[field.name] = field.checked;
-    } else if (text !== "") {
+    const text = field.type === "checkbox" ? String(field.checked) : field.value.trim();
+    if (text !== "" && text !== field.closest(".field").dataset.default) {
       const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
       found[field.name] = {
         number: () => Number(text),
