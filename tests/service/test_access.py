@@ -115,13 +115,15 @@ def anyio_backend() -> str:
 def test_a_token_is_kept_as_a_hash_and_ends_with_the_next(store: Store, tmp_path: Path) -> None:
     """At least 128 bits; in no file."""
     tokens = Tokens(store)
-    first = tokens.make()
+    first, other = tokens.make("anne"), tokens.make("bob")
     assert len(first) >= 43
-    assert tokens.owner(first) is not None
+    assert tokens.owner(first) == "anne"
     assert tokens.owner(first[:-1]) is None
-    second = tokens.make()
+    second = tokens.make("anne")
     assert tokens.owner(first) is None
-    assert Tokens(store).owner(second) is not None
+    tokens.end("bob")
+    assert tokens.owner(other) is None
+    assert Tokens(store).owner(second) == "anne"
     store.close()
     assert all(second.encode() not in path.read_bytes() for path in tmp_path.iterdir())
 

@@ -106,8 +106,14 @@ def serve(
         bool, typer.Option("--token", help="Ask for a token on loopback, too.")
     ] = False,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Make another token; earlier ones end.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--new-token", metavar="NAME", help="Make a token for NAME; an earlier one of it ends."
+        ),
+    ] = None,
+    end_token: Annotated[
+        str | None, typer.Option("--end-token", metavar="NAME", help="End the token of NAME.")
+    ] = None,
     database: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +150,7 @@ def serve(
         hosts=tuple(allow_host or ()),
         token=token,
         new_token=new_token,
+        end_token=end_token,
         database=database,
         models=tuple(models or ()),
         jobs=jobs,

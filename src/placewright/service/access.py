@@ -78,14 +78,20 @@ class Tokens:
     def __len__(self) -> int:
         return len(self._names)
 
-    def make(self, name: str = "token") -> str:
-        """A new token, which nobody can look up later; earlier ones end."""
+    def make(self, name: str) -> str:
+        """A new token, which nobody can look up later; an earlier one of this name ends."""
         made = secrets.token_urlsafe(32)
+        self.end(name)
         with self._store.session() as session:
-            session.execute(delete(Token))
             session.add(Token(sha256=_hash(made), name=name, created_s=time.time()))
-        self._names = {_hash(made): name}
+        self._names[_hash(made)] = name
         return made
+
+    def end(self, name: str) -> None:
+        """Let nobody in any more by the token of this name."""
+        with self._store.session() as session:
+            session.execute(delete(Token).where(Token.name == name))
+        self._names = {sha256: owner for sha256, owner in self._names.items() if owner != name}
 
     def owner(self, token: str) -> str | None:
         """The name of the holder of a token, ``None`` where there is no such token."""
@@ -212,7 +218,7 @@ def _with_headers(send: Send) -> Send:
 
 HINTS: Mapping[int, str] = {
     401: "send it as `Authorization: Bearer TOKEN`; `placewright serve` has printed it, and "
-    "--new-token makes another",
+    "--new-token NAME makes another",
     403: "open the address that `placewright serve` has printed",
     408: "send it faster",
     413: "upload what is large as a file",

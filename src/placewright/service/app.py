@@ -38,7 +38,7 @@ from placewright.version import __version__
 HEARTBEAT_S = 15.0
 """An event stream that has nothing to say says so, for proxies that end silent connections."""
 
-LOOK_S = 0.25
+LOOK_S = 0.4
 """Between two looks for what an event stream has to say."""
 
 LOG_BYTES = 1 << 18
@@ -82,6 +82,7 @@ class JobAnswer(BaseModel):
     operation: str
     options: dict[str, Any]
     state: State
+    owner: str
     created_s: float
     started_s: float | None
     ended_s: float | None

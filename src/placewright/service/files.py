@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import shutil
@@ -101,9 +102,11 @@ class Files:
         finally:
             size = self._receiving.pop(id)
             part.unlink(missing_ok=True)
-        kind = document_kind(self.uploads / id, name)
-        row = StoredFile(id=id, name=name, kind=kind, bytes=size, sha256=digest.hexdigest())
-        row.created_s, row.owner = time.time(), owner
+        row = StoredFile(id=id, name=name, bytes=size, sha256=digest.hexdigest(), owner=owner)
+        return await asyncio.to_thread(self._received, row)
+
+    def _received(self, row: StoredFile) -> StoredFile:
+        row.kind, row.created_s = document_kind(self.uploads / row.id, row.name), time.time()
         return self._named(row)
 
     def keep_output(self, job: str, output: str, name: str, owner: str) -> StoredFile:

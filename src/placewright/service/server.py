@@ -13,15 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
-from placewright.errors import InputError, MissingDependencyError
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
 from placewright.service.operations import Verbs, operations_of
 from placewright.web.refusals import LOOPBACK
 
+if TYPE_CHECKING:
+    from placewright.service.access import Tokens
+
 EXTRA = "service"
+
+FIRST = "operator"
+"""Name of the token that is made where one is needed and there is none."""
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -37,8 +43,10 @@ class ServiceOptions:
         Files, jobs and, without `database`, the databases.
     host, port, hosts
         Where to listen, and further names of that address.
-    token, new_token
-        Whether one is needed on loopback, too; whether a new one is made.
+    token
+        Whether one is needed on loopback, too.
+    new_token, end_token
+        Names of a token that is made, and of one that ends.
     database
         URL of PostgreSQL; an SQLite file in the folder without it.
     models
@@ -54,7 +62,8 @@ class ServiceOptions:
     port: Annotated[int, Range(0, 65535)] = 8400
     hosts: tuple[str, ...] = ()
     token: bool = False
-    new_token: bool = False
+    new_token: str | None = None
+    end_token: str | None = None
     database: str | None = None
     models: tuple[str, ...] = ()
     jobs: Count = 1
@@ -74,7 +83,8 @@ class ServiceOptions:
     @property
     def needs_token(self) -> bool:
         """Whether others than users of this machine could ask."""
-        return self.token or self.new_token or self.host not in LOOPBACK
+        named = self.new_token is not None or self.end_token is not None
+        return self.token or named or self.host not in LOOPBACK
 
 
 Ready = Callable[[str, str], object]
@@ -101,6 +111,8 @@ def serve_forever(
     InputError
         Nobody can listen there, or another service has the folder.
     """
+    if not Path("/proc/self/environ").exists():
+        raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
     with _locked(options.folder), _listen(options) as listening:
         with collector_paused():  # a second is spent on imports
             service, server, made = _server(options, verbs)
@@ -139,9 +151,8 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         limits=JobLimits(options.jobs, options.waiting),
         variables=_model_variables(options),
     )
-    tokens, made = (Tokens(store) if options.needs_token else None), ""
-    if tokens is not None and (options.new_token or not len(tokens)):
-        made = tokens.make()
+    tokens = Tokens(store) if options.needs_token else None
+    made = "" if tokens is None else _changed_token(tokens, options)
     allow_files()
     stopping = threading.Event()
     service = Service(store, files, jobs, tokens, stopping.is_set)
@@ -172,6 +183,14 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
             yield
 
     return service, Server(config), made
+
+
+def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
+    """The token that is made, empty where none is."""
+    if options.end_token is not None:
+        tokens.end(options.end_token)
+    name = options.new_token or ("" if len(tokens) else FIRST)
+    return tokens.make(name) if name else ""
 
 
 async def _serve(server: Any, listening: socket.socket, ready: Callable[[], object]) -> None:
