@@ -14,7 +14,7 @@ from placewright.graph.graph import Graph, Operator
 from placewright.measurement.measurement import MachineLoad
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import DEALT
-from placewright.operators.views import fragment
+from placewright.operators.views import explored, fragment
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Outcome, Status
 from placewright.planning.fixed_plan import FixedPlan
@@ -149,7 +149,7 @@ def test_names_are_escaped() -> None:
     )
     result = result_of(problem, planner=HOSTILE, note=HOSTILE)
     checker = check(view(result, measured(result)))
-    assert checker.tags.count("script") == 1
+    assert checker.tags.count("script") == 3  # data of the explorer, and two scripts
     assert "alert" not in " ".join(checker.tags)
     assert any(HOSTILE in value for value in checker.attributes)
 
@@ -162,22 +162,37 @@ def test_same_result_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_large_problem_gives_a_small_page() -> None:
-    """Ten thousand operators stay below a megabyte."""
+    """Ten thousand operators with all that is known of them stay below two megabytes."""
     page = view(result_of(chain(10_000, memory_bytes=[np.inf, np.inf])))
-    assert len(page) < 1_000_000
-    assert "groups by depth and device" in page
+    assert len(page) < 2_000_000
 
 
-def test_with_its_graph_a_large_model_is_drawn_by_module() -> None:
-    """A training step is folded: backward below forward."""
-    problem = chain(900, memory_bytes=[np.inf, np.inf])
+def test_the_explorer_has_what_the_graph_knows() -> None:
+    """Phases, modules, kinds and FLOPs of the graph beside devices and times of the plan."""
+    problem = chain(8, memory_bytes=[np.inf, np.inf])
     operators = tuple(
-        Operator(name, "mm", phase="forward" if k < 450 else "backward", module=f"layer{k // 30}")
+        Operator(name, "mm", flops=2.0, phase="forward" if k < 4 else "backward", module="layer1")
         for k, name in enumerate(problem.operator_names)
     )
-    page = view(result_of(problem), graph=Graph("g", operators, ()))
-    assert "groups by module and device" in page
-    assert "backward and updates from right to left below" in page
+    drawn = explored(result_of(problem), Graph("g", operators, ()))
+    assert [c.name for c in drawn.categories] == ["device", "phase", "kind"]
+    assert {"time", "memory", "starts", "ends", "FLOPs", "alone on dev1"} <= {
+        a.name for a in drawn.amounts
+    }
+    assert drawn.flow.modules == ("layer1",) * 8
+
+
+def test_the_explorer_says_why_an_operator_is_where_it_is() -> None:
+    """Pins, support, groups, speed and the critical path."""
+    problem = chain(4).replace(
+        compute_s=[[1.0, 2.0], [np.inf, 2.0], [1.0, 2.0], [1.0, 2.0]], pinned=[0, -1, -1, -1]
+    )
+    (reasons,) = (n.of for n in explored(result_of(problem)).facts if n.name == "here because")
+    assert reasons[0].startswith("pinned to this device")
+    assert reasons[1].startswith("no other device runs it")
+    assert reasons[2].startswith("no device is faster for it")
+    assert reasons[3].startswith("another device is faster for it alone")
+    assert all(words.endswith("on the critical path") for words in reasons)
 
 
 @pytest.mark.parametrize("status", [Status.OPTIMAL, Status.INTERRUPTED])

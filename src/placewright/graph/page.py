@@ -1,37 +1,25 @@
-"""The page of a graph file: operators coloured by phase, or by kind where there is one phase."""
+"""The page of a graph file: facts, the explorer, and kinds of operators."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from placewright.graph.files import read_graph
-from placewright.graph.graph import Graph
+from placewright.graph.graph import Graph, Operator
 from placewright.graph.program import ORDER_ONLY
-from placewright.report.graph_drawing import ColouredGraph, draw, picture, reading_direction
-from placewright.report.page import (
-    DEVICE_COLOURS,
-    facts,
-    heading,
-    html_page,
-    legend,
-    scroll,
-    section,
-    tag,
-    text,
-)
-
-BACK = ("backward", "optimizer")
-"""Phases that are drawn from right to left."""
+from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
+from placewright.report.graph_layout import Dataflow
+from placewright.report.page import DEVICE_COLOURS, facts, heading, html_page, section, tag, text
 
 
 def graph_page(data: dict[str, Any], path: Path) -> str:
     """The page of a graph file."""
     graph = read_graph(path)
-    picture, caption, names = structure_drawing(graph)
     return html_page(
         graph.name,
         heading(graph.name, f"graph, from {path.name}"),
@@ -42,50 +30,74 @@ def graph_page(data: dict[str, Any], path: Path) -> str:
                 ("GFLOP", f"{graph.flops / 1e9:.3g}", ""),
             ]
         ),
-        legend(names, ["" for _ in names]),
-        section("Graph", caption, scroll(picture)),
-        section("Operators", "", tag("pre", text(repr(graph)))),
+        section("Graph", "Boxes are modules; data flow from left to right.", explored(graph)),
+        section("Operators", "", tag("pre", text(repr(graph)), tabindex=0)),
     )
 
 
-def structure_drawing(graph: Graph) -> tuple[str, str, tuple[str, ...]]:
-    """SVG, a caption, and what the colours stand for; the area of an operator is its GFLOP."""
-    coloured = _coloured(graph)
-    drawn, names = picture(coloured), coloured.colour_names
-    groups = f" as {len(drawn.nodes)} groups" if drawn.grouped else ""
-    caption = f"{len(graph.operators)} operators{groups}, {reading_direction(drawn)}."
-    return draw(drawn, names, bold=False), f"{caption} Area grows with FLOPs.", names
+def explored(graph: Graph) -> str:
+    """The explorer of a graph without a plan."""
+    flow, operators = dataflow(graph), graph.operators
+    colours = phase_and_kind(flow.phases, [op.kind for op in operators])
+    return explorer(
+        ExploredGraph(graph.name, flow, colours, amounts(operators), operator_facts(operators))
+    )
 
 
-def _coloured(graph: Graph) -> ColouredGraph:
-    phases = tuple(dict.fromkeys(op.phase for op in graph.operators))
-    by_kind = len(phases) < 2
-    names = _main_kinds(graph) if by_kind else tuple(p or "other" for p in phases)
-    colour = {name: k for k, name in enumerate(names)}
+def dataflow(graph: Graph) -> Dataflow:
+    """Operators and tensors as arrays."""
     position = {op.name: i for i, op in enumerate(graph.operators)}
     readers = [[position[c] for c in tensor.consumers] for tensor in graph.tensors]
-    return ColouredGraph(
+    return Dataflow(
         graph.operator_names,
-        np.array(
-            [
-                colour.get(op.kind if by_kind else op.phase or "other", len(names) - 1)
-                for op in graph.operators
-            ],
-            dtype=np.int64,
-        ),
-        names,
-        np.array([op.flops / 1e9 for op in graph.operators]),
         np.array([position[t.producer] for t in graph.tensors], dtype=np.int64),
         np.array([t.bytes for t in graph.tensors], dtype=np.float64),
         np.cumsum([0, *map(len, readers)]),
         np.array([c for group in readers for c in group], dtype=np.int64),
         np.array([t.name.startswith(ORDER_ONLY) for t in graph.tensors], dtype=np.bool_),
-        np.array([op.phase in BACK for op in graph.operators], dtype=np.bool_),
-        tuple(op.module or op.kind for op in graph.operators),
+        tuple(op.module for op in graph.operators),
+        tuple(op.phase for op in graph.operators),
     )
 
 
-def _main_kinds(graph: Graph) -> tuple[str, ...]:
-    count = Counter(op.kind for op in graph.operators)
-    main = [kind for kind, _ in count.most_common(DEVICE_COLOURS - 1)]
-    return (*main, "other") if len(count) > len(main) else tuple(main)
+def phase_and_kind(phases: Sequence[str], kinds: Sequence[str]) -> list[Category]:
+    """To colour by phase, where there are several, and by the most frequent kinds."""
+    count = Counter(kinds)
+    main = {kind for kind, _ in count.most_common(DEVICE_COLOURS - 1)}
+    shown = [kind if kind in main else "other kinds" for kind in kinds]
+    named = [phase or "other" for phase in phases]
+    found = [_category("phase", named)] if len(set(named)) > 1 else []
+    return [*found, _category("kind", shown)] if shown else found
+
+
+def _category(name: str, of: Sequence[str]) -> Category:
+    """Values in the order of their first operator."""
+    index: dict[str, int] = {}
+    numbers = [index.setdefault(value, len(index)) for value in of]
+    return Category(name, tuple(index), np.array(numbers, dtype=np.int64))
+
+
+def amounts(operators: Sequence[Operator]) -> list[Amount]:
+    """FLOPs, and the bytes that an operator keeps, reads and writes; nothing without operators."""
+    if not operators:
+        return []
+    columns = {
+        "FLOPs": ("FLOP", [op.flops + op.elementwise_flops for op in operators]),
+        "memory": ("bytes", [op.resident_bytes for op in operators]),
+        "bytes accessed": ("bytes", [op.bytes_accessed for op in operators]),
+    }
+    return [
+        Amount(name, unit, np.array(of, dtype=np.float64)) for name, (unit, of) in columns.items()
+    ]
+
+
+def operator_facts(operators: Sequence[Operator]) -> list[Note]:
+    """Kind, module and what an operator gives; nothing without operators."""
+    if not operators:
+        return []
+    shapes = [", ".join(f"{o.dtype} {list(o.shape)}" for o in op.outputs) for op in operators]
+    return [
+        Note("kind", [op.kind for op in operators]),
+        Note("module", [op.module for op in operators]),
+        Note("gives", shapes),
+    ]

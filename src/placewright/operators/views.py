@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import UnknownNameError
+from placewright.graph.page import amounts, operator_facts, phase_and_kind
 from placewright.graph.program import ORDER_ONLY
 from placewright.io.boundary import validate
 from placewright.measurement.measurement import (
@@ -21,8 +22,10 @@ from placewright.measurement.measurement import (
     speed_up_text,
 )
 from placewright.numerics.arrays import IntArray
+from placewright.operators.explain import critical_operators
 from placewright.operators.files import read_problem
 from placewright.operators.formats import PlanFile
+from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
@@ -41,8 +44,9 @@ from placewright.planning.views import (
     saved_plan_page,
     text_page,
 )
+from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
 from placewright.report.gantt import gantt
-from placewright.report.graph_drawing import ColouredGraph, placed_drawing
+from placewright.report.graph_layout import Dataflow
 from placewright.report.history import event_lines, history
 from placewright.report.page import (
     facts,
@@ -106,7 +110,7 @@ def page(
     measurement
         Of a run of the plan: drawn beside the prediction.
     graph
-        The graph that the problem was made of: large ones are then drawn by module.
+        The graph that the problem was made of: adds phases and FLOPs to the drawing.
     run
         The history of an adaptive run.
     """
@@ -306,32 +310,97 @@ def _history(run: Timeline | None) -> str:
 
 
 def _graph(result: Result, graph: Graph | None) -> str:
-    drawing, caption = placed_drawing(coloured_graph(result.problem, result.plan.placement, graph))
-    return section("Graph", caption, scroll(drawing))
+    problem, place = result.problem, result.plan.placement
+    bold = _crossing(problem, place)
+    subtitle = f"Boxes are modules; data flow from left to right. {bold}"
+    return section("Graph", subtitle, explorer(explored(result, graph)))
 
 
-def coloured_graph(
-    problem: OperatorProblem, placement: IntArray, graph: Graph | None = None
-) -> ColouredGraph:
-    """The problem as a drawing's data; its `graph`, where known, adds phases and modules."""
-    operators: tuple[Operator, ...] = ()
-    if graph is not None and graph.operator_names == problem.operator_names:
-        operators = graph.operators
-    return ColouredGraph(
-        problem.operator_names,
-        placement,
-        problem.device_names,
-        problem.compute_s[np.arange(problem.n), placement],
-        problem.tensor_producer,
-        problem.tensor_bytes,
-        problem.consumer_offsets,
-        problem.consumers,
-        np.array([name.startswith(ORDER_ONLY) for name in problem.tensor_names], dtype=np.bool_),
-        np.array([op.phase in ("backward", "optimizer") for op in operators], dtype=np.bool_)
-        if operators
-        else np.zeros(problem.n, dtype=np.bool_),
-        tuple(op.module or op.kind for op in operators),
+def _crossing(problem: OperatorProblem, place: IntArray) -> str:
+    """What crosses devices, each tensor once per device."""
+    tensor, target = problem.consumed, place[problem.consumers]
+    crosses = target != place[problem.tensor_producer[tensor]]
+    moved = np.unique(np.stack([tensor, target], axis=1)[crosses], axis=0)
+    if not len(moved):
+        return "Nothing crosses devices."
+    bytes_ = size(float(problem.tensor_bytes[moved[:, 0]].sum()))
+    return f"Bold lines cross devices: {len(moved)} transfers, {bytes_}."
+
+
+def explored(result: Result, graph: Graph | None = None) -> ExploredGraph:
+    """A plan as the explorer draws it; the `graph` of the problem adds phases and FLOPs."""
+    p, operators = result.problem, _operators_of(result.problem, graph)
+    kinds = tuple(op.kind for op in operators) or p.operator_kinds
+    flow = Dataflow(
+        p.operator_names,
+        p.tensor_producer,
+        p.tensor_bytes,
+        p.consumer_offsets,
+        p.consumers,
+        np.array([name.startswith(ORDER_ONLY) for name in p.tensor_names], dtype=np.bool_),
+        tuple(op.module for op in operators) or p.operator_modules,
+        tuple(op.phase for op in operators) or _phases(p),
     )
+    shapes = [str(list(shape)) for shape in p.output_shapes]
+    known = [Note("kind", kinds), Note("module", flow.modules), Note("gives", shapes)]
+    return ExploredGraph(
+        p.name,
+        flow,
+        [
+            Category("device", p.device_names, result.plan.placement, devices=True),
+            *phase_and_kind(flow.phases, kinds),
+        ],
+        [*_simulated(result.judgement), *amounts(operators)[:1]],
+        [*(operator_facts(operators) or known), Note("here because", _reasons(result.judgement))],
+        bare=p.dimensionless,
+    )
+
+
+def _operators_of(problem: OperatorProblem, graph: Graph | None) -> tuple[Operator, ...]:
+    same = graph is not None and graph.operator_names == problem.operator_names
+    return graph.operators if graph is not None and same else ()
+
+
+def _phases(problem: OperatorProblem) -> tuple[str, ...]:
+    return tuple("backward" if back else "forward" for back in problem.is_backward.tolist())
+
+
+FEW_DEVICES = 4
+"""So many devices' own times of every operator are on a page."""
+
+
+def _simulated(judged: OperatorJudgement) -> Iterator[Amount]:
+    """What the judge says of each operator, and what it would take alone on other devices."""
+    p, place = judged.problem, judged.placement
+    yield Amount("time", "s", p.compute_s[np.arange(p.n), place])
+    made = np.bincount(p.tensor_producer, p.tensor_bytes, minlength=p.n)
+    yield Amount("memory", "bytes", p.resident_bytes + made)
+    yield Amount("of it resident", "bytes", p.resident_bytes, sums=False)
+    yield Amount("starts", "s", judged.op_start_s, sums=False)
+    yield Amount("ends", "s", judged.op_end_s, sums=False)
+    if p.m <= FEW_DEVICES:
+        for d, name in enumerate(p.device_names):
+            yield Amount(f"alone on {name}", "s", p.compute_s[:, d], sums=False)
+
+
+def _reasons(judged: OperatorJudgement) -> list[str]:
+    """What can be said of each operator without another simulation."""
+    p, place = judged.problem, judged.placement
+    own = p.compute_s[np.arange(p.n), place]
+    size_of_group = np.bincount(p.colocation)[p.colocation]
+    said = {
+        "pinned to this device": p.pinned >= 0,
+        "no other device runs it": np.isfinite(p.compute_s).sum(axis=1) == 1,
+        "its group shares a device": size_of_group > 1,
+        "no device is faster for it": own <= p.compute_s.min(axis=1),
+        "on the critical path": critical_operators(judged),
+    }
+    slow = "another device is faster for it alone: transfers, waiting or memory decide"
+    reasons = []
+    for row in zip(*(flags.tolist() for flags in said.values()), strict=True):
+        words = [text for text, holds in zip(said, row, strict=True) if holds]
+        reasons.append("; ".join(words if any(row[:4]) else [slow, *words]))
+    return reasons
 
 
 def _run_provenance(result: Result, measurement: Measurement | None) -> dict[str, str]:

@@ -118,7 +118,7 @@ class Result:
         measurement
             Of a run of the plan: drawn beside the prediction.
         graph
-            The graph that the problem was made of: large ones are then drawn by module.
+            The graph that the problem was made of: adds phases and FLOPs to the drawing.
         run
             The timeline of an adaptive run.
         """

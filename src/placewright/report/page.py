@@ -28,8 +28,14 @@ def html_page(title: str, *body: str) -> str:
         '<meta name="color-scheme" content="light dark">'
         f"<title>{text(title)}</title><style>{_part('style.css')}</style></head>"
         f'<body class="pw"><main>{"".join(body)}{_footer()}</main><div id="tip"></div>'
-        f"<script>{_part('page.js')}</script></body></html>\n"
+        f"{''.join(f'<script>{_part(name)}</script>' for name in scripts(*body))}</body></html>\n"
     )
+
+
+def scripts(*body: str) -> tuple[str, ...]:
+    """Files of this folder that a page with these parts runs, in order."""
+    drawn = any('data-script="explorer"' in part for part in body)
+    return ("page.js", "explorer.js") if drawn else ("page.js",)
 
 
 def html_fragment(*body: str) -> str:

@@ -1,0 +1,188 @@
+"""The graph explorer: its data, and what it does in Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
+from placewright.report.graph_layout import Dataflow
+from placewright.report.page import html_page
+from tests.report.examples import HOSTILE
+
+LAYERS, EACH = 5, 8
+SEPARATORS = "\u2028\u2029"
+
+
+def explored(name: str = "net") -> ExploredGraph:
+    """Layers of a chain on two devices."""
+    n = LAYERS * EACH
+    modules = tuple(f"{name}.h.{i // EACH}" for i in range(n))
+    flow = Dataflow(
+        tuple(f"{name}{i}" for i in range(n)),
+        np.arange(n - 1),
+        np.full(n - 1, 1024.0),
+        np.arange(n),
+        np.arange(1, n),
+        np.zeros(n - 1, dtype=np.bool_),
+        modules,
+    )
+    return ExploredGraph(
+        name,
+        flow,
+        [
+            Category("device", (f"{name} a", f"{name} b"), np.arange(n) // EACH % 2, devices=True),
+            Category("phase", ("forward",), np.zeros(n, dtype=np.int64)),
+        ],
+        [
+            Amount("time", "s", np.arange(1, n + 1) / 1000),
+            Amount("starts", "s", np.append(np.arange(n - 1.0), np.inf), sums=False),
+        ],
+        [Note("kind", [f"{name}.mm" if i % 2 else "add" for i in range(n)])],
+    )
+
+
+def data_of(markup: str) -> dict[str, Any]:
+    """The JSON of an explorer."""
+    found = re.findall(r'<script type="application/json">(.*?)</script>', markup, re.DOTALL)
+    assert len(found) == 1
+    data: dict[str, Any] = json.loads(found[0])
+    return data
+
+
+def test_data_are_arrays_of_one_length() -> None:
+    """An entry per operator; a box has its place besides."""
+    data, n = data_of(explorer(explored())), LAYERS * EACH
+    assert len(data["names"]) == n
+    assert {len(c["of"]) for k in ("categories", "amounts", "facts") for c in data[k]} == {n}
+    assert len(data["x"]) == len(data["y"]) == len(data["parent"]) == n + len(data["boxes"])
+    assert len(data["width"]) == len(data["height"]) == len(data["boxes"])
+    assert {len(ends) for ends in data["edges"]} == {n - 1}
+    assert data["amounts"][1]["of"][-1] is None
+
+
+@pytest.mark.parametrize("name", [HOSTILE, f"a{SEPARATORS}b", "<!--<script>", "\ud800"])
+def test_hostile_names_stay_names(name: str) -> None:
+    """They neither end the script element nor begin another, and come back as they were."""
+    markup = explorer(explored(name))
+    written = markup.partition('<script type="application/json">')[2].partition("</script>")[0]
+    assert not re.search(f"[<>&{SEPARATORS}]", written)
+    assert data_of(markup)["names"][0] == f"{name}0"
+    assert markup.isascii() or name not in written
+
+
+def test_the_same_graph_gives_the_same_page() -> None:
+    """To the last byte; and nothing asks the network or is an event handler."""
+    page = html_page("a", explorer(explored()))
+    assert page == html_page("a", explorer(explored()))
+    assert not re.search(r"(src|href)\s*=|https?://|fetch\(|\son[a-z]+=", page)
+
+
+def test_only_pages_with_an_explorer_have_its_script() -> None:
+    """Others stay small."""
+    assert len(html_page("a", "b")) + 10_000 < len(html_page("a", explorer(explored())))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The explorer in Chromium; fails where its script does."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("Chromium is not installed")
+    file: Path = tmp_path_factory.mktemp("page") / "page.html"
+    file.write_text(html_page("graph", explorer(explored())), encoding="utf-8")
+    arguments = ["--no-sandbox", "--disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=arguments)
+        opened = browser.new_page(reduced_motion="reduce", viewport={"width": 1200, "height": 900})
+        failed: list[Any] = []
+        opened.on("pageerror", lambda error: failed.append(error))
+        opened.goto(file.as_uri())
+        yield opened
+        browser.close()
+    assert failed == []
+
+
+@pytest.fixture
+def fresh(page: Any) -> Any:
+    """The page as it was opened."""
+    page.reload()
+    page.wait_for_function("document.querySelector('.seen')?.textContent")
+    return page
+
+
+def about(page: Any) -> str:
+    """What is shown of the selection."""
+    return str(page.inner_text(".about"))
+
+
+def test_search_goes_through_the_hits(fresh: Any) -> None:
+    """By name, kind or module; / and Enter; the facts are those of the hit."""
+    fresh.keyboard.press("/")
+    fresh.keyboard.type("net.mm h.1")
+    assert fresh.inner_text(".hits") == f"{EACH // 2} of {LAYERS * EACH}"
+    for expected in ("net9", "net11"):
+        fresh.keyboard.press("Enter")
+        assert about(fresh).splitlines()[0] == expected
+    for words in ("net b", "12 ms", "net10", "net.mm"):
+        assert words in about(fresh)
+    fresh.keyboard.press("Escape")
+    assert fresh.inner_text(".hits") == ""
+
+
+def test_closed_modules_have_the_sum_of_their_operators(fresh: Any) -> None:
+    """Closed and opened by the choice and by key; what is in view is said."""
+    fresh.select_option("[data-choose=modules]", "closed")
+    fresh.wait_for_function("document.querySelector('.seen').textContent.startsWith('1 closed')")
+    fresh.focus("canvas")
+    fresh.keyboard.press("Enter")  # what is in the middle
+    assert f"operators\n{LAYERS * EACH}" in about(fresh)
+    assert "820 ms" in about(fresh)
+    fresh.click("text=Open module")
+    fresh.wait_for_function(
+        f"document.querySelector('.seen').textContent.startsWith('{LAYERS} closed')"
+    )
+    fresh.focus("canvas")
+    fresh.keyboard.press("c")
+    fresh.wait_for_function("document.querySelector('.seen').textContent.startsWith('1 closed')")
+
+
+def test_colours_have_a_key(fresh: Any) -> None:
+    """Categories with how many operators, amounts with a scale; the picture changes."""
+    picture = "document.querySelector('canvas').toDataURL()"
+    before = fresh.evaluate(picture)
+    assert "net a: 24" in fresh.inner_text(".key")
+    fresh.select_option("[data-choose=colour]", "time")
+    assert "40 ms" in fresh.inner_text(".key")
+    fresh.wait_for_timeout(100)
+    assert fresh.evaluate(picture) != before
+
+
+def test_the_table_is_the_text_of_the_drawing(fresh: Any) -> None:
+    """All operators, or those that match; its buttons select."""
+    fresh.click("summary")
+    assert f"{LAYERS * EACH} operators of the graph" in fresh.inner_text("caption")
+    fresh.fill("input[type=search]", "net39")
+    assert "1 operators that match" in fresh.inner_text("caption")
+    fresh.click("td button")
+    assert about(fresh).startswith("net39")
+
+
+def test_keys_move_and_zoom(fresh: Any) -> None:
+    """Zoomed in there is less in view; 0 shows everything again."""
+    seen = "document.querySelector('.seen').textContent"
+    everything = fresh.evaluate(seen)
+    fresh.focus("canvas")
+    for key in ("+", "+", "+", "+", "+", "+", "ArrowRight"):
+        fresh.keyboard.press(key)
+    fresh.wait_for_function(f"{seen} !== '{everything}'")
+    fresh.keyboard.press("0")
+    fresh.wait_for_function(f"{seen} === '{everything}'")
