@@ -64,10 +64,16 @@ def add_jobs(store: Store, count: int) -> None:
 def test_no_request_is_an_error_of_the_service(application: Access, mode: str) -> None:
     """Schemathesis on every path and operation: no 5xx, and errors have their four parts."""
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", application)
-    for found in schema.get_all_operations():
-        generation = schemathesis.GenerationMode(mode)
+    generation = schemathesis.GenerationMode(mode)
+    for k, found in enumerate(schema.get_all_operations()):
+        operation = found.ok()
+        starts = "/operations/" in operation.path and operation.method == "post"
+        if starts and k % 4:  # they differ in their options alone
+            continue
+        if mode == "negative" and not [*operation.iter_parameters(), *operation.body]:
+            continue
 
-        @given(case=found.ok().as_strategy(generation_mode=generation))
+        @given(case=operation.as_strategy(generation_mode=generation))
         @settings(
             max_examples=2,
             deadline=None,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
+
 import pytest
 from pydantic import ValidationError
 from typer.main import get_command
@@ -63,6 +66,16 @@ def test_what_the_schema_does_not_allow_is_refused(given: dict[str, object]) -> 
     """A missing argument, an option of the service's own, a number out of range, another type."""
     with pytest.raises(ValidationError):
         OPERATIONS["operators.plan"].model.model_validate(given)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_value_is_an_error_of_the_service(name: str) -> None:
+    """Whatever is given for an option, it is taken or refused."""
+    model, values = OPERATIONS[name].model, ([], {}, None, "", "x", -1, 2**70, math.inf, [[]], [-1])
+    for option in model.model_fields:
+        for value in values:
+            with suppress(ValidationError):
+                model.model_validate({option: value})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from placewright.cluster.schema import preset_names
 from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
 from placewright.planning.wings import wings
 from placewright.service.access import COOKIE, REPORT_CONTENT, Tokens
-from placewright.service.files import Files, TooLargeError
+from placewright.service.files import NAME, Files, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError, parts
 from placewright.service.operations import Operation, find
 from placewright.service.process import parsed_lines
@@ -44,6 +44,8 @@ LOOK_S = 0.4
 LOG_BYTES = 1 << 18
 """Of a log, its end."""
 
+OperationName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
+FileName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
 
 COOKIE_S = 30 * 86400
@@ -293,7 +295,7 @@ def _operations(router: APIRouter, service: Service) -> None:
         return [described(each) for each in service.operations.values()]
 
     @router.get("/operations/{name}")
-    def read_operation(name: str) -> OperationAnswer:
+    def read_operation(name: OperationName) -> OperationAnswer:
         """Read an operation."""
         return described(find(service.operations, name))
 
@@ -524,7 +526,7 @@ def _files(router: APIRouter, service: Service) -> None:
         )
 
     @router.put("/files/{name}", status_code=201)
-    async def upload_file(name: str, request: Request) -> FileAnswer:
+    async def upload_file(name: FileName, request: Request) -> FileAnswer:
         """Store the body of the request as a file; where its name is taken it gets another."""
         owner = owner_of(request)
         file = await service.files.receive(name, request.stream(), owner)
@@ -532,7 +534,7 @@ def _files(router: APIRouter, service: Service) -> None:
         return file_answer(file)
 
     @router.get("/files/{name}", response_class=Response)
-    def read_file(name: str) -> Response:
+    def read_file(name: FileName) -> Response:
         """Read a stored file."""
         path = service.files.path(service.files.find(name))
         return FileResponse(
@@ -543,7 +545,7 @@ def _files(router: APIRouter, service: Service) -> None:
         )
 
     @router.delete("/files/{name}", status_code=204)
-    def delete_file(name: str, request: Request) -> None:
+    def delete_file(name: FileName, request: Request) -> None:
         """Remove a stored file; jobs that have used it keep their copy."""
         service.files.delete(name)
         service.store.audit(owner_of(request), "delete", name)

@@ -121,16 +121,18 @@ class Option:
         """Type and description for pydantic."""
         if self.written:
             return bool, Field(False, description=f"Keep this file: {self.help}")
-        kind = Annotated[self.type, Field(max_length=MOST_ITEMS)] if self.many else self.type
         least, most = self.limits
-        given: dict[str, Any] = {"ge": least, "le": most} if self.kind == "number" else {}
-        given |= {"allow_inf_nan": False} if self.kind == "number" else {}
+        numbers: dict[str, Any] = {"ge": least, "le": most, "allow_inf_nan": False}
+        given = numbers if self.kind == "number" else {}
+        kind = self.type
+        if self.many:
+            item: Any = Annotated[get_args(kind)[0], Field(**given)]
+            kind, given = Annotated[list[item], Field(max_length=MOST_ITEMS)], {}
         if not self.required:
             kind = kind | None if self.default is None else kind
         default = ... if self.required else self.default
         extra: dict[str, Any] = {"x-kind": self.kind, "x-metavar": self.metavar}
-        text = self.help
-        return kind, Field(default, description=text, json_schema_extra=extra, **given)
+        return kind, Field(default, description=self.help, json_schema_extra=extra, **given)
 
     @property
     def plain_default(self) -> str:
