@@ -34,7 +34,7 @@ def test_quickstart_runs_and_ends_with_a_table(
     assert output.code == 0, output.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
         assert output.out.count(words) >= 2
-    *_, head, stream, training, shares, own = output.out.strip().splitlines()
+    *_, head, stream, training, shares, own, _, last = output.out.strip().splitlines()
     assert head.split() == ["fastest", "board", "all", "boards", "gain", "differs", "from", "eager"]
     assert stream.startswith("tower, stream")
     assert "/s" in stream
@@ -43,6 +43,7 @@ def test_quickstart_runs_and_ends_with_a_table(
     assert ", limit 1." in shares
     assert ", after 2 steps " in output.out
     assert own.startswith("your own model, five lines")
+    assert last.endswith("placewright serve --open")
     assert len(demonstration.five_lines().splitlines()) == 5
     assert {path.name for path in tmp_path.iterdir()} == {
         *(
