@@ -36,7 +36,7 @@ FIRST = ("source", "file", "plan", "model", "on", "planner", "time_limit", "step
 """Options that a form shows at once; the others are behind a button."""
 
 
-def add_pages(app: FastAPI, service: Service) -> None:
+def add_pages(app: FastAPI, service: Service) -> Pages:
     """Add the pages to the application."""
     pages = Pages(service)
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -59,6 +59,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
         return HTMLResponse(pages.filled("error.html", error=parts(error)), 404)
 
     app.add_exception_handler(PlacewrightError, answer)  # type: ignore[arg-type]
+    return pages
 
 
 def _report_style() -> FileResponse:
@@ -82,7 +83,7 @@ class Pages:
         self._templates.filters["short"] = lambda value, name: amount(value, _unit_of(name))
         self._templates.globals |= {"ended": ENDED}
 
-    def filled(self, name: str, **values: Any) -> str:
+    def filled(self, name: str, /, **values: Any) -> str:
         """A page."""
         known = {"signed": self._service.tokens is not None}
         return self._templates.get_template(name).render(**known, **values)

@@ -129,6 +129,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
 
         from placewright.service.access import Access, Tokens
         from placewright.service.app import Service, api
+        from placewright.service.clusters import add_clusters
         from placewright.service.files import Files
         from placewright.service.jobs import JobLimits, Jobs
         from placewright.service.pages import add_pages
@@ -157,7 +158,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     stopping = threading.Event()
     service = Service(store, files, jobs, tokens, stopping.is_set)
     application = api(service)
-    add_pages(application, service)
+    add_clusters(application, service, add_pages(application, service))
     guarded = Access(
         application, store=store, host=options.host, hosts=options.hosts, tokens=tokens
     )

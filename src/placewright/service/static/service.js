@@ -1,9 +1,9 @@
 // Forms, buttons and live progress of the pages. Everything goes through the API.
 
-const api = "/api/v1";
+export const api = "/api/v1";
 
 /** Ask the API; throws the four parts of its error. */
-async function ask(method, path, body, type = "application/json") {
+export async function ask(method, path, body, type = "application/json") {
   const answer = await fetch(path, {
     method,
     headers: body === undefined ? {} : { "content-type": type },
@@ -20,7 +20,7 @@ async function ask(method, path, body, type = "application/json") {
 }
 
 /** Show an error beside what has caused it. */
-function complain(near, error) {
+export function complain(near, error) {
   const box = near.closest("form, section, [data-job]")?.querySelector(".problem")
     ?? document.querySelector(".problem");
   if (!box) return;
@@ -35,7 +35,7 @@ function complain(near, error) {
 }
 
 /** The options of a form as the API takes them; empty ones and defaults are not given. */
-function options(form) {
+export function options(form) {
   const found = {};
   for (const field of form.querySelectorAll("[data-kind]")) {
     const text = field.type === "checkbox" ? String(field.checked) : field.value.trim();
@@ -54,13 +54,14 @@ function options(form) {
 }
 
 /** Run what a button stands for; it is off meanwhile. */
-async function pressed(button, action) {
+export async function pressed(button, action) {
   button.disabled = true;
   try { await action(); } catch (error) { complain(button, error); } finally { button.disabled = false; }
 }
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
+  if (!("login" in form.dataset || "start" in form.dataset)) return; // other scripts have it
   event.preventDefault();
   pressed(form.querySelector("[type=submit]"), async () => {
     if ("login" in form.dataset) {
@@ -115,7 +116,7 @@ if (upload) {
 }
 
 /** A number with its unit, four digits. */
-function amount(value, unit) {
+export function amount(value, unit) {
   if (value === null || value === undefined) return "-";
   const scales = { s: [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]], bytes: [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [1, "B"]] };
   const scale = (scales[unit] ?? []).find(([size]) => Math.abs(value) >= size) ?? [1, unit];
