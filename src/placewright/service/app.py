@@ -465,12 +465,12 @@ def _outputs(router: APIRouter, service: Service) -> None:
     @router.get("/jobs/{id}/log", response_class=PlainTextResponse)
     def read_log(id: JobId) -> Response:
         """Read the end of a job's log."""
-        return PlainTextResponse(_end_of(service.jobs.folder(service.job(id).id).log))
+        return PlainTextResponse(log_end(service.jobs.folder(service.job(id).id).log))
 
     @router.get("/jobs/{id}/table", response_class=PlainTextResponse)
     def read_table(id: JobId) -> Response:
         """Read what the command has printed."""
-        return PlainTextResponse(_end_of(service.jobs.folder(service.job(id).id).table))
+        return PlainTextResponse(log_end(service.jobs.folder(service.job(id).id).table))
 
     @router.get("/jobs/{id}/result", response_class=JSONResponse)
     def read_result(id: JobId) -> Response:
@@ -499,7 +499,8 @@ def output(service: Service, id: str, name: str) -> Response:
     return FileResponse(path, media_type=media, headers=headers)
 
 
-def _end_of(path: Path) -> str:
+def log_end(path: Path) -> str:
+    """The end of a text that grows, empty where there is none."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)

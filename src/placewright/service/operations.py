@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import Parameter as Declared
 from inspect import cleandoc, signature
@@ -234,6 +234,12 @@ def operations_of(verbs: Verbs) -> dict[str, Operation]:
     """The operations by name, in the order of the command line."""
     found = (_operation(path, function) for path, function in verbs)
     return {each.name: each for each in found if not _is_excluded(each.name)}
+
+
+def operation_of(verbs: Verbs, path: tuple[str, ...], chosen: Collection[str]) -> Operation:
+    """The operation of one verb, `EXCLUDED` or not, with these of its options."""
+    found = next(_operation(path, function) for each, function in verbs if each == path)
+    return replace(found, options=tuple(each for each in found.options if each.name in chosen))
 
 
 def find(operations: Mapping[str, Operation], name: str) -> Operation:

@@ -132,7 +132,10 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         from placewright.service.clusters import add_clusters
         from placewright.service.files import Files
         from placewright.service.jobs import JobLimits, Jobs
+        from placewright.service.operations import operation_of
         from placewright.service.pages import add_pages
+        from placewright.service.services import OPTIONS, Services
+        from placewright.service.serving import add_services
         from placewright.service.store import Store, sqlite_url
     except ModuleNotFoundError as error:
         name = str(error.name)
@@ -143,10 +146,13 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     store = Store(options.database or sqlite_url(folder / "service.sqlite"))
     store.migrate()
     files = Files(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
+    listed = list(verbs())
+    serve = operation_of(listed, ("requests", "serve"), OPTIONS)
+    services = Services(folder / "services", files, serve)
     jobs = Jobs(
         store,
         files,
-        operations_of(verbs()),
+        operations_of(listed),
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
         limits=JobLimits(options.jobs, options.waiting),
@@ -158,7 +164,9 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     stopping = threading.Event()
     service = Service(store, files, jobs, tokens, stopping.is_set)
     application = api(service)
-    add_clusters(application, service, add_pages(application, service))
+    pages = add_pages(application, service)
+    add_clusters(application, service, pages)
+    add_services(application, service, pages, services)
     guarded = Access(
         application, store=store, host=options.host, hosts=options.hosts, tokens=tokens
     )
@@ -177,7 +185,12 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         """Leaves signals to `_serve`."""
 
         stop = stopping
-        launch = staticmethod(jobs.launch)
+
+        @staticmethod
+        def launch() -> None:
+            """Take up what was left."""
+            services.launch()
+            jobs.launch()
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

@@ -401,6 +401,7 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
             for family in dispatcher.fleet.families
         },
         "latency_s": _latencies(dispatcher),
+        "batch_latency_s": _batch_latencies(dispatcher),
     }
 
 
@@ -410,6 +411,18 @@ def _latencies(dispatcher: Dispatcher) -> dict[str, dict[str, float | None]]:
     return {
         server: {
             variant: _finite(float(service.latency_s[i, v, 1]))
+            for v, variant in enumerate(service.variant_names)
+        }
+        for i, server in enumerate(service.server_names)
+    }
+
+
+def _batch_latencies(dispatcher: Dispatcher) -> dict[str, dict[str, list[float | None]]]:
+    """Seconds of batches of 1, 2, ... rows, as a file of `requests plan` has them."""
+    service = dispatcher.service
+    return {
+        server: {
+            variant: [_finite(float(s)) for s in service.latency_s[i, v, 1:]]
             for v, variant in enumerate(service.variant_names)
         }
         for i, server in enumerate(service.server_names)
