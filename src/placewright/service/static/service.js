@@ -176,7 +176,8 @@ function follow(job) {
 if (live) {
   if (["queued", "running"].includes(live.dataset.state)) follow(live);
   else {
-    const log = document.querySelector("[data-log]");
-    fetch(log.dataset.log).then((answer) => answer.text()).then((text) => { log.textContent = text; });
+    for (const box of live.querySelectorAll("[data-text]")) {
+      fetch(box.dataset.text).then((answer) => answer.text()).then((text) => { box.textContent = text; });
+    }
   }
 }
