@@ -11,6 +11,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect
 
+from placewright.errors import InputError
 from placewright.service import store as tables
 from placewright.service.client import Job as RunningJob
 from placewright.service.store import MIGRATIONS, Job, State, Store, Table, new_id, sqlite_url
@@ -69,6 +70,10 @@ def test_a_service_on_postgresql(tmp_path: Path) -> None:
     with postgresql() as url:
         serving = Serving(tmp_path, "--database", url)
         client = serving.start()
+        other = Store(url)
+        with pytest.raises(InputError, match="another service has this database"):
+            other.lock()
+        other.close()
         first = client.run("devices", on="edge-duo")
         assert len(first.wait(time_limit_s=60)["devices"]) == 2
         second = client.run("devices", on="edge-quad")

@@ -144,6 +144,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
 
     folder = options.folder.resolve()
     store = Store(options.database or sqlite_url(folder / "service.sqlite"))
+    store.lock()
     store.migrate()
     files = Files(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
     listed = list(verbs())

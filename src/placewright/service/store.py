@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Connection,
     Engine,
     ForeignKey,
     Index,
@@ -31,10 +32,15 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from placewright.errors import InputError
+
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 VERSION = "1"
 """Of the tables: the newest of the migrations."""
+
+LOCK = 8_400_000_001
+"""Of PostgreSQL: held by the service that has the database."""
 
 
 class State(StrEnum):
@@ -141,6 +147,7 @@ class Store:
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _engine(url)
+        self._lock: Connection | None = None
 
     def migrate(self) -> None:
         """Make the tables, or bring those of an earlier version up to date."""
@@ -154,6 +161,23 @@ class Store:
         with self.engine.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+    def lock(self) -> None:
+        """Keep the database for this service alone, until it ends however it ends.
+
+        SQLite's file is in a folder that is locked already.
+        Raises `InputError`: another service has it.
+        """
+        if self.engine.dialect.name != "postgresql":
+            return
+        self._lock = self.engine.connect()
+        if not self._lock.scalar(select(func.pg_try_advisory_lock(LOCK))):
+            raise InputError(
+                "another service has this database",
+                where="--database",
+                hint="end it, or name another database",
+            )
+        self._lock.commit()  # the session has the lock, not the transaction
 
     def _version(self) -> str | None:
         """Of the tables that are there."""
@@ -171,6 +195,8 @@ class Store:
 
     def close(self) -> None:
         """Close all connections."""
+        if self._lock is not None:
+            self._lock.close()
         self.engine.dispose()
 
     def audit(self, owner: str, action: str, what: str = "") -> None:
