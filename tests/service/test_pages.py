@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,6 @@ from placewright.service.pages import ranked
 from tests.planning.test_toy_wing import PackingFiles
 from tests.service.serving import Serving
 from tests.service.test_jobs import THREE
-
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.mark.parametrize(
@@ -55,19 +51,6 @@ def test_the_chosen_candidate_comes_first_and_the_rest_on_request() -> None:
     assert ranked({"planner": "p9", "candidates": every, "direction": "maximise"})[0][1] == every[8]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium of the system."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"]
-        )
-        yield chromium
-        chromium.close()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_from_the_form_to_the_result(
     serving: Serving, client: Client, browser: Any, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,11 @@ import numpy as np
 from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.io.stored import write_file
 from placewright.measurement.check import Check
+
+FOLLOWED = logging.getLogger("placewright.run")
+"""Steps and events of runs as they happen, for programs that follow one: a record has `fields`."""
+
+FOLLOWED.propagate = False
 
 
 class Kind(StrEnum):
@@ -90,12 +96,17 @@ class Timeline:
         """Add an event after `step`."""
         at_s = time.perf_counter() - self.began_s
         self.events.append(Event(step, at_s, kind, text, numbers))
+        fields = {"event": str(kind), "step": step, "text": text, **numbers}
+        FOLLOWED.info("event", extra={"fields": fields})
 
     def stepped(self, seconds: float, scalars: Mapping[str, float] = MappingProxyType({})) -> None:
         """Add a step."""
         self.step_s.append(seconds)
         self.scalars.append(scalars)
         self.plan.append(self.plans)
+        step = self.first_step + len(self.step_s)
+        fields = {"step": step, "step_s": seconds, "plan": self.plans, **scalars}
+        FOLLOWED.info("step", extra={"fields": fields})
 
     def count(self, kind: Kind | str) -> int:
         """Number of events of a kind."""

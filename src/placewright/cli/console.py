@@ -177,7 +177,27 @@ def progress_lines() -> ProgressLines | None:
     The variable is removed: commands that this one starts are not the one that is followed.
     """
     path = os.environ.pop(PROGRESS, "")
-    return ProgressLines(path) if path else None
+    if not path:
+        return None
+    lines = ProgressLines(path)
+    follow_run(lines)
+    return lines
+
+
+def follow_run(lines: ProgressLines) -> None:
+    """Write steps and events of runs too: step time, loss, plan; drift, migration, fault."""
+    import logging
+
+    class Lines(logging.Handler):
+        """One line per record."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            """Write its fields."""
+            lines.write(**record.fields)  # type: ignore[attr-defined]
+
+    logger = logging.getLogger("placewright.run")  # `placewright.adapt.timeline`, not imported yet
+    logger.addHandler(Lines())
+    logger.setLevel(logging.INFO)
 
 
 class ProgressLines:

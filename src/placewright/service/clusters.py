@@ -134,11 +134,17 @@ def _uses(service: Service) -> list[tuple[str, str]]:
 def line_of(error: PlacewrightError, text: str) -> int | None:
     """The line that an error is about: what it names, or the last one with the name in it."""
     for part in (error.where, error.by):
-        if found := re.search(r"\bline (\d+)", part):
-            return int(found[1])
-    names = re.findall(r"'([^']+)'", f"{error.what} {error.where}")
+        if numbers := re.findall(r"\bline (\d+)", part):
+            return int(numbers[-1])  # YAML names first where what is wrong has begun
+    names = "|".join(map(re.escape, re.findall(r"'([^']+)'", f"{error.what} {error.where}")))
     lines = text.splitlines()
-    return next((k for k in range(len(lines), 0, -1) for n in names if n in lines[k - 1]), None)
+    for before in (r"\bname: *", ""):  # a device is where it has its name, not where links use it
+        if not names or (before and "name" not in error.what):
+            continue
+        word = re.compile(rf"{before}['\"]?(?<![\w-])(?:{names})(?![\w-])")
+        if found := [k for k, line in enumerate(lines, 1) if word.search(line)]:
+            return found[-1]
+    return None
 
 
 def _cells(device: Device) -> tuple[str, ...]:

@@ -131,6 +131,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         from placewright.service.app import Service, api
         from placewright.service.clusters import add_clusters
         from placewright.service.files import Files
+        from placewright.service.flows import add_flows
         from placewright.service.jobs import JobLimits, Jobs
         from placewright.service.operations import operation_of
         from placewright.service.pages import add_pages
@@ -167,6 +168,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     application = api(service)
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
+    add_flows(application, service, pages)
     add_services(application, service, pages, services)
     guarded = Access(
         application, store=store, host=options.host, hosts=options.hosts, tokens=tokens

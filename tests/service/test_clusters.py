@@ -1,0 +1,136 @@
+"""Clusters: checked with the line of an error, and drawn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.schema import preset_names
+from placewright.errors import InputError
+from placewright.service.client import Client
+from placewright.service.clusters import MOST_HOSTS, Host, drawn, line_of
+from tests.service.serving import Serving
+
+TWO = """\
+name: two
+devices:
+  - {name: a, node: x, memory: 1GiB}
+  - {name: b, node: y}
+links:
+  - {from: a, to: b, bandwidth: 1Gbps}
+"""
+
+
+def check(client: Client, text: str) -> dict[str, Any]:
+    """What the service says of a cluster's YAML."""
+    found: dict[str, Any] = client.ask(
+        "POST", "clusters/check", json.dumps({"text": text}).encode()
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "line", "what"),
+    [
+        ("node: y", "nod: y", 4, "unknown key 'nod'"),
+        ("memory: 1GiB", "memory: 1Gib/s", 3, "1Gib/s"),
+        ("name: b", "name: a", 4, "used twice"),
+        ("to: b", "to: c", 6, "unknown device 'c'"),
+        ("  - {name: b", "  - {name: b}, {", 4, "YAML"),
+    ],
+)
+def test_an_error_has_its_line(client: Client, was: str, now: str, line: int, what: str) -> None:
+    """Of a key, a value, a name, and of what is no YAML."""
+    found = check(client, TWO.replace(was, now))
+    assert found["line"] == line, found
+    assert what in json.dumps(found["error"])
+    assert found["drawing"] == ""
+
+
+def test_a_cluster_is_checked_and_not_stored(client: Client) -> None:
+    """What is drawn is escaped."""
+    before = client.ask("GET", "files")["files"]
+    found = check(client, TWO.replace("name: a,", 'name: "<b>",').replace("from: a", 'from: "<b>"'))
+    assert (found["devices"], found["links"], found["error"]) == (2, 2, None)
+    assert "&lt;b&gt;" in found["drawing"]
+    assert "<b>" not in found["drawing"]
+    assert client.ask("GET", "files")["files"] == before
+
+
+def overlaps(one: Host, other: Host) -> bool:
+    """Whether two boxes cover each other."""
+    across = one.x < other.x + other.width and other.x < one.x + one.width
+    return across and one.y < other.y + other.height and other.y < one.y + one.height
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_no_host_is_drawn_over_another(name: str) -> None:
+    """All devices of every preset are in the drawing; shared channels have their name."""
+    cluster = Cluster.preset(name)
+    found = drawn(cluster)
+    assert found is not None
+    hosts = found.hosts
+    assert not any(overlaps(a, b) for k, a in enumerate(hosts) for b in hosts[:k])
+    assert {row.name for host in hosts for row in host.rows} == set(cluster.device_names)
+    named = {wire.name for wire in found.wires} | {
+        b.label.partition(":")[0] for h in hosts for b in h.buses if b.shared
+    }
+    shared = {k.channel for k in cluster.links if k.channel != f"{k.source}->{k.target}"}
+    assert {name for name in named if name} <= shared
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, MOST_HOSTS, MOST_HOSTS + 1])
+def test_many_hosts(count: int) -> None:
+    """None over another; very many are not drawn."""
+    devices = "".join(f"  - {{name: d{k}, node: n{k}}}\n" for k in range(count))
+    found = drawn(Cluster.from_text(f"devices:\n{devices}", where="x"))
+    if count > MOST_HOSTS:
+        assert found is None
+        return
+    assert found is not None
+    assert not any(overlaps(a, b) for k, a in enumerate(found.hosts) for b in found.hosts[:k])
+
+
+def test_the_line_of_an_error_that_names_none() -> None:
+    """There is none where nothing is named either."""
+    assert (
+        line_of(InputError("a cluster needs at least one device", where="cluster"), "x: 1") is None
+    )
+
+
+def test_pages_of_clusters(serving: Serving, client: Client, tmp_path: Path) -> None:
+    """Of a preset, of a stored file, and of none."""
+    (tmp_path / "two.yaml").write_text(TWO)
+    name = client.upload(tmp_path / "two.yaml")
+    for path, words in (
+        ("/clusters", ("edge-duo", name)),
+        (f"/clusters/{name}", ("125 MB/s", "two.yaml")),
+        ("/clusters/mixed-8", ("server-pcie", "<svg", "/new/operators.plan?on=mixed-8")),
+    ):
+        status, body = serving.request("GET", path)
+        assert status == 200
+        assert [word for word in words if word not in body.decode()] == []
+    assert serving.request("GET", "/clusters/none")[0] == 404
+    assert serving.request("GET", "/clusters/..%2Fservice.sqlite")[0] == 404
+
+
+def test_a_cluster_is_changed_in_the_page(serving: Serving, page: Any) -> None:
+    """An error is marked at its line while one writes; what is right is stored and drawn."""
+    page.goto(f"{serving.url}/clusters/edge-duo")
+    page.wait_for_selector("text=A cluster of 2 devices and 2 links")
+    text = page.input_value("#text")
+    page.fill("#text", text.replace("speed: 0.5", "sped: 0.5"))
+    page.wait_for_selector("text=did you mean 'speed'?")
+    assert page.inner_text("#lines .wrong").strip() == "7"
+    page.get_by_role("button", name="Line 7").click()
+    page.fill("#text", text.replace("board-b", "board-z"))
+    page.wait_for_selector("#drawing >> text=board-z")
+    page.fill("#name", "mine.yaml")
+    page.get_by_role("button", name="Store").click()
+    page.wait_for_selector("h1:text('mine')")
+    page.get_by_role("link", name="Plan a model on it").click()
+    assert page.input_value("#option-on").startswith("mine")
