@@ -41,13 +41,15 @@ def test_what_is_not_there_is_a_page(serving: Serving) -> None:
 
 
 def test_the_chosen_candidate_comes_first_and_the_rest_on_request() -> None:
-    """Five others beside it; those that do not fit are last."""
-    every = [{"planner": f"p{k}", "value": float(k), "status": "FEASIBLE"} for k in range(10)] + [
-        {"planner": "big", "value": 0.0, "status": "INFEASIBLE"}
+    """Five others beside it, and baselines; those that do not fit are last."""
+    every: list[dict[str, object]] = [
+        {"planner": f"p{k}", "value": float(k), "status": "FEASIBLE", "baseline": k == 8}
+        for k in range(10)
     ]
+    every.append({"planner": "big", "value": 0.0, "status": "INFEASIBLE"})
     shown, others = ranked({"planner": "p3", "candidates": every})
-    assert [each["planner"] for each in shown] == ["p3", "p0", "p1", "p2", "p4", "p5"]
-    assert [each["planner"] for each in others] == ["p6", "p7", "p8", "p9", "big"]
+    assert [each["planner"] for each in shown] == ["p3", "p0", "p1", "p2", "p4", "p5", "p8"]
+    assert [each["planner"] for each in others] == ["p6", "p7", "p9", "big"]
     assert ranked({"planner": "p9", "candidates": every, "direction": "maximise"})[0][1] == every[8]
 
 

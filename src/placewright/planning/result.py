@@ -171,7 +171,10 @@ class Result:
 
 def head_json(result: Result) -> dict[str, Any]:
     """A result as data, all but its plan; infinite numbers are ``null``."""
+    from placewright.planning.wings import wing_of
+
     provenance = result.provenance
+    baselines = set(wing_of(result.problem).planning().baselines(result.problem))
     return {
         "schema_version": 1,
         "problem": result.problem.name,
@@ -199,6 +202,7 @@ def head_json(result: Result) -> dict[str, Any]:
                 "outcome": str(c.outcome),
                 "runtime_s": c.runtime_s,
                 "note": c.note,
+                "baseline": c.planner in baselines,
             }
             for c in result.candidates
         ],

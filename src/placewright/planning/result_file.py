@@ -20,6 +20,7 @@ class CandidateEntry(FileModel):
     outcome: Outcome | None = None
     runtime_s: float
     note: str = ""
+    baseline: bool = False
 
 
 class ResultFile(FileModel):

@@ -25,7 +25,7 @@ from placewright.service.store import ENDED, Job, State
 HERE = Path(__file__).parent
 
 BEST = 5
-"""Candidates that are shown at once, besides the chosen one."""
+"""Candidates that are shown at once, besides the chosen one and the baselines."""
 
 RESULT_BYTES = 32 << 20
 
@@ -240,7 +240,7 @@ def _unit_of(operation: str) -> str:
 
 
 def ranked(result: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Candidates of a result: the chosen one and the best, and all others."""
+    """Candidates of a result: the chosen one, baselines and the best, and all others."""
     every = [dict(each) for each in result.get("candidates", ())]
     sign = -1 if result.get("direction") == "maximise" else 1
 
@@ -253,7 +253,11 @@ def ranked(result: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[s
         )
 
     every.sort(key=order)
-    shown = [each for each in every[: BEST + 1] if each.get("value") is not None]
+    shown = [
+        each
+        for k, each in enumerate(every)
+        if each.get("value") is not None and (k <= BEST or each.get("baseline"))
+    ]
     return shown, [each for each in every if each not in shown]
 
 
