@@ -160,7 +160,7 @@ def test_a_model_placed_for_training_is_called_with_what_it_learned() -> None:
 
 
 def _kill_and_call(model: PlacedModel) -> None:
-    with model._model.session() as session:
+    with model.session() as session:
         os.kill(session.group.processes[1].pid or 0, 9)
     model(X)
 
@@ -245,7 +245,7 @@ class Growing(nn.Module):
 
 def starve(model: PlacedModel, spare_bytes: int) -> None:
     """Limit the memory of all workers."""
-    with model._model.session() as session:
+    with model.session() as session:
         for process in session.group.processes:
             limit_memory(process.pid, spare_bytes)
 

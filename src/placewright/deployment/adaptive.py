@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +17,14 @@ from placewright.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
+    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
-    from placewright.operators.interference import InterferenceProfile
-    from placewright.operators.plan import OperatorPlan
     from placewright.planning.contract import Meter, Monitor
 
 
 def adaptive_run(
-    workload: Workload,
-    known: InterferenceProfile,
-    plans: Sequence[OperatorPlan],
+    placed: PlacedModel,
     workers: Workers,
     folder: Path,
     *,
@@ -43,14 +39,12 @@ def adaptive_run(
 
     Parameters
     ----------
-    plans
-        The first is in force when it begins.
     folder
         Of snapshots.
     steps
         How many are planned in all: plans are tried and migrated to where that pays.
     try_plans
-        Try others of `plans`, and those of quick planners, in the first steps.
+        Try others than the plan in force, and those of quick planners, in the first steps.
     settings
         Further ones of `AdaptiveRun`.
     """
@@ -59,15 +53,16 @@ def adaptive_run(
         # Others, policies for one, are no numbers.
         if name == "steps" or name in least:
             _refuse_below(name, value, least.get(name, 1))
+    load, known = placed.workload, placed.interference
     job = AdaptiveJob(
-        workload.graph,
-        workload.cluster,
+        load.graph,
+        load.cluster,
         known.alone,
-        workload.values,
+        load.values,
         open=workers.take,
         reachable=reachable_on(workers.engine),
     )
-    plan, *at_hand = plans
+    plan, *at_hand = placed.plans
     others = challengers(known, plan, steps, at_hand=at_hand) if try_plans else ()
     return AdaptiveRun(
         job, folder, plan=plan, challengers=others, interference=known, steps=steps, **settings
@@ -164,9 +159,7 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
 
 
 def run_adaptively(
-    workload: Workload,
-    known: InterferenceProfile,
-    plans: Sequence[OperatorPlan],
+    placed: PlacedModel,
     workers: Workers,
     *,
     steps: int,
@@ -185,12 +178,12 @@ def run_adaptively(
     """
     with Scratch() as passing:
         folder = snapshots or Path(passing)
-        with adaptive_run(workload, known, plans, workers, folder, steps=steps, seed=seed) as run:
+        with adaptive_run(placed, workers, folder, steps=steps, seed=seed) as run:
             uninterrupted = run_steps(run, steps, monitor)
             if snapshots is not None and run.session is not None:
                 run.finish()
             if check and uninterrupted:
-                check_steps(run, workload, monitor)
+                check_steps(run, placed.workload, monitor)
             elif check:  # it takes as long as the steps, and torchrun kills after 30 s
                 monitor.note("not compared with eager PyTorch: the run was interrupted")
         return run.timeline

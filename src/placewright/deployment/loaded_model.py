@@ -36,10 +36,14 @@ class LoadedModel:
     ----------
     workload
         The model with the weights that calls compute with: it follows changes of the model's own.
+    workers
+        The worker processes that execute it.
+    result
+        The plan with its value, lower bound, gap and status.
     """
 
     def __init__(self, workload: Workload, workers: Workers, result: Result, seed: int) -> None:
-        self.workload, self._workers, self._result, self._seed = workload, workers, result, seed
+        self.workload, self.workers, self.result, self._seed = workload, workers, result, seed
         self._calls: Calls | None = None
         self._loaded: tuple[Session, int] | None = None
         self._trained: Scratch | None = None
@@ -55,7 +59,7 @@ class LoadedModel:
             from placewright.deployment.calls import Calls
             from placewright.operators.run import execution_order
 
-            load, result = self.workload, self._result
+            load, result = self.workload, self.result
             order = execution_order(result.problem, result.judgement)
             trains = load.graph.program.training
             guards = None if trains else load.guards
@@ -88,8 +92,8 @@ class LoadedModel:
         from placewright.operators.run import load_plan
 
         self._refuse_lost()
-        result = self._result
-        with self._workers.session(self.workload) as session:
+        result = self.result
+        with self.workers.session(self.workload) as session:
             # A run or a stream has loaded something else since, or the workers are others.
             if self._loaded != (session, session.loads):
                 load_plan(
@@ -108,21 +112,21 @@ class LoadedModel:
 
         Those in files are looked at before workers start: others may have been saved meanwhile.
         """
-        self._workers.refuse_while_streaming()  # whose samples have the weights from before
+        self.workers.refuse_while_streaming()  # whose samples have the weights from before
         self._refuse_while_training()
         changes = [guards.follow() for guards in self._guards()]
         model = any(bool(change.weights) for change in changes)
-        changed = self.workload.refreshed(files=self._workers.up is None, model=model)
+        changed = self.workload.refreshed(files=self.workers.up is None, model=model)
         if changed is not self.workload:
             self.workload, self._advanced = changed, {}
-            self._workers.dismiss()
+            self.workers.dismiss()
 
     def _refuse_while_training(self) -> None:
         """Raise if a trainer has the weights that a call would have to compute with.
 
         Raises `InputError`: it has, and is not closed.
         """
-        run = self._workers.trained_by
+        run = self.workers.trained_by
         if run is not None:
             raise InputError(
                 "a trainer of the placed model is open, and has its weights",
@@ -136,7 +140,7 @@ class LoadedModel:
 
         Raises `RunError`: they are; the next workers would begin from the model's own buffers.
         """
-        up = self._workers.up
+        up = self.workers.up
         if not self._advanced or self._loaded == (up, up.loads if up else 0):
             return
         names = ", ".join(sorted(self._advanced))
@@ -176,21 +180,21 @@ class LoadedModel:
         state = {**self.workload.values, **learned}
         self.workload = replace(self.workload, state=state, files=None)
         self._trained = folder  # the files stay while they are needed
-        self._workers.dismiss()
+        self.workers.dismiss()
 
     def weights(self) -> dict[str, AnyTensor]:
         """Parameters and persistent buffers as they are now, by name in the model."""
-        run = self._workers.trained_by
+        run = self.workers.trained_by
         if run is not None:
             return self._weights(run.state())
-        if self._workers.up is None:
+        if self.workers.up is None:
             refreshed = self.workload.refreshed(files=True)
             if refreshed is not self.workload:
                 self.workload, self._advanced = refreshed, {}
         self._refuse_lost()
         program, changed = self.workload.graph.program, {}
         session = self._loaded[0] if self._loaded is not None else None
-        live = session is not None and self._loaded == (self._workers.up, session.loads)
+        live = session is not None and self._loaded == (self.workers.up, session.loads)
         if live and not program.training and any(item.mutated for item in program.inputs):
             with self.session() as session:
                 changed = session.state()
@@ -203,8 +207,13 @@ class LoadedModel:
         return current_weights(load.captured, load.values, load.weights, changed)
 
     def memory(self) -> dict[str, MemoryComparison]:
-        """See `placewright.PlacedModel.memory`."""
-        predicted = self._result.judgement.peak_bytes.tolist()
+        """What each device has needed since the plan was loaded, beside what the judge predicted.
+
+        Forms of arguments that came after the example need memory of their own. Where nothing has
+        been executed since, for one after a `run` that measured other plans in turns, two steps
+        are.
+        """
+        predicted = self.result.judgement.peak_bytes.tolist()
         with self.session() as session:
             if not session.executed:
                 session.run(MEMORY_STEPS)

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from placewright.adapt.timeline import Timeline
     from placewright.adapt.training_loop import TrainingLoop
-    from placewright.deployment.calls import Calls
     from placewright.deployment.planning import Choice
     from placewright.deployment.training import OperatorTraining
     from placewright.deployment.workers import Workers
-    from placewright.deployment.workload import MemoryComparison, Workload
+    from placewright.deployment.workload import Workload
     from placewright.operators.adaptive.policy import Policy
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.plan import OperatorPlan
@@ -37,7 +36,7 @@ MEASURED_STEPS = 10
 """At most, for the measurement that precedes a run that adapts."""
 
 
-class PlacedModel:
+class PlacedModel(LoadedModel):
     """A model with a plan for its operators, and workers that execute it.
 
     Made by `place`. A context manager that ends the workers; they are started when first needed.
@@ -70,13 +69,12 @@ class PlacedModel:
         seed: int,
         monitor: Monitor,
     ) -> None:
-        self.workers, self.interference = workers, choice.known
-        self.result, self._others, self.tried = choice.result, choice.others, choice.tried
+        super().__init__(workload, workers, choice.result, seed)
+        self.interference, self._others, self.tried = choice.known, choice.others, choice.tried
         self.measurement: Measurement | None = None
         self.stream_measurement: StreamMeasurement | None = None
         self.timeline: Timeline | None = None
-        self._seed, self.monitor = seed, monitor
-        self._model = LoadedModel(workload, workers, self.result, seed)
+        self.monitor = monitor
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """What the model returns for these arguments, computed on the workers.
@@ -101,7 +99,7 @@ class PlacedModel:
             A worker died or raised; the next call starts others.
         """
         self.workers.check_open()
-        return self._model.call(args, keywords)
+        return self.call(args, keywords)
 
     @checked
     def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -134,7 +132,7 @@ class PlacedModel:
         """
         from placewright.deployment.streams import PlacedStream
 
-        self._model.follow_weights()
+        self.follow_weights()
         placed = PlacedStream(
             self.workload,
             self.workers,
@@ -145,16 +143,6 @@ class PlacedModel:
             monitor=self.monitor,
         )
         return placed.run(batches)
-
-    @property
-    def workload(self) -> Workload:
-        """What is placed, with the weights that calls compute with."""
-        return self._model.workload
-
-    @property
-    def calls(self) -> Calls:
-        """Programs for calls of the model, by the form of the arguments."""
-        return self._model.calls
 
     def __enter__(self) -> PlacedModel:
         return self
@@ -192,7 +180,7 @@ class PlacedModel:
         return self.result.status
 
     @property
-    def _plans(self) -> tuple[OperatorPlan, ...]:
+    def plans(self) -> tuple[OperatorPlan, ...]:
         """The plan, and others that a run that adapts may try."""
         return tuple(result.plan for result in (self.result, *self._others))
 
@@ -279,8 +267,8 @@ class PlacedModel:
         from placewright.deployment.measuring import measured_steps
         from placewright.operators.run import best_single
 
-        self._model.follow_weights()
-        self._model.demand_as_placed()
+        self.follow_weights()
+        self.demand_as_placed()
         monitor = self.monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
@@ -304,9 +292,7 @@ class PlacedModel:
 
                 self.measurement = measured_despite_losses(measured, monitor.note)
                 self.timeline = run_adaptively(
-                    self.workload,
-                    self.interference,
-                    self._plans,
+                    self,
                     workers,
                     steps=steps,
                     seed=seed,
@@ -355,8 +341,8 @@ class PlacedModel:
         from placewright.deployment.measuring import measured_stream
         from placewright.operators.run import best_single
 
-        self._model.follow_weights()
-        self._model.demand_as_placed()
+        self.follow_weights()
+        self.demand_as_placed()
         found = measured_stream(
             self.workload,
             self.workers,
@@ -459,17 +445,15 @@ class PlacedModel:
                 where=load.graph.name,
                 hint="place it with training=True, its loss_fn and example targets",
             )
-        self._model.follow_weights()
-        self._model.demand_as_placed()
+        self.follow_weights()
+        self.demand_as_placed()
         load = self.workload
         passing = None
         if folder is None:
             passing = Scratch()
             folder = passing.name
         run = adaptive_run(
-            load,
-            self.interference,
-            self._plans,
+            self,
             self.workers,
             Path(folder),
             steps=float("inf") if steps is None else steps,
@@ -485,7 +469,7 @@ class PlacedModel:
             schedulers=tuple(schedulers) if isinstance(schedulers, tuple | list) else (schedulers,),
             guards=None if load.weights else load.guards,
             weights=load.weights,
-            keep=self._model.keep_trained if load.weights else None,
+            keep=self.keep_trained if load.weights else None,
             check=check,
         )
         self.timeline = run.timeline
@@ -501,7 +485,7 @@ class PlacedModel:
         """
         from placewright.deployment.export import own_tensor
 
-        return {name: own_tensor(weight) for name, weight in self._model.weights().items()}
+        return {name: own_tensor(weight) for name, weight in self.weights().items()}
 
     @checked
     def save_pretrained(self, folder: str | Path) -> Path:
@@ -526,7 +510,7 @@ class PlacedModel:
 
         path = Path(folder)
         with only_saver(path):
-            save_weights(self.workload, self._model.weights(), path)
+            save_weights(self.workload, self.weights(), path)
             self.save(path / "plan.json")
         return path
 
@@ -534,16 +518,7 @@ class PlacedModel:
         """A plain copy of the model with the weights that calls compute with, on the CPU."""
         from placewright.deployment.export import plain_module
 
-        return plain_module(self.workload.source.model, self._model.weights())
-
-    def memory(self) -> dict[str, MemoryComparison]:
-        """What each device has needed since the plan was loaded, beside what the judge predicted.
-
-        Forms of arguments that came after the example need memory of their own. Where nothing has
-        been executed since, for one after a `run` that measured other plans in turns, two steps
-        are.
-        """
-        return self._model.memory()
+        return plain_module(self.workload.source.model, self.weights())
 
     @checked
     def explain(self, name: str) -> Any:
