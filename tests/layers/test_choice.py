@@ -69,15 +69,19 @@ class FakeSession:
 def test_the_fastest_in_trials_is_taken(
     results: list[Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was predicted; the note has the measurement."""
+    """Whatever was predicted; table and note have every measurement and the reason."""
     monkeypatch.setattr(choice, "LONGEST_S", 1e9)
     monkeypatch.setattr(LayerTrials, "budget_s", 0.0)
     tried = closest(results)
     session: Any = FakeSession(tried[-1].plan)
-    taken, words = fastest(session, iter(results))
-    assert taken is tried[-1]
-    assert "1 s" in words
-    assert words.endswith("is taken")
+    taken, ended = fastest(session, iter(results))
+    assert taken.plan is tried[-1].plan
+    assert ended == ""
+    assert f"{taken.planner} 1 s" in taken.note
+    assert taken.note.endswith("is taken: the fastest")
+    measured = {c.planner: c.measured_s for c in taken.candidates if c.measured_s < np.inf}
+    assert measured == pytest.approx({r.planner: 1.0 if r is tried[-1] else 10.0 for r in tried})
+    assert "10 s" in repr(taken)
 
 
 def test_trials_that_say_nothing_leave_the_prediction() -> None:

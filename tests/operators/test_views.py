@@ -14,7 +14,7 @@ from placewright.graph.graph import Graph, Operator
 from placewright.measurement.measurement import MachineLoad
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import DEALT
-from placewright.operators.views import explored, fragment
+from placewright.operators.views import explored, fragment, saved_page, stream_trace
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Outcome, Status
 from placewright.planning.fixed_plan import FixedPlan
@@ -123,7 +123,7 @@ def test_a_device_with_copies_is_not_shown_idle() -> None:
     )
     plan = OperatorPlan(np.zeros(6, dtype=np.int64), replica_of=np.array([0, 0]))
     page = view(solve(problem, FixedPlan(plan, name="whole-copies")))
-    for words in ("6 operators, copy of dev0", "others go to dev1", "per sample"):
+    for words in ("6 operators, copy of dev0", "8 samples of a full pipeline", "per sample"):
         assert words in page
     first, second = re.findall(r"memory of dev\d: peak ([^<\"]*)", page)[:2]
     assert first == second != "0 B"
@@ -202,6 +202,28 @@ def test_a_closed_gap_is_said_to_be_proved(status: Status) -> None:
     closed = result_of(chain(), status=status, bound=result.value)
     assert "proved to be the best possible" in view(closed)
     assert "No lower bound is known" in view(result_of(chain(), bound=0.0))
+
+
+def test_what_is_proved_is_said_of_the_prediction() -> None:
+    """Not after a measured sentence as if it was about that."""
+    closed = result_of(chain(), bound=result_of(chain()).value)
+    shown = view(closed, beside(closed, 1.5, 1.51))
+    sentence = shown.partition('class="verdict"')[2].partition("</p>")[0]
+    assert "Of the prediction: under the costs it was planned with, it is proved" in sentence
+
+
+def test_a_predicted_stream_shows_the_samples_that_a_measured_one_shows() -> None:
+    """Not one sample on one board: every device that works has spans of all samples."""
+    problem = chain(memory_bytes=[np.inf, np.inf], objective="throughput")
+    result = solve(problem, FixedPlan(OperatorPlan(np.array([0, 0, 0, 1, 1, 1]))))
+    trace = stream_trace(result)
+    assert trace is not None
+    assert trace.labels[:2] == ("sample 0", "sample 1")
+    for device in (0, 1):
+        assert len(set(trace.label[trace.track == device].tolist())) == len(trace.labels)
+    assert stream_trace(result_of(chain())) is None
+    saved = saved_page("plan", result.as_json(), Path("plan.json"))
+    assert "Timeline of one sample" in saved
 
 
 def test_a_notebook_gets_a_fragment() -> None:

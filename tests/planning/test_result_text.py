@@ -12,7 +12,8 @@ from placewright.cluster.cluster import Cluster
 from placewright.graph.graph import Graph, Operator, Tensor
 from placewright.measurement.measurement import Baseline, MachineLoad
 from placewright.operators.views import run_table
-from placewright.planning.candidates import Candidate, Outcome, candidate_cells
+from placewright.planning.candidates import Candidate, Outcome, TriedPlan, candidate_cells
+from placewright.planning.result import Result
 from placewright.planning.result_text import compare_table
 from placewright.planning.views import views_of
 from placewright.report.text import percent, plain_table, shorten
@@ -70,6 +71,52 @@ def test_compare_is_sorted_and_the_same_in_colour() -> None:
     assert "dev0 -> dev1" in where.plain
     assert title.plain == text.splitlines()[0]
     assert table.row_count == 3
+
+
+def many() -> Result:
+    """The result of 28 planners, ten of which do not take the problem."""
+    result = result_of(chain())
+    others = [Candidate(f"p{k}", result.value + 1 + k, Outcome.FITS, 0.1) for k in range(15)]
+    unfit = [Candidate(f"u{k}", math.inf, Outcome.UNSUPPORTED, 0.0, "no") for k in range(10)]
+    return replace(result, candidates=(*result.candidates, *others, *unfit))
+
+
+def test_of_many_candidates_the_first_are_shown() -> None:
+    """The chosen one, the baselines and the five best; compare and the page have the others too."""
+    result = many()
+    lines = repr(result).splitlines()
+    names = [line.lstrip("* ").split()[0] for line in lines[2:8]]
+    assert names == ["heft", "p0", "p1", "p2", "p3", "only:dev1"]
+    assert lines[8] == "   ... and 22 more: 11 fits, 11 unsupported; compare lists all"
+    assert all(f"{c.planner} " in compare_table(result, terminal=False) for c in result.candidates)
+    page = views_of(result.problem).page(result)
+    shown, _, rest = page.partition("<h2>Candidates</h2>")[2].partition("<details>")
+    assert ">p3<" in shown
+    assert ">only:dev1<" in shown
+    assert ">p4<" not in shown
+    assert ">p4<" in rest
+    assert rest.startswith("<summary>22 more, 11 of them fit")
+
+
+def test_what_was_measured_in_trials_is_beside_what_was_predicted() -> None:
+    """In tables, on the page, in the file and on its page, with the reason."""
+    result = many()
+    assert "measured" not in repr(result).splitlines()[1]
+    rows = [TriedPlan("heft", 7.5, 9.0, False), TriedPlan("p9", 16.0, 8.0, True)]
+    tried = replace(result, planner="p9").after_trials(rows)
+    page = views_of(result.problem).page(tried)
+    data = tried.as_json()
+    saved = views_of(result.problem).saved_page("plan", data, Path("plan.json"))
+    texts = [repr(tried), compare_table(tried, terminal=False), page, saved]
+    for words in ("measured", "9 s", "8 s", "p9 is taken: the fastest"):
+        assert all(words in shown for shown in texts)
+    assert compare_table(tried, terminal=True).renderables[1].columns[3].header == "measured"
+    took = {c["planner"]: c["measured_s"] for c in data["candidates"]}
+    assert (took["heft"], took["p9"], took["p0"]) == (9.0, 8.0, None)
+    kept = replace(result).after_trials(
+        [replace(rows[1], taken=False), replace(rows[0], taken=True)]
+    )
+    assert kept.note.endswith("heft is taken: predicted to be the best; no other is surely faster")
 
 
 def test_a_plan_that_does_not_fit_has_no_gap() -> None:

@@ -31,7 +31,7 @@ from placewright.operators.streaming.copies import (
 )
 from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
 from placewright.operators.streaming.trials import stream_interference, try_streams
-from placewright.planning.candidates import Status
+from placewright.planning.candidates import Status, TriedPlan
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result
@@ -70,16 +70,6 @@ TRYING = "trying the closest plans"
 
 ROBUST = "ceft+pbqp"
 """Robust baseline whose plan is tried beside those of `auto`."""
-
-
-@dataclass(frozen=True, slots=True)
-class TriedPlan:
-    """A plan that was executed before another one was taken, or it itself; seconds per sample."""
-
-    planner: str
-    predicted_s: float
-    measured_s: float
-    taken: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +241,8 @@ class Chooser:
         executed = tuple(of_plan[id(plan)] for plan in found.plans)
         outcome = TrialOutcome(executed, found.step_s, found.best, found.ended)
         self._note(outcome)
-        return Choice(outcome.plan, known)
+        rows = _rows(outcome, [result.value for result in executed])
+        return Choice(outcome.plan.after_trials(rows), known)
 
     def _streams(self, known: InterferenceProfile, results: Sequence[Result]) -> Choice:
         """The fastest stream; a split is planned again with what its devices took in it."""
@@ -282,15 +273,12 @@ class Chooser:
         outcome = found.outcome
         taken = outcome.plan
         self._note(outcome, [p.period_s for p in found.predictions])
-        pairs = zip(outcome.plans, found.predictions, outcome.step_s, strict=True)
-        rows = tuple(
-            TriedPlan(r.planner, p.period_s, s, r is taken) for r, p, s in pairs if s < inf
-        )
+        rows = _rows(outcome, [p.period_s for p in found.predictions])
         problem = found.measured_problem()
         if problem is not taken.problem:
             known = known.measured(taken.plan, problem)
             taken = _judged_again(taken, problem)
-        return Choice(taken, known, rows), outcome.ended
+        return Choice(taken.after_trials(rows), known, rows), outcome.ended
 
     @contextmanager
     def _session(self, what: str) -> Iterator[tuple[Session, Callable[[str], None]]]:
@@ -315,6 +303,17 @@ class Chooser:
         ]
         if lines:
             self.monitor.note(f"tried: {', '.join(lines)}; {name} is run")
+
+
+def _rows(outcome: TrialOutcome[Result], predicted_s: Sequence[float]) -> tuple[TriedPlan, ...]:
+    """Of the plans that had a turn."""
+    return tuple(
+        TriedPlan(result.planner, expected_s, step_s, result is outcome.plan)
+        for result, expected_s, step_s in zip(
+            outcome.plans, predicted_s, outcome.step_s, strict=True
+        )
+        if step_s < inf
+    )
 
 
 def fastest_copies(problem: OperatorProblem) -> list[Result]:
@@ -414,7 +413,9 @@ def _judged_again(taken: Result, problem: OperatorProblem) -> Result:
     some = np.isfinite(was_s) & (was_s > 0)
     least = float((problem.compute_s[some] / was_s[some]).min(initial=1.0))
     bound = max(judged.bound, least * taken.bound)
-    return replace(judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE)
+    return replace(
+        judged, bound=bound, candidates=taken.candidates, status=Status.FEASIBLE, note=taken.note
+    )
 
 
 def _of_its_kind(known: InterferenceProfile, result: Result) -> Result:

@@ -16,10 +16,9 @@ from placewright.adapt.trials import AHEAD, FAR, SURE, ShortTrials, hold_trials
 from placewright.errors import PlacewrightError
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan
-from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.candidates import Candidate, Outcome, Status, TriedPlan
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
-from placewright.report.text import seconds
 
 if TYPE_CHECKING:
     from placewright.layers.execution.session import LayerSession
@@ -135,7 +134,7 @@ def _behind(value: float, result: Result) -> str:
 
 
 def fastest(session: LayerSession, results: Iterable[Result]) -> tuple[Result, str]:
-    """The fastest of a few results, executed in turns on the workers; what that said.
+    """The fastest of a few results, executed in turns on the workers; why trials ended early.
 
     Where a worker dies, what was measured until then counts; Ctrl-C is raised.
 
@@ -150,14 +149,13 @@ def fastest(session: LayerSession, results: Iterable[Result]) -> tuple[Result, s
         lambda: step_s(session.train(1)[0]),
         trials=LayerTrials(len(tried)),
     )
-    steps = [
-        f"{result.planner} {seconds(step)} ({seconds(result.value)} predicted)"
-        for result, step in zip(outcome.plans, outcome.step_s, strict=True)
-        if step < math.inf
+    rows = [
+        TriedPlan(result.planner, result.value, step_s, result is outcome.plan)
+        for result, step_s in zip(outcome.plans, outcome.step_s, strict=True)
+        if step_s < math.inf
     ]
-    words = f"tried: {', '.join(steps)}; {outcome.plan.planner} is taken" if steps else ""
     ended = f"trying plans ended early: {outcome.ended}" if outcome.ended else ""
-    return outcome.plan, "; ".join(filter(None, (words, ended)))
+    return outcome.plan.after_trials(rows), ended
 
 
 def closest(results: Iterable[Result]) -> Sequence[Result]:

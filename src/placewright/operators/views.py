@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.errors import UnknownNameError
+from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.graph.page import amounts, operator_facts, phase_and_kind
 from placewright.graph.program import ORDER_ONLY
 from placewright.io.boundary import validate
@@ -29,7 +29,13 @@ from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.streaming.run import StreamMeasurement, stream_table
+from placewright.operators.streaming.copies import predicted
+from placewright.operators.streaming.run import (
+    SHOWN_SAMPLES,
+    StreamMeasurement,
+    refuse_what_cannot_stream,
+    stream_table,
+)
 from placewright.operators.text import placement_text
 from placewright.planning.candidates import Candidate, Outcome
 from placewright.planning.result import Result
@@ -133,7 +139,7 @@ def _page(
         facts(_facts(result, measurement)),
         _devices(placed, trace),
         _history(run),
-        _timeline(placed, trace, measurement),
+        _timeline(result, trace, measurement),
         memory_section(trace),
         _graph(result, graph),
     )
@@ -149,7 +155,7 @@ def fragment(result: Result) -> str:
             heading(result.problem.name, f"{result.objective} plan", _verdict(result, None)),
             facts(_facts(result, None)),
             _devices(placed, trace),
-            _timeline(placed, trace),
+            _timeline(result, trace),
             memory_section(trace),
         )
 
@@ -170,9 +176,11 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
 def _plan_page(data: Data, path: Path) -> str:
     trace, count = saved_trace(data, str(path)), Counter(data["plan"]["placement"].values())
     devices = trace.tracks[: trace.devices]
+    stream = data.get("objective") == str(Objective.THROUGHPUT)
+    title = "Timeline of one sample" if stream else "Timeline"
     sections = [
         legend(devices, [f"{count[d]} operators" for d in devices]),
-        section("Timeline", TIMELINE, scroll(gantt(trace, title="predicted timeline"))),
+        section(title, TIMELINE, scroll(gantt(trace, title="predicted timeline"))),
     ]
     return saved_plan_page(data, path, f"{data.get('objective', '')} plan", sections)
 
@@ -186,18 +194,19 @@ def _verdict(result: Result, measurement: Measurement | None) -> str:
         first = f"Predicted: <b>{text(seconds(result.value))}</b> {per}"
         return f"{first}{_versus_single(result)}. {bound}"
     first = f"Measured: <b>{text(seconds(measurement.measured_s))}</b> {per}"
-    predicted = f" (predicted {text(seconds(result.value))})"
+    expected = f" (predicted {text(seconds(measurement.predicted_s))})"
     machine = "".join(f" {tag('strong', text(line))}." for line in load_warnings(measurement))
+    proved = f"Of the prediction: {bound[0].lower()}{bound[1:]}"
     if measurement.baseline is None:
-        return f"{first}{predicted}{_versus_single(result)}.{machine} {bound}"
+        return f"{first}{expected}{_versus_single(result)}.{machine} {proved}"
     alone = measurement.baseline.measurement
     if alone is not None:
         name = text(measurement.baseline.name)
-        predicted += f"; {name} alone <b>{text(seconds(alone.measured_s))}</b>"
-        predicted += f" (predicted {text(seconds(alone.predicted_s))})"
+        expected += f"; {name} alone <b>{text(seconds(alone.measured_s))}</b>"
+        expected += f" (predicted {text(seconds(alone.predicted_s))})"
     sentence = speed_up_text(measurement)
     sentence = text(sentence[:1].upper() + sentence[1:])
-    return f"{first}{predicted}. {sentence}.{machine} {bound}"
+    return f"{first}{expected}. {sentence}.{machine} {proved}"
 
 
 def _versus_single(result: Result) -> str:
@@ -231,12 +240,12 @@ def best_single_candidate(result: Result) -> Candidate | None:
 
 
 def _facts(result: Result, measurement: Measurement | None) -> Iterator[Fact]:
-    predicted, *others = result_facts(result)
-    yield predicted
+    value, *others = result_facts(result)
+    yield value
     if measurement is not None:
         emulated = ", emulated" if measurement.emulated else ""
         yield f"measured{emulated}", seconds(measurement.measured_s), "lead"
-        yield "prediction error", percent(result.value / measurement.measured_s - 1), ""
+        yield "prediction error", percent(measurement.predicted_s / measurement.measured_s - 1), ""
         yield from _baseline_facts(measurement)
     yield from others
 
@@ -279,27 +288,45 @@ def _devices(summary: PlacementSummary, trace: Trace) -> str:
     return line + legend(trace.tracks[: trace.devices], remarks)
 
 
-def _timeline(
-    summary: PlacementSummary, trace: Trace, measurement: Measurement | None = None
-) -> str:
+def _timeline(result: Result, trace: Trace, measurement: Measurement | None = None) -> str:
+    """Predicted, and measured where a run was traced; of a stream, the same samples in both."""
     measured = None if measurement is None else measurement.trace
-    copies = [d.device for d in summary.devices if d.copy_of]
-    others = f" Predicted is one sample; others go to {' and '.join(copies)}." if copies else ""
+    stream = stream_trace(result)
+    what, shown = (TIMELINE, trace) if stream is None else (STREAM, stream)
     if measurement is None or measured is None:
-        timeline = scroll(gantt(trace, title="predicted timeline"))
-        return section("Timeline", TIMELINE + others, timeline)
-    until = max(trace.duration_s, measured.duration_s)
+        return section("Timeline", what, scroll(gantt(shown, title="predicted timeline")))
+    until = max(shown.duration_s, measured.duration_s)
     with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
+    traced = "one traced step" if stream is None else "samples of a traced stream"
+    unit = "steps" if stream is None else "samples"
     return section(
         "Timeline, predicted and measured",
-        f"Both to one scale. Below, one traced step of {measurement.engine}{with_emulation}; the "
-        f"median of {len(measurement.step_s)} steps that were not traced is "
-        f"{seconds(measurement.measured_s)}.{others}",
-        tag("h3", tag("b", "Predicted"), f" {text(seconds(trace.duration_s))}"),
-        scroll(gantt(trace, title="predicted timeline", until_s=until)),
+        f"{'' if stream is None else f'{STREAM} '}Both to one scale. Below, {traced} of "
+        f"{measurement.engine}{with_emulation}; the median of {len(measurement.step_s)} {unit} "
+        f"that were not traced is {seconds(measurement.measured_s)}.",
+        tag("h3", tag("b", "Predicted"), f" {text(seconds(shown.duration_s))}"),
+        scroll(gantt(shown, title="predicted timeline", until_s=until)),
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
         scroll(gantt(measured, title="measured timeline", until_s=until)),
     )
+
+
+STREAM = (
+    f"{SHOWN_SAMPLES} samples of a full pipeline: which device works on which sample when. The "
+    "time per sample is the distance between samples, not their length."
+)
+
+
+def stream_trace(result: Result) -> Trace | None:
+    """Samples of the predicted stream as a measured one shows them; ``None`` if it is no stream."""
+    p = result.problem
+    if p.objective is not Objective.THROUGHPUT or p.micro_batch.any():
+        return None
+    try:
+        refuse_what_cannot_stream(p)
+        return predicted(p, result.plan).trace
+    except PlacewrightError:  # planned, and not executed like this
+        return None
 
 
 def _history(run: Timeline | None) -> str:

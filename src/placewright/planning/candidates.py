@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -56,6 +56,9 @@ class Candidate:
         Infinite where the planner gave no plan; `note` then says why.
     proposal
         Its plan and what it knows about it; ``None`` where it gave none.
+    measured_s
+        Seconds of a step, or per sample of a stream, where the plan was executed in trials;
+        infinite where it was not.
     """
 
     planner: str
@@ -64,6 +67,7 @@ class Candidate:
     runtime_s: float
     note: str = ""
     proposal: Proposal[Any] | None = None
+    measured_s: NumberOrUnknown = math.inf
 
     @property
     def plan(self) -> Any:
@@ -80,6 +84,55 @@ class Candidate:
     def status(self) -> Status:
         """FEASIBLE or INFEASIBLE: as files say it."""
         return Status.FEASIBLE if self.fits else Status.INFEASIBLE
+
+
+@checked
+@dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan that was executed before another one was taken, or it itself; seconds per sample."""
+
+    planner: str
+    predicted_s: float
+    measured_s: float
+    taken: bool
+
+
+def trial_words(tried: Sequence[TriedPlan]) -> str:
+    """What trials measured, and why one of the plans is taken."""
+    times = ", ".join(
+        f"{t.planner} {elapsed(t.measured_s)} ({elapsed(t.predicted_s)} predicted)" for t in tried
+    )
+    fastest = min(tried, key=lambda t: t.measured_s)
+    taken = [t.planner for t in tried if t.taken]
+    if not taken:
+        return f"measured in trials: {times}"
+    why = "the fastest" if fastest.taken else "predicted to be the best; no other is surely faster"
+    return f"measured in trials: {times}; {taken[0]} is taken: {why}"
+
+
+def short_list(
+    candidates: Sequence[Candidate], planner: str, baselines: Iterable[str], direction: Direction
+) -> tuple[list[Candidate], list[Candidate]]:
+    """The candidates that a reader wants first, best first, and the others.
+
+    The chosen one, what was measured, the baselines that give a plan (of many the `BEST`), and the
+    `BEST` with the best values.
+    """
+    ordered, named = best_first(candidates, direction), set(baselines)
+    best = [c for c in ordered if c.fits][:BEST]
+    best += [c for c in ordered if c.planner in named and math.isfinite(c.value)][:BEST]
+    shown = [c for c in ordered if c.planner == planner or math.isfinite(c.measured_s) or c in best]
+    rest = [c for c in ordered if c not in shown]
+    return (shown, rest) if len(rest) > 1 else (ordered, [])
+
+
+def any_measured(candidates: Iterable[Candidate]) -> bool:
+    """Whether a table of these needs a column of what was measured."""
+    return any(math.isfinite(c.measured_s) for c in candidates)
+
+
+BEST = 5
+"""Candidates beside the chosen one and the baselines that are shown at once."""
 
 
 def best_first(candidates: Iterable[Candidate], direction: Direction) -> list[Candidate]:

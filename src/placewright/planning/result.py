@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import UnsupportedError
 from placewright.io.arguments import AnyNumber, checked
 from placewright.io.stored import write_data, write_file
-from placewright.planning.candidates import Candidate, Status
+from placewright.planning.candidates import (
+    Candidate,
+    Outcome,
+    Status,
+    TriedPlan,
+    trial_words,
+)
 from placewright.planning.contract import Direction, Proposal
 from placewright.version import __version__
 
@@ -102,6 +108,23 @@ class Result:
     def gap(self) -> float:
         """``upper_bound / lower_bound - 1``."""
         return self.direction.gap(self.value, self.bound)
+
+    def after_trials(self, tried: Sequence[TriedPlan]) -> Result:
+        """The result, chosen by executing plans: candidates and note say what was measured."""
+        if not tried:
+            return self
+        took = {each.planner: each for each in tried}
+        known = [
+            replace(c, measured_s=took[c.planner].measured_s) if c.planner in took else c
+            for c in self.candidates
+        ]
+        new = [
+            Candidate(t.planner, t.predicted_s, Outcome.FITS, 0.0, measured_s=t.measured_s)
+            for t in took.values()
+            if t.planner not in {c.planner for c in self.candidates}
+        ]
+        note = "; ".join(filter(None, [self.note, trial_words(tried)]))
+        return replace(self, candidates=(*known, *new), note=note)
 
     @checked
     def report(
@@ -201,6 +224,7 @@ def head_json(result: Result) -> dict[str, Any]:
                 "status": str(c.status),
                 "outcome": str(c.outcome),
                 "runtime_s": c.runtime_s,
+                "measured_s": _finite(c.measured_s),
                 "note": c.note,
                 "baseline": c.planner in baselines,
             }

@@ -19,6 +19,7 @@ class CandidateEntry(FileModel):
     status: Status
     outcome: Outcome | None = None
     runtime_s: float
+    measured_s: float | None = None
     note: str = ""
     baseline: bool = False
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from placewright.planning.candidates import Candidate, best_first, candidate_cells
-from placewright.planning.views import views_of
+from placewright.planning.candidates import (
+    Candidate,
+    any_measured,
+    best_first,
+    candidate_cells,
+    short_list,
+)
+from placewright.planning.views import baselines_of, views_of
 from placewright.planning.wings import unit_of
 from placewright.report.text import amount, elapsed, joined, percent, plain_table
 
@@ -21,7 +28,7 @@ HEADER = ("planner", "value", "gap", "time", "status", "note")
 
 
 def result_table(result: Result) -> str:
-    """Value, bound, gap and status; every candidate, the chosen one marked; the wing's summary."""
+    """Value, bound, gap and status; the first candidates of many; the wing's summary."""
     unit = unit_of(result.problem)
     compiled = f", {elapsed(result.compile_s)} of it for compiling" if result.compile_s > 1 else ""
     head = (
@@ -29,8 +36,19 @@ def result_table(result: Result) -> str:
         f"{result.direction.bound_name} {amount(result.bound, unit)}, "
         f"gap {percent(result.gap)}, {result.status} in {elapsed(result.runtime_s)}{compiled}"
     )
-    table = _candidate_table(result, result.candidates)
-    return joined(head, table, result.note, summary_text(result))
+    shown, rest = short_list(
+        result.candidates, result.planner, baselines_of(result.problem), result.direction
+    )
+    chosen_first = shown if rest else result.candidates
+    more = f"   ... and {len(rest)} more: {_outcomes(rest)}; compare lists all" if rest else ""
+    table = _candidate_table(result, chosen_first)
+    return joined(head, table, more, result.note, summary_text(result))
+
+
+def _outcomes(candidates: Sequence[Candidate]) -> str:
+    """``3 fits, 10 unsupported``."""
+    count = Counter(c.outcome.words for c in candidates)
+    return ", ".join(f"{number} {words}" for words, number in count.items())
 
 
 def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
@@ -56,13 +74,23 @@ def summary_text(result: Result, measurement: Measurement | None = None) -> str:
 
 
 def _candidate_table(result: Result, candidates: Sequence[Candidate]) -> str:
-    return plain_table(("", *HEADER), [_row(result, c) for c in candidates], "  rrr")
+    measured = any_measured(result.candidates)
+    header = ("", *_header(measured))
+    return plain_table(
+        header, [_row(result, c, measured) for c in candidates], "  rrrr" if measured else "  rrr"
+    )
 
 
-def _row(result: Result, candidate: Candidate) -> tuple[str, ...]:
+def _header(measured: bool) -> tuple[str, ...]:
+    return (*HEADER[:2], "measured", *HEADER[2:]) if measured else HEADER
+
+
+def _row(result: Result, candidate: Candidate, measured: bool) -> tuple[str, ...]:
     mark = "*" if candidate.planner == result.planner else ""
     unit = unit_of(result.problem)
-    return mark, *candidate_cells(candidate, result.bound, unit, result.direction)
+    cells = candidate_cells(candidate, result.bound, unit, result.direction)
+    took = (elapsed(candidate.measured_s),) if measured else ()
+    return mark, *cells[:2], *took, *cells[2:]
 
 
 def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Group:
@@ -73,10 +101,12 @@ def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Gro
 
     table = Table(box=SIMPLE_HEAD)
     table.add_column("")
-    for name in HEADER:
-        table.add_column(name, justify="right" if name in HEADER[1:4] else "left")
+    measured = any_measured(ordered)
+    for name in _header(measured):
+        numbers = name in (*HEADER[1:4], "measured")
+        table.add_column(name, justify="right" if numbers else "left")
     for candidate in ordered:
-        cells = [Text(cell) for cell in _row(result, candidate)]
+        cells = [Text(cell) for cell in _row(result, candidate, measured)]
         table.add_row(*cells, style=_style(candidate, result))
     below = joined(result.note, summary_text(result))
     return Group(Text(title), table, *([Text(below)] if below else []))

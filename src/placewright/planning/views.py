@@ -20,8 +20,10 @@ from placewright.planning.candidates import (
     Candidate,
     Outcome,
     Status,
+    any_measured,
     best_first,
     candidate_cells,
+    short_list,
 )
 from placewright.planning.contract import Direction
 from placewright.planning.wings import wing_of
@@ -64,6 +66,11 @@ LONGEST_BAR = 3.0
 def views_of(problem: Any) -> Views:
     """The views of the wing that takes `problem`."""
     return wing_views(wing_of(problem))
+
+
+def baselines_of(problem: Any) -> Sequence[str]:
+    """Names of the planners that the wing compares plans of `problem` with."""
+    return wing_of(problem).planning().baselines(problem)
 
 
 def wing_views(wing: Wing) -> Views:
@@ -167,13 +174,17 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
 
 
 def bound_sentence(result: Result, unit: str = "s") -> str:
-    """What is proved about the value (markup)."""
+    """What is proved about the plan under the costs it was made with (markup).
+
+    It is about the prediction, and must stand behind it, not behind what was measured.
+    """
     if result.bound == result.direction.unproved:
         return f"No {result.direction.bound_name} is known."
     if result.status is Status.OPTIMAL or result.gap <= 1e-9:
-        return "This is proved to be the best possible."
+        return "Under the costs it was planned with, it is proved to be the best possible plan."
     better = "faster" if unit == "s" else "better"
-    return f"No plan can be {better} than {text(amount(result.bound, unit))}."
+    limit = text(amount(result.bound, unit))
+    return f"Under these costs no plan can be {better} than {limit}."
 
 
 def _known_bound(result: Result, unit: str) -> str:
@@ -193,9 +204,15 @@ def candidates_section(result: Result, unit: str = "s") -> str:
     if len(result.candidates) < 2:
         return ""
     table = CandidateTable(
-        result.candidates, result.planner, result.value, result.bound, unit, result.direction
+        result.candidates,
+        result.planner,
+        result.value,
+        result.bound,
+        unit,
+        result.direction,
+        tuple(baselines_of(result.problem)),
     )
-    subtitle = "Every plan that was tried, valued by the same judge. The line is the bound."
+    subtitle = "Every plan that was found, valued by the same judge. The line is the bound."
     why = f" {result.note[:1].upper()}{result.note[1:]}." if result.note else ""
     return section("Candidates", subtitle + why, table.html())
 
@@ -273,6 +290,7 @@ def _saved_candidates(data: Data, unit: str) -> str:
             _outcome(c),
             _number(c["runtime_s"]),
             str(c.get("note", "")),
+            measured_s=_number(c.get("measured_s")),
         )
         for c in data.get("candidates") or []
     )
@@ -280,10 +298,13 @@ def _saved_candidates(data: Data, unit: str) -> str:
         return ""
     value, direction = _number(data.get("value")), _direction(data)
     bound = _saved_bound(data, direction)
-    table = CandidateTable(tried, str(data.get("planner", "")), value, bound, unit, direction)
+    planner = str(data.get("planner", ""))
+    table = CandidateTable(tried, planner, value, bound, unit, direction)
     note = str(data.get("note") or "")
     why = f" {note[:1].upper()}{note[1:]}." if note else ""
-    return section("Candidates", "Every plan that was tried, by one judge." + why, table.html())
+    return section(
+        "Candidates", "Every plan that was found, valued by the same judge." + why, table.html()
+    )
 
 
 def _outcome(entry: Data) -> Outcome:
@@ -310,7 +331,10 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CandidateTable:
-    """Candidates with bars; the chosen one is marked."""
+    """Candidates with bars; the chosen one is marked, and of many the first are shown.
+
+    `baselines`: names of planners that are shown in any case.
+    """
 
     candidates: tuple[Candidate, ...]
     planner: str
@@ -318,17 +342,26 @@ class CandidateTable:
     bound: float
     unit: str = "s"
     direction: Direction = Direction.MINIMISE
+    baselines: tuple[str, ...] = ()
 
     def html(self) -> str:
-        """The candidates, best first, those without a plan last."""
-        ordered = best_first(self.candidates, self.direction)
-        top = _scale(ordered, self.value)
+        """The candidates, best first; the others, and those without a plan, on request."""
+        named = (self.candidates, self.planner, self.baselines, self.direction)
+        shown, rest = short_list(*named)
+        if not rest:
+            return self._table(shown)
+        summary = tag("summary", f"{len(rest)} more, {sum(c.fits for c in rest)} of them fit")
+        return self._table(shown) + tag("details", summary, self._table(rest))
+
+    def _table(self, ordered: Sequence[Candidate]) -> str:
+        top = _scale(best_first(self.candidates, self.direction), self.value)
         head = "".join(
             tag("th", name, class_=class_)
             for name, class_ in (
                 ("planner", None),
                 (f"value, and the {self.direction.bound_name}", None),
                 ("value", "num"),
+                *([("measured", "num")] if any_measured(self.candidates) else []),
                 ("gap", "num"),
                 ("planning time", "num"),
                 ("note", None),
@@ -338,7 +371,9 @@ class CandidateTable:
 
     def _row(self, candidate: Candidate, top: float) -> str:
         cells = candidate_cells(candidate, self.bound, self.unit, self.direction)
-        planner, value, gap, took, _, _ = cells
+        planner, value, *numbers = cells[:4]
+        if any_measured(self.candidates):
+            numbers.insert(0, elapsed(candidate.measured_s))
         chosen = candidate.planner == self.planner
         pill = tag("span", "chosen", class_="pill") if chosen else ""
         unfit = math.isfinite(candidate.value) and not candidate.fits
@@ -347,7 +382,7 @@ class CandidateTable:
             "tr",
             tag("td", text(planner), pill, class_="who"),
             tag("td", self._bar(candidate, top) or EMPTY),
-            *[tag("td", text(cell), class_="num") for cell in (value, gap, took)],
+            *[tag("td", text(cell), class_="num") for cell in (value, *numbers)],
             tag("td", text(note) or EMPTY, class_="note"),
             class_="chosen" if chosen else (None if candidate.fits else "out"),
         )
