@@ -99,14 +99,24 @@ def test_paths_and_programs_are_refused(text: str) -> None:
     [
         *(("problem.json", "problem.json"), ("dag:problem.json?x=1", "problem.json")),
         *(("zoo:resnet50", None), ("openvino:zoo:resnet50", None), ("edge-duo", None)),
-        *(("mine:make", None), ("search(effort=1e6)", None), ("board-a:0.5", None)),
-        *(("node:3:2.5", None), ("@problem.json", "problem.json")),
+        *(("mine:make", None), ("search(effort=1e6)", None), ("@problem.json", "problem.json")),
+        ("openvino:problem.json", "problem.json"),
     ],
 )
 def test_stored_files_presets_and_allowed_models_are_taken(text: str, file: str | None) -> None:
     """By name."""
     option = OPERATIONS["operators.plan"].options[0]
     assert used_file(option, text, ["problem.json"], ["mine:make"]) == file
+
+
+@pytest.mark.parametrize("text", ["os:1", "os:e", "os:zoo:resnet50", "os:problem.json"])
+def test_no_module_is_named_by_what_looks_harmless(text: str) -> None:
+    """Numbers after a colon are taken only where no model may stand."""
+    model = OPERATIONS["operators.plan"].options[0]
+    with pytest.raises(InputError):
+        used_file(model, text, ["problem.json"], [])
+    slow = next(each for each in OPERATIONS["layers.run"].options if each.name == "slow")
+    assert used_file(slow, "worker:3:2.5", [], []) is None
 
 
 @pytest.mark.parametrize("engine", ["testbed", "torchrun"])

@@ -166,8 +166,9 @@ def _print_table(table: Any) -> None:
 PROGRESS = "PLACEWRIGHT_PROGRESS"
 """Environment variable: a file to which this command appends its progress as JSON lines."""
 
-PROGRESS_S = 0.25
-"""Seconds between two lines about one search; what is newer then is written at its end."""
+PROGRESS_S, RARELY_S, LONG = 0.25, 5.0, 500
+"""Seconds between two lines about one search: a `LONG`-th of its time so far, within these limits.
+What is newer is written at its end."""
 
 
 @cache
@@ -280,7 +281,8 @@ class ConsoleMeter:
     def _report(self, at_once: bool = False) -> None:
         """A line for the program that follows this command, not more often than it can read."""
         now_s = time.perf_counter() - self._start
-        if self._lines is None or (now_s < self._written_s + PROGRESS_S and not at_once):
+        pause_s = min(RARELY_S, max(PROGRESS_S, now_s / LONG))
+        if self._lines is None or (now_s < self._written_s + pause_s and not at_once):
             return
         self._written_s = now_s
         self._lines.write(

@@ -48,6 +48,9 @@ OperationName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
 FileName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
 
+PROGRESS_BYTES = 1 << 14
+"""Of a progress file, the end in which the latest line is."""
+
 COOKIE_S = 30 * 86400
 """For how long a browser keeps the token."""
 
@@ -404,7 +407,8 @@ def _jobs(router: APIRouter, service: Service) -> None:
 
 def details(service: Service, job: Job) -> JobDetails:
     """A job with its outputs and its latest progress."""
-    lines = [line for line in service.jobs.folder(job.id).lines() if "title" in line]
+    recent = service.jobs.folder(job.id).lines(PROGRESS_BYTES)
+    lines = [line for line in recent if "title" in line]
     return JobDetails(
         **_columns(job),
         outputs=service.outputs(job),

@@ -337,6 +337,9 @@ def _plain(text: str) -> str:
     return re.sub(r"\[/?(?:bold|cyan)\]", "", text)
 
 
+OPENVINO = "openvino"
+"""Stands before models of any kind that OpenVINO executes."""
+
 FORBIDDEN = re.compile(r"[/\\\x00-\x1f\x7f]|^\.+$|^-")
 """What no text of a request may have: a way out of the job's folder, or another option."""
 
@@ -378,8 +381,9 @@ def used_file(option: Option, text: str, stored: Stored, allowed: Collection[str
             by=f"got {text!r:.200}",
             hint="upload the file, and give its name",
         )
-    name = text.rpartition(":")[2].partition("?")[0].removeprefix("@")
-    if name in stored and not name.endswith(".py"):
+    scheme, _, rest = text.rpartition(":")
+    name = rest.partition("?")[0].removeprefix("@")
+    if name in stored and not name.endswith(".py") and (not scheme or scheme in _schemes()):
         return name
     if option.kind == "file":
         raise UnknownNameError("file", text, stored, where=option.name)
@@ -387,12 +391,24 @@ def used_file(option: Option, text: str, stored: Stored, allowed: Collection[str
     return None
 
 
-HARMLESS = re.compile(r"(?:\w+:)?zoo:\w+|[^:]+(?::[\d.eE+-]+)+")
-"""Models that ship with Placewright; names with numbers, as in ``board-a:0.5``."""
+SHIPPED = re.compile(rf"(?:{OPENVINO}:)?zoo:\w+")
+"""Models that ship with Placewright, also for another runtime."""
+
+NUMBERED = re.compile(r"[^:]+(?::[-+]?\d[\d.eE+-]*)+")
+"""Names with numbers, as in ``board-a:0.5``; where a model may stand this would be a module."""
+
+
+def _schemes() -> set[str]:
+    """What may stand before a file's name; anything else would be taken for a module."""
+    from placewright.files import formats
+
+    return {*formats(), OPENVINO}
 
 
 def _refuse_code(option: Option, text: str, allowed: Collection[str]) -> None:
-    if ":" not in text or HARMLESS.fullmatch(text):
+    if ":" not in text or SHIPPED.fullmatch(text):
+        return
+    if option.kind == "text" and NUMBERED.fullmatch(text):
         return
     listed = ", ".join(sorted(allowed)) or "none"
     raise InputError(

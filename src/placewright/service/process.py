@@ -135,11 +135,14 @@ class JobFolder:
         with open(self.progress, "a", encoding="utf-8") as file:
             file.write(json.dumps({"attempt": number}) + "\n")
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The progress file; a line that is not whole is left out."""
+    def lines(self, last_bytes: int | None = None) -> list[dict[str, Any]]:
+        """The progress file, or its end; a line that is not whole is left out."""
         if not self.progress.exists():
             return []
-        return [*parsed_lines(self.progress.read_bytes())]
+        with open(self.progress, "rb") as file:
+            if last_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
+            return parsed_lines(file.read())
 
     def _end(self, pid: int, sent: int) -> None:
         """Ctrl-C, then SIGTERM, then an end of everything that belongs to it."""
@@ -156,7 +159,7 @@ def parsed_lines(data: bytes) -> list[dict[str, Any]]:
     for line in data.splitlines():
         with suppress(ValueError):
             found.append(json.loads(line))
-    return found
+    return [line for line in found if isinstance(line, dict)]
 
 
 def _processes() -> list[int]:
