@@ -120,20 +120,23 @@ def run(
     if train is None and (snapshots is not None or weights is not None):
         raise InputError("needs --train", where="--snapshots and --weights", hint="--train 20")
     source = load_model(model, batch, training=True, seed=seed)
-    with placed_training.train(
-        source,
-        cluster=cluster,
-        engine=engine,
-        planner=planner,
-        plan=plan,
-        time_limit_s=time_limit,
-        trials=trials,
-        exact=exact,
-        seed=seed,
-    ) as placed:
+    with console.meter(f"measuring the layers of {source.name}, and planning"):
+        made = placed_training.train(
+            source,
+            cluster=cluster,
+            engine=engine,
+            planner=planner,
+            plan=plan,
+            time_limit_s=time_limit,
+            trials=trials,
+            exact=exact,
+            seed=seed,
+        )
+    with made as placed:
         for note in placed.notes:
             console.note(note)
-        with suppress(CheckError):  # raised below, when all is printed and kept
+        # An error of the check is raised below, when all is printed and kept.
+        with console.meter("measuring the plan, and its baselines"), suppress(CheckError):
             placed.run(steps, check=check)
         measured = placed.measurement
         assert measured is not None
@@ -143,7 +146,8 @@ def run(
         trained = None
         if train is not None:
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
-                trained = train_steps(own, train, check=check)
+                with console.meter(f"training {train} steps"):
+                    trained = train_steps(own, train, check=check)
                 if (done := len(trained.losses)) < train:
                     unchecked = "; losses are not compared" if check else ""
                     console.note(f"interrupted after {done} of {train} steps{unchecked}")

@@ -103,7 +103,7 @@ class Client:
             with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
                 data = answer.read()
                 json_too = answer.headers.get_content_type() == "application/json"
-                return json.loads(data) if json_too else data
+                return json.loads(data) if json_too and data else data
         except urllib.error.HTTPError as error:
             raise _refused(error) from None
         except urllib.error.URLError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Query
@@ -15,7 +16,10 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
 from placewright.capturing.zoo import zoo_models
+from placewright.cluster.cluster import Cluster
+from placewright.errors import PlacewrightError
 from placewright.service.app import JobDetails, JobId, Service, clusters, details
+from placewright.service.clusters import cluster_text
 from placewright.service.pages import Pages, ranked
 from placewright.service.store import ENDED, Job, State
 
@@ -131,6 +135,7 @@ def _page(service: Service, chosen: Chosen) -> dict[str, Any]:
         "chosen": chosen,
         "models": [f"zoo:{name}" for name in zoo_models()] + list(service.jobs.models),
         "clusters": clusters(service),
+        "first_device": _first_device(service, chosen.on),
         "compare_options": chosen.options("source"),
         "run_options": chosen.options("model"),
         "compared": _details(service, compared),
@@ -140,6 +145,13 @@ def _page(service: Service, chosen: Chosen) -> dict[str, Any]:
         "ran": _details(service, ran),
         "run": _result(service, ran),
     }
+
+
+def _first_device(service: Service, name: str) -> str:
+    """Of a cluster; empty where there is none of this name."""
+    with suppress(PlacewrightError):
+        return Cluster.from_text(cluster_text(service, name), where=name).device_names[0]
+    return ""
 
 
 def _newest(service: Service, operation: str, options: Mapping[str, Any]) -> Job | None:

@@ -20,6 +20,8 @@ document.querySelector("[data-train]")?.addEventListener("submit", (event) => {
   const form = event.target, choice = form.querySelector("#planner").value;
   const options = JSON.parse(form.dataset.options);
   Object.assign(options, { steps: 3, train: Number(form.querySelector("#steps").value), weights: true });
+  const slow = form.querySelector("#slow").value.trim();
+  if (slow) options.slow = [slow];
   if (choice.startsWith("plan:")) options.plan = choice.slice(5);
   else if (choice) options.planner = choice;
   pressed(form.querySelector("[type=submit]"), () => start("layers.run", options));

@@ -1,0 +1,223 @@
+"""Request services: real servers that answer, change, outlive the service, and are drained."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from placewright.errors import InputError
+from placewright.service.client import Client
+from tests.service.serving import Serving
+
+WAIT_S = 60.0
+
+
+def write_model(path: Path, weight: float) -> Path:
+    """An ONNX file of one product: four numbers become two."""
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])
+    found = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])
+    weights = numpy_helper.from_array(np.full((4, 2), weight, np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [given], [found], [weights])
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+class Asking:
+    """A service of Placewright, and requests to its API."""
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+
+    def __call__(self, method: str, path: str, **body: Any) -> Any:
+        """Send a request."""
+        data = json.dumps(body).encode() if method == "POST" else None
+        return Client(self.serving.url).ask(method, path, data)
+
+    def wait(self, name: str, state: str) -> dict[str, Any]:
+        """Wait until a service is in a state."""
+        return self.until(lambda: self("GET", f"services/{name}"), lambda f: f["state"] == state)
+
+    def until(self, ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+        """Wait until an answer is as it should be."""
+        deadline_s = time.monotonic() + WAIT_S
+        while not good(found := ask()):
+            assert time.monotonic() < deadline_s, found
+            time.sleep(0.1)
+        return found
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]:
+    """A service of its own, which is killed, with two variants of a model."""
+    folder = tmp_path_factory.mktemp("services")
+    made = Serving(folder)
+    client = made.start()
+    for name, weight in (("small", 1.0), ("large", 2.0)):
+        client.upload(write_model(folder / f"{name}.onnx", weight))
+    asking = Asking(made)
+    asking("POST", "services", **MODEL)
+    asking.wait("model", "running")
+    yield asking
+    for each in asking("GET", "services"):
+        asking("POST", f"services/{each['name']}/drain")
+    made.end()
+
+
+MODEL: dict[str, Any] = {
+    "name": "model",
+    "family": "sums",
+    "variants": [
+        {"name": "small", "file": "small.onnx", "accuracy": 0.8},
+        {"name": "large", "file": "large.onnx", "accuracy": 0.9},
+    ],
+    "options": {"server": ["a:1", "b:0.5"], "max_batch": 2},
+}
+
+ONES = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]
+
+
+def test_a_request_is_answered_as_it_needs(ask: Asking) -> None:
+    """By a variant that is accurate enough, which is recorded; an example is made where none is."""
+    found = ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000, min_accuracy=0.85)
+    assert found["status"] == 200, found
+    assert found["parameters"]["variant"] == "large"
+    assert found["outputs"][0]["data"] == [8.0, 8.0]
+    assert ask("POST", "services/model/infer", deadline_ms=5000)["outputs"][0]["data"] == [0, 0]
+    seen = ask.until(
+        lambda: ask("GET", "services/model/status"), lambda found: found["recent"]["latest"]
+    )
+    assert seen["numbers"]["outcomes"]["in-time"] >= 1
+    assert seen["recent"]["percentiles_s"]["p50"] > 0
+
+
+def test_a_refusal_is_an_answer_with_a_reason(ask: Asking) -> None:
+    """Nothing is so accurate; tensors of another model."""
+    found = ask("POST", "services/model/infer", min_accuracy=0.99)
+    assert (found["status"], found["outputs"]) == (422, [])
+    assert "accura" in found["refused"]
+    assert ask("POST", "services/model/infer", inputs=[{"name": "z"}])["status"] == 400
+
+
+def test_servers_and_variants_come_and_go(ask: Asking) -> None:
+    """While it runs."""
+    grown = ask("POST", "services/model/servers", name="c", speed=0.8)["numbers"]
+    assert [each["name"] for each in grown["servers"]] == ["a", "b", "c"]
+    more = ask("POST", "services/model/variants", name="new", file="large.onnx", accuracy=0.95)
+    assert more["numbers"]["models"]["sums"]["new"] == 0.95
+    assert ask("POST", "services/model/infer", min_accuracy=0.94)["parameters"]["variant"] == "new"
+    ask("DELETE", "services/model/variants/new")
+    left = ask("DELETE", "services/model/servers/c")["numbers"]
+    assert left["models"]["sums"] == {"small": 0.8, "large": 0.9}
+    with pytest.raises(InputError, match="d"):
+        ask("DELETE", "services/model/servers/d")
+
+
+def test_the_capacity_is_a_job(ask: Asking) -> None:
+    """By the latencies that its server has measured."""
+    job = ask("POST", "services/model/capacity", target_success=0.9, deadline_ms=100)
+    assert job["operation"] == "requests.plan"
+    done = ask.until(
+        lambda: ask("GET", f"jobs/{job['id']}"),
+        lambda found: found["state"] not in ("queued", "running"),
+    )
+    assert done["state"] == "done", done
+    assert ask("GET", f"jobs/{job['id']}/result")
+
+
+def test_it_outlives_the_service(ask: Asking) -> None:
+    """One that is killed finds the same server again, and starts no other."""
+    before = ask("GET", "services/model/status")["numbers"]
+    ask.serving.end(signal.SIGKILL)
+    ask.serving.start()
+    after = ask("GET", "services/model/status")
+    assert after["state"] == "running"
+    pids = [[each["pid"] for each in found["servers"]] for found in (before, after["numbers"])]
+    assert pids[0] == pids[1]
+    assert ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000)["status"] == 200
+    token = _tokens(ask.serving.folder)
+    assert len(token) == 1
+    kept = [p for p in ask.serving.folder.rglob("*") if p.is_file()]
+    assert all(token[0] not in path.read_bytes() for path in kept)
+
+
+def _tokens(folder: Path) -> list[bytes]:
+    """Of request servers that the service of a folder has started: in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "environ").read_bytes().split(b"\0")
+            line = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        ours = any(word.startswith(f"PLACEWRIGHT_PROGRESS={folder}".encode()) for word in words)
+        if ours and b"requests\0serve" in line:
+            found += [w.partition(b"=")[2] for w in words if w.startswith(b"PLACEWRIGHT_TOKEN=")]
+    return found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../x"},
+        {"name": "model"},
+        {"variants": [{"name": "v", "file": "../../etc/passwd", "accuracy": 0.5}]},
+        {"variants": [{"name": "v", "file": "absent.onnx", "accuracy": 0.5}]},
+        {"variants": [], "family": "../family.yaml"},
+        {"options": {"server": ["a/b:1"]}},
+        {"options": {"policy": "@/etc/passwd"}},
+        {"options": {"host": "0.0.0.0"}},
+        {"options": {"log": True}},
+    ],
+)
+def test_what_is_refused_starts_nothing(ask: Asking, change: dict[str, Any]) -> None:
+    """Paths, addresses, names that are taken."""
+    with pytest.raises(InputError):
+        ask("POST", "services", **({**MODEL, "name": "other"} | change))
+    assert [each["name"] for each in ask("GET", "services")] == ["model"]
+
+
+def test_a_service_that_cannot_start_says_why(ask: Asking) -> None:
+    """Variants with other inputs; it can be deleted, and its name given again."""
+    wrong = {**MODEL, "name": "wrong", "options": {"server": ["a:1", "a:2"]}}
+    ask("POST", "services", **wrong)
+    found = ask.wait("wrong", "failed")
+    assert "two servers" in found["error"]["what"]
+    ask("DELETE", "services/wrong")
+    assert [each["name"] for each in ask("GET", "services")] == ["model"]
+
+
+def test_from_the_form_to_the_drain(ask: Asking, page: Any) -> None:
+    """In the page: state variants, choose servers, start, send, watch, drain."""
+    url = ask.serving.url
+    ask("POST", "services/model/drain")
+    ask.wait("model", "drained")
+    page.goto(f"{url}/services")
+    page.get_by_role("link", name="Start another").click()
+    page.fill("#service-name", "mine")
+    page.check("#own-yes")
+    page.fill("#service-family", "sums")
+    for k, (file, accuracy) in enumerate((("small.onnx", "0.8"), ("large.onnx", "0.9"))):
+        page.get_by_label(f"File of variant {k + 1}").select_option(file)
+        page.get_by_label(f"Accuracy of variant {k + 1}").fill(accuracy)
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector("#try", timeout=WAIT_S * 1000)
+    page.fill("#deadline", "5000")
+    page.fill("#least", "0.85")
+    page.get_by_role("button", name="Send", exact=True).click()
+    page.wait_for_selector("text=Answered by large")
+    page.wait_for_selector("#latest >> text=in time")
+    page.wait_for_selector("#servers >> text=up")
+    page.get_by_role("button", name="Drain").click()
+    page.wait_for_selector("text=Start again", timeout=WAIT_S * 1000)
+    assert page.inner_text("#state") == "drained"
