@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,18 +18,16 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.measured import Estimate
-from placewright.operators.run import Runner, load_plan
-from placewright.operators.streaming.run import measure_stream
+from placewright.operators.run import best_single, load_plan
 from placewright.planning.contract import STEPS
 
 if TYPE_CHECKING:
     from placewright.deployment.model_files import FileWorkload
+    from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.tensorflow_models import TensorFlowWorkload
     from placewright.deployment.workers import Workers
     from placewright.deployment.workload import Workload
-    from placewright.measurement.measurement import Measurement
-    from placewright.operators.streaming.run import StreamMeasurement
-    from placewright.planning.contract import Monitor
+    from placewright.planning.contract import Meter, Monitor
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
 
@@ -168,49 +166,17 @@ def on_workers(workload: Workload, workers: Workers) -> MeasuredPlacements:
     return MeasuredPlacements(opened)
 
 
-def measured_steps(
-    workload: Workload,
-    workers: Workers,
-    result: Result,
-    single: Result | None,
-    monitor: Monitor,
-    **settings: Any,
-) -> Measurement:
-    """Measure steps of a plan and of the best single device that fits, on the same workers.
-
-    `single`: ``None`` where the model fits on no device.
-    `settings`: further ones of `placewright.operators.run.Runner.measure`.
-    """
-    with _up(workload, workers, monitor) as session:
-        what = f"running the plan{_beside(single)}"
-        with monitor.meter(what, STEPS) as meter:
-            meter.step("first steps")
-            return Runner(session).measure(result, beside=single, progress=meter, **settings)
-
-
-def measured_stream(
-    workload: Workload,
-    workers: Workers,
-    result: Result,
-    single: Result | None,
-    monitor: Monitor,
-    **settings: Any,
-) -> StreamMeasurement:
-    """As `measured_steps`, with a stream of samples; `settings` are those of `measure_stream`."""
-    with _up(workload, workers, monitor) as session:
-        what = f"streaming samples through the plan{_beside(single)}"
-        with monitor.meter(what, STEPS) as meter:
-            return measure_stream(session, result, beside=single, progress=meter, **settings)
-
-
 @contextmanager
-def _up(workload: Workload, workers: Workers, monitor: Monitor) -> Iterator[Session]:
-    """The workers, started while progress is shown."""
+def beside_single(
+    placed: PlacedModel, workers: Workers, monitor: Monitor, what: str
+) -> Iterator[tuple[Session, Meter, Result | None]]:
+    """The workers, progress of `what` is measured, and the best single device to measure beside it.
+
+    ``None`` in its place: the model fits on no device.
+    """
+    single = best_single(placed.interference.alone)
+    what += "" if single is None else f" and {single.planner} in turns"
     with ExitStack() as up:
         with monitor.meter("starting workers"):
-            session = up.enter_context(workers.session(workload))
-        yield session
-
-
-def _beside(single: Result | None) -> str:
-    return "" if single is None else f" and {single.planner} in turns"
+            session = up.enter_context(workers.session(placed.workload))
+        yield session, up.enter_context(monitor.meter(what, STEPS)), single

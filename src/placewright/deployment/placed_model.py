@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -264,26 +263,29 @@ class PlacedModel(LoadedModel):
             )
         if snapshots is not None and not adapt:
             raise InputError("snapshots are for runs that adapt", hint="add adapt=True")
-        from placewright.deployment.measuring import measured_steps
-        from placewright.operators.run import best_single
+        from placewright.deployment.measuring import beside_single
+        from placewright.operators.run import Runner
 
         self.follow_weights()
         self.demand_as_placed()
         monitor = self.monitor if progress is None else monitor_of(progress)
         seed = self._seed if seed is None else seed
         with nullcontext(self.workers) if engine is None else self.workers.on(engine) as workers:
-            measured = partial(
-                measured_steps,
-                self.workload,
-                workers,
-                self.result,
-                best_single(self.interference.alone),
-                monitor,
-                steps=min(steps, MEASURED_STEPS) if adapt else steps,
-                warmup=warmup,
-                seed=seed,
-                check=self.workload.source if check else None,
-            )
+
+            def measured() -> Measurement:
+                what = "running the plan"
+                with beside_single(self, workers, monitor, what) as (session, meter, single):
+                    meter.step("first steps")
+                    return Runner(session).measure(
+                        self.result,
+                        beside=single,
+                        progress=meter,
+                        steps=min(steps, MEASURED_STEPS) if adapt else steps,
+                        warmup=warmup,
+                        seed=seed,
+                        check=self.workload.source if check else None,
+                    )
+
             if not adapt:
                 self.measurement = measured()
             else:
@@ -338,21 +340,23 @@ class PlacedModel(LoadedModel):
         WorkerError
             A worker died or raised.
         """
-        from placewright.deployment.measuring import measured_stream
-        from placewright.operators.run import best_single
+        from placewright.deployment.measuring import beside_single
+        from placewright.operators.streaming.run import measure_stream
 
         self.follow_weights()
         self.demand_as_placed()
-        found = measured_stream(
-            self.workload,
-            self.workers,
-            self.result,
-            best_single(self.interference.alone),
-            self.monitor if progress is None else monitor_of(progress),
-            samples=samples,
-            seed=self._seed if seed is None else seed,
-            check=self.workload.source if check else None,
-        )
+        monitor = self.monitor if progress is None else monitor_of(progress)
+        what = "streaming samples through the plan"
+        with beside_single(self, self.workers, monitor, what) as (session, meter, single):
+            found = measure_stream(
+                session,
+                self.result,
+                beside=single,
+                progress=meter,
+                samples=samples,
+                seed=self._seed if seed is None else seed,
+                check=self.workload.source if check else None,
+            )
         self.measurement, self.stream_measurement = found.measurement, found
         if self.measurement.check is not None:
             self.measurement.check.demand()
