@@ -54,6 +54,9 @@ def test_options_and_their_arguments_are_those_of_the_verb() -> None:
         *("--report=out/report.html", "--trace=out/trace.json.gz", "--output=out/result.json"),
         *("--", "zoo:resnet50"),
     ]
+    beside = {"source": "family.yaml", "beside": ["small.onnx"]}
+    assert "small.onnx" not in plan.arguments(beside, "out")
+    assert [text for _, text in plan.texts(beside)] == ["family.yaml", "small.onnx"]
     run = OPERATIONS["layers.run"]
     words = run.arguments({"model": "zoo:vgg16", "weights": True, "slow": ["a:1:2"]}, "out")
     assert {"--weights=out/weights.safetensors", "--slow=a:1:2"} <= set(words)

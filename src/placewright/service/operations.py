@@ -192,7 +192,8 @@ class Operation:
     @property
     def chosen(self) -> tuple[Option, ...]:
         """The options that a request may give."""
-        return tuple(option for option in self.options if not option.always)
+        own = tuple(option for option in self.options if not option.always)
+        return (*own, BESIDE) if any(option.kind in TEXTS for option in own) else own
 
     @cached_property
     def model(self) -> type[BaseModel]:
@@ -228,6 +229,22 @@ class Operation:
                 continue
             for each in value if isinstance(value, list) else [value]:
                 yield option, each
+
+
+BESIDE = Option(
+    name="beside",
+    flag="",
+    off="",
+    type=list[Annotated[str, Field(max_length=LONGEST)]],
+    kind="file",
+    default=None,
+    required=False,
+    help="Stored files that lie beside those that are named, which may refer to them by name.",
+    metavar="FILE",
+    written=False,
+    limits=(None, None),
+)
+"""An option of requests alone: in a terminal such files are in the folder already."""
 
 
 def operations_of(verbs: Verbs) -> dict[str, Operation]:

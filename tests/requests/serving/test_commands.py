@@ -113,6 +113,10 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
     path.write_text("name: f\nvariants: {v: {file: f.yaml, accuracy: 0.5}}\n")
     with pytest.raises(InputError, match="no ONNX model"):
         read_family(path)
+    for elsewhere in ("/dev/zero", "../x.onnx"):
+        path.write_text(f"name: f\nvariants: {{v: {{file: {elsewhere}, accuracy: 0.5}}}}\n")
+        with pytest.raises(InputError, match="in the folder of the family's file"):
+            read_family(path)
     with pytest.raises(InputError, match="did you mean 'rolling'"):
         PlannedPolicy(RequestPlan("roling"))
     with pytest.raises(InputError, match="did you mean 'digits'"):

@@ -209,9 +209,22 @@ def read_family(path: str | Path) -> Family:
     model = validate(FamilyModel, data, where=str(path), text=text)
     with errors_in(path):
         folder = Path(path).parent
+        for name, each in model.variants.items():
+            _refuse_elsewhere(name, each.file)
         files = {name: read_bytes(folder / each.file) for name, each in model.variants.items()}
     variants = [Variant(name, each.accuracy, files[name]) for name, each in model.variants.items()]
     return make_family(model.name, variants)
+
+
+def _refuse_elsewhere(variant: str, file: str) -> None:
+    """A file that somebody sent must not make this one read what is elsewhere."""
+    if Path(file).is_absolute() or ".." in Path(file).parts:
+        raise InputError(
+            "must be in the folder of the family's file, or below it",
+            where=f"variants.{variant}.file",
+            by=f"got {file!r:.200}",
+            hint="copy the model there",
+        )
 
 
 def _spec(tensor: Any, where: str) -> TensorSpec:
