@@ -114,6 +114,8 @@ def test_modules_are_boxes() -> None:
     modules = ("net.h.0",) * 4 + ("net.h.1",) * 4 + ("net.h.1.small",) + ("net.out",) * 4
     laid = layout(flow_of([[i + 1] for i in range(12)] + [[]], modules))
     assert laid.boxes == ("", "net", "h", "h.0", "h.1", "out")
+    nested = layout(flow_of([[]] * 9, ("s.0.0",) * 4 + ("s.0.1",) * 4 + ("",)))
+    assert nested.boxes == ("", "s.0", "s.0.0", "s.0.1")
 
 
 def test_layers_that_are_linked_through_others_follow_each_other() -> None:

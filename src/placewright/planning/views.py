@@ -243,7 +243,7 @@ def provenance_section(entries: dict[str, str]) -> str:
 
 def preformatted(title: str, subtitle: str, table: str) -> str:
     """A section with a plain-text table."""
-    return section(title, subtitle, tag("pre", text(table), class_="scroll"))
+    return section(title, subtitle, tag("pre", text(table), class_="scroll", tabindex=0))
 
 
 def text_page(name: str, kind: str, path: Path, table: str) -> str:

@@ -22,7 +22,7 @@ function shown(value, unit, bare) {
   if (bare || !["s", "bytes", "FLOP"].includes(unit)) return `${+value.toPrecision(6)}${bare ? "" : ` ${unit}`}`;
   if (unit === "FLOP") return prefixed(value, 1000, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"]);
   if (unit === "bytes") return prefixed(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-  return value >= 1 ? `${+value.toPrecision(4)} s` : prefixed(value * 1e9, 1000, ["ns", "us", "ms"]);
+  return value >= 1 || value === 0 ? `${+value.toPrecision(4)} s` : prefixed(value * 1e9, 1000, ["ns", "us", "ms"]);
 }
 
 // ---- The graph: nodes are operators 0..n-1, then boxes n..n+g-1; a box follows its parent.
@@ -414,9 +414,9 @@ function explore(root) {
 
   function goTo(k) { // opens what is closed around it
     for (let up = around[k]; up > n; up = around[up]) if (pinned[up] === CLOSED || mode === "closed") pinned[up] = OPEN;
-    const next = fitted(k, k < n ? 1 : 1.6);
-    fly(next);
     select(k);
+    measure(); // the facts take some of the width
+    fly(fitted(k, k < n ? 1 : 1.6));
   }
 
   function toggle(k) {
@@ -424,6 +424,7 @@ function explore(root) {
     const closed = stands[k] >= 0;
     pinned[k] = closed ? OPEN : CLOSED;
     select(k);
+    measure();
     if (closed) fly(fitted(k));
     else draw();
   }
@@ -608,9 +609,10 @@ function explore(root) {
   table.addEventListener("toggle", fillTable);
   const restyle = () => { readInk(); chooseColour(colour.name); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+  function measure() { size = { width: canvas.clientWidth || 1, height: canvas.clientHeight || 1 }; }
   let fresh = true;
   new ResizeObserver(() => {
-    size = { width: canvas.clientWidth || 1, height: canvas.clientHeight || 1 };
+    measure();
     if (fresh) view = fitted(n);
     fresh = false;
     draw();

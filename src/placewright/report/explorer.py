@@ -130,7 +130,7 @@ def _zoom() -> str:
         for name, sign, title in (
             ("out", "&minus;", "Zoom out"),
             ("in", "+", "Zoom in"),
-            ("fit", "Fit", "Show the whole graph"),
+            ("fit", "Fit", "Fit the whole graph"),
         )
     )
 

@@ -193,9 +193,12 @@ def _boxes(paths: Sequence[Path]) -> tuple[IntArray, tuple[str, ...]]:
 
 def _title(path: Path) -> str:
     """Name of a box; one of a list has the name of the list with it: ``layer.3``."""
-    if len(path) > 1 and path[-1][:1].isdigit():
-        return f"{path[-2].rpartition('.')[2]}.{path[-1]}"
-    return path[-1] if path else ""
+    name = path[-1] if path else ""
+    for around in reversed(".".join(path[:-1]).split(".")):
+        if not (around and name[:1].isdigit()):
+            break
+        name = f"{around}.{name}"
+    return name
 
 
 class _Tree:

@@ -85,7 +85,7 @@ def legend(names: Iterable[str], remarks: Iterable[str]) -> str:
 
 def scroll(picture: str) -> str:
     """A picture that scrolls sideways where the window is narrow."""
-    return tag("div", picture, class_="scroll")
+    return tag("div", picture, class_="scroll", tabindex=0)
 
 
 def definitions(entries: Mapping[str, str]) -> str:
