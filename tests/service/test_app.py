@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -104,3 +106,16 @@ def test_pages_of_the_list_hold_every_job_once(tmp_path: Path) -> None:
     assert len(set(found)) == 120
     assert found == sorted(found, reverse=True)
     assert answer["counts"] == {"done": 120}
+
+
+def test_the_service_starts_without_what_jobs_need(tmp_path: Path) -> None:
+    """PyTorch, numba and DBOS take longer to load than a person waits for a page."""
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from placewright.cli.main import every_verb\n"
+        "from placewright.service.server import ServiceOptions, _server\n"
+        f"_server(ServiceOptions(folder=Path({str(tmp_path)!r})), every_verb)\n"
+        "print(*{'torch', 'numba', 'dbos', 'onnx', 'sklearn'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("\n", 0), done.stderr

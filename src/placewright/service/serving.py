@@ -13,7 +13,6 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from placewright.errors import InputError, PlacewrightError, RunError
-from placewright.requests.planners import listed
 from placewright.service.app import (
     ErrorParts,
     JobDetails,
@@ -152,6 +151,8 @@ def _is_model(name: str) -> bool:
 
 def _form(service: Service, services: Services, on: str) -> dict[str, Any]:
     """What the form of a new service offers."""
+    from placewright.requests.planners import listed  # loads numba
+
     taken = services.names()
     numbers = range(1, len(taken) + 2)
     free = next(
