@@ -119,3 +119,15 @@ def test_the_service_starts_without_what_jobs_need(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("\n", 0), done.stderr
+
+
+def test_what_is_not_foreseen_is_an_error_with_four_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the exception's text reaches the client."""
+    service, guarded = made(tmp_path)
+    monkeypatch.setattr(service.store, "counts", lambda: 1 / 0)
+    answer = TestClient(guarded, raise_server_exceptions=False).get("/api/v1/jobs")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["what"] == "this should not happen: ZeroDivisionError"
+    assert "division by" not in answer.text

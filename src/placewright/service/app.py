@@ -216,6 +216,7 @@ def api(service: Service) -> FastAPI:
     app.add_exception_handler(PlacewrightError, _answer_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
+    app.add_exception_handler(Exception, _answer_unexpected)
     static = Path(__file__).with_name("static")
     app.mount("/static", StaticFiles(directory=static), name="static")
     return app
@@ -589,6 +590,14 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> JS
     return JSONResponse(
         {"error": {"what": first["msg"], "where": where, "by": by, "next": hint}}, 422
     )
+
+
+async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse:
+    """What no code has foreseen; its traceback goes to the standard error of the service."""
+    hint = "look at what `placewright serve` has printed, and report that"
+    where = request.url.path[:200]
+    what = f"this should not happen: {type(error).__name__}"
+    return JSONResponse({"error": {"what": what, "where": where, "by": "", "next": hint}}, 500)
 
 
 async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
