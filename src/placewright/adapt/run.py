@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from placewright.adapt.replay_log import (
     SnapshotSchedule,
     TrainingJob,
 )
-from placewright.adapt.snapshot import SnapshotFolder
+from placewright.adapt.snapshot import Snapshot, SnapshotFolder
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.cluster.cluster import Cluster
 from placewright.errors import (
@@ -176,8 +177,25 @@ class FaultTolerantRun(ABC, Generic[Workers]):
         """Everything that the steps have changed, by name."""
 
     @abstractmethod
+    def _load(self, snapshot: Snapshot | None) -> None:
+        """Start workers on the nodes that are alive, with a plan, from a snapshot or the start."""
+
+    @abstractmethod
+    def _repeat(self, batch: Batch | None) -> None:
+        """Do a step again that was counted before."""
+
     def _start(self) -> None:
-        """Start workers on the nodes that are alive, restored to the last counted step."""
+        """Start workers, restored to the last counted step."""
+        start, lost = time.perf_counter(), self.session is None
+        snapshot = self.snapshots.latest()
+        self._load(snapshot)
+        step = 0 if snapshot is None else snapshot.step
+        self.timeline.plans += 1
+        if self.timeline.plans > 1 and lost:
+            seconds = time.perf_counter() - start
+            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
+        for _, batch in self.log.counted_after(step):
+            self._repeat(batch)
 
     def _dismiss(self) -> None:
         """End the workers, if there are any."""

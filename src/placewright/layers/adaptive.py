@@ -17,6 +17,7 @@ from placewright.adapt.connectivity import reachable_on
 from placewright.adapt.device_factors import Drift
 from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
+from placewright.adapt.snapshot import Snapshot
 from placewright.adapt.timeline import Kind
 from placewright.capturing.updates import (
     OPTIMIZER,
@@ -156,23 +157,19 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         self._ready = False
         super()._dismiss()
 
-    def _start(self) -> None:
-        start, names, lost = time.perf_counter(), self.alive(), self.session is None
-        snapshot = self.snapshots.latest()
+    def _load(self, snapshot: Snapshot | None) -> None:
+        names = self.alive()
         if self.session is None or self.session.cluster.device_names != names:
             self._dismiss()
             self.session = self.job.session(names)
         if self.result is None or self.result.problem.worker_names != names:
             self.result = self._planned(self.problem)
         self.session.load(self.plan, self.begin if snapshot is None else snapshot.state)
-        step = 0 if snapshot is None else snapshot.step
         self._ready = True
-        self._in_force()
-        if self.timeline.plans > 1 and lost:
-            took_s = time.perf_counter() - start
-            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(names)}", seconds=took_s)
-        for _, batch in self.log.counted_after(step):
-            self._execute(batch)
+        self._watch()
+
+    def _repeat(self, batch: Batch | None) -> None:
+        self._execute(batch)
 
     def _advance(self, batch: Batch | None) -> None:
         self._disturb(self.done + 1)
@@ -199,9 +196,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         self.loss = loss_of(times)
         return times
 
-    def _in_force(self) -> None:
+    def _watch(self) -> None:
         """Watch the workers of a plan that has come into force."""
-        self.timeline.plans += 1
         names, problem = self.alive(), self.problem
         self._drifts = {names[w]: Drift(TOLERANCE) for w in self.plan.workers}
         for w in self.plan.workers:
@@ -255,7 +251,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         state = session.training_state()
         self.result = found
         session.load(self.plan, state)
-        self._in_force()
+        self.timeline.plans += 1
+        self._watch()
 
     def _planned(self, problem: LayerProblem) -> Result:
         demand = partial(demand_executable, self.job.model, workers=problem.w, exact=self.job.exact)

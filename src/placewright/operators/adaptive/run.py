@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ import torch
 
 from placewright.adapt.replay_log import Batch, Replaced
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
-from placewright.adapt.timeline import Kind
+from placewright.adapt.snapshot import Snapshot
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, PlacewrightError
 from placewright.graph.graph import Graph, TensorSpec
@@ -227,27 +226,24 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         return problem.replace(memory_bytes=np.minimum(problem.memory_bytes, known))
 
     def _start(self) -> None:
-        start = time.perf_counter()
+        super()._start()
+        self._active()[1].recovery_probe.baseline()
+
+    def _load(self, snapshot: Snapshot | None) -> None:
         problem = self._problem()
         plan = self._first_plan(OnlineProfile(problem, self.observed).problem())
-        snapshot = self.snapshots.latest()
-        state = snapshot.state if snapshot else {}
-        session = self.job.session(self.alive(), state)
+        session = self.job.session(self.alive(), snapshot.state if snapshot else {})
         self.session = session
         judgement = judge(problem, plan)
-        order = execution_order(problem, judgement)
-        serial = problem.overlap is Overlap.SERIAL
-        peak_bytes = judgement.peak_bytes.tolist()
-        placement = plan.placement.tolist()
-        session.load(placement, order, self.seed, serial=serial, peak_bytes=peak_bytes)
+        session.load(
+            plan.placement.tolist(),
+            execution_order(problem, judgement),
+            self.seed,
+            serial=problem.overlap is Overlap.SERIAL,
+            peak_bytes=judgement.peak_bytes.tolist(),
+        )
         if snapshot is not None:
             session.set_random_state(snapshot.random_state)
-        step = 0 if snapshot is None else snapshot.step
-        self.timeline.plans += 1
-        if self.timeline.plans > 1:
-            seconds = time.perf_counter() - start
-            self.timeline.note(step, Kind.RECOVER, f"on {', '.join(self.alive())}", seconds=seconds)
-        candidates = self._candidates(problem, plan)
         self.adaptation = Adaptation(
             session,
             problem,
@@ -255,11 +251,9 @@ class AdaptiveRun(FaultTolerantRun[Session]):
             self.policy,
             self.timeline,
             self.replanner,
-            candidates,
+            self._candidates(problem, plan),
             self.observed,
         )
-        self._replay(session, step)
-        self.adaptation.recovery_probe.baseline()
 
     def _first_plan(self, problem: OperatorProblem) -> OperatorPlan:
         """The given plan on the whole cluster, else a new one."""
@@ -270,15 +264,13 @@ class AdaptiveRun(FaultTolerantRun[Session]):
 
     def _candidates(self, problem: OperatorProblem, plan: OperatorPlan) -> Sequence[OperatorPlan]:
         """Plans to try: only at the beginning, as many as the remaining steps pay for."""
-        if not self.adapt or not self.challengers or self.timeline.plans > 1:
+        if not self.adapt or not self.challengers or self.timeline.plans:
             return ()
         interference = self.interference or InterferenceProfile.alike(problem)
         return affordable(interference, (plan, *self.challengers), self.steps - self.done)
 
-    def _replay(self, session: Session, step: int) -> None:
-        """Repeat the steps that were counted after the snapshot, which was made after `step`."""
-        for _, batch in self.log.counted_after(step):
-            self.scalars = self._execute(session, batch, watched=False).scalars
+    def _repeat(self, batch: Batch | None) -> None:
+        self.scalars = self._execute(self._workers(), batch, watched=False).scalars
 
     def _advance(self, batch: Batch | None) -> None:
         session, adaptation = self._active()
