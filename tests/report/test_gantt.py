@@ -20,6 +20,18 @@ def test_every_operator_and_transfer_is_there() -> None:
     assert all(f"{trace.labels[k]}\n" in picture for k in trace.label)
 
 
+def test_the_critical_path_is_marked() -> None:
+    """Every span on it, alone or merged with others, and no other; by an outline and in words."""
+    trace = result_of(chain()).judgement.trace()
+    critical = np.arange(len(trace.track)) % 2 == 0
+    picture = gantt(trace, title="t", critical=critical)
+    assert picture.count('class="span critical"') == critical.sum()
+    assert picture.count("on the critical path") == critical.sum()
+    many = many_spans(50_000)
+    one = np.arange(50_000) == 2000
+    assert gantt(many, title="t", critical=one).count('class="span critical"') == 1
+
+
 def test_idle_links_have_no_track_and_idle_devices_have_one() -> None:
     """A device that does nothing is news, a link that carries nothing is not."""
     problem = chain(3)

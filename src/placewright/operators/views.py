@@ -22,7 +22,7 @@ from placewright.measurement.measurement import (
     speed_up_text,
 )
 from placewright.numerics.arrays import IntArray
-from placewright.operators.explain import critical_operators
+from placewright.operators.explain import critical_operators, critical_spans
 from placewright.operators.files import read_problem
 from placewright.operators.formats import PlanFile
 from placewright.operators.judgement import OperatorJudgement
@@ -293,23 +293,29 @@ def _timeline(result: Result, trace: Trace, measurement: Measurement | None = No
     measured = None if measurement is None else measurement.trace
     stream = stream_trace(result)
     what, shown = (TIMELINE, trace) if stream is None else (STREAM, stream)
+    critical = None
+    if result.problem.objective is Objective.LATENCY:
+        critical, what = critical_spans(result.judgement), f"{what} {CRITICAL}"
     if measurement is None or measured is None:
-        return section("Timeline", what, scroll(gantt(shown, title="predicted timeline")))
+        chart = gantt(shown, title="predicted timeline", critical=critical)
+        return section("Timeline", what, scroll(chart))
     until = max(shown.duration_s, measured.duration_s)
     with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
     traced = "one traced step" if stream is None else "samples of a traced stream"
     unit = "steps" if stream is None else "samples"
     return section(
         "Timeline, predicted and measured",
-        f"{'' if stream is None else f'{STREAM} '}Both to one scale. Below, {traced} of "
+        f"{what} Both to one scale. Below, {traced} of "
         f"{measurement.engine}{with_emulation}; the median of {len(measurement.step_s)} {unit} "
         f"that were not traced is {seconds(measurement.measured_s)}.",
         tag("h3", tag("b", "Predicted"), f" {text(seconds(shown.duration_s))}"),
-        scroll(gantt(shown, title="predicted timeline", until_s=until)),
+        scroll(gantt(shown, title="predicted timeline", until_s=until, critical=critical)),
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
         scroll(gantt(measured, title="measured timeline", until_s=until)),
     )
 
+
+CRITICAL = "Outlined is the critical path: a chain without a gap that ends last."
 
 STREAM = (
     f"{SHOWN_SAMPLES} samples of a full pipeline: which device works on which sample when. The "

@@ -2,7 +2,7 @@
 // Draws graphs that `report/explorer.py` laid out: what is in view, in as much detail as can be seen.
 (() => {
 const LEGIBLE = 12, BOX_LEGIBLE = 44, LABEL_FROM = 44; // pixels on the screen
-const MOST_LINES = 900, MOST_MOVING = 250, REST_MS = 140, LEAST = 4, MOST_ROWS = 100, RAMP = 24, CROWDED = 150, MOST_NEIGHBOURS = 8;
+const MOST_LINES = 900, MOST_MOVING = 250, MOST_SLOW = 50, SLOW_MS = 26, REST_MS = 140, LEAST = 4, MOST_ROWS = 100, RAMP = 24, CROWDED = 150, MOST_NEIGHBOURS = 8;
 const AUTO = 0, OPEN = 1, CLOSED = 2;
 
 const make = (name, content = "", attributes = {}) => {
@@ -101,7 +101,7 @@ function explore(root) {
     ...graph.facts.filter((f) => f.name === "module" || f.name === "kind").map((f) => f.values[f.of[k]])]
     .join(" ").toLowerCase());
   let view = { scale: 1, x: 0, y: 0 }, size = { width: 1, height: 1 }, mode = "by zoom", ink = {};
-  let colour = null, selected = -1, hits = [], hit = -1, drawn = null, stale = true, moving = 0, rest = 0, moves = false, due = false, byKeys = false;
+  let colour = null, selected = -1, hits = [], hit = -1, drawn = null, stale = true, moving = 0, rest = 0, moves = false, painted = 0, pace = 16, slow = false, due = false, byKeys = false;
 
   // ---- What is open
 
@@ -180,8 +180,11 @@ function explore(root) {
     return seen;
   }
 
-  function paint() {
+  function paint(now) {
     due = false;
+    if (moves && now - painted < 300) pace += 0.3 * (now - painted - pace);
+    slow = moves && (slow || pace > SLOW_MS); // until the movement ends: a slow machine draws less
+    painted = now;
     const ratio = devicePixelRatio || 1, { width, height } = size;
     if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
     if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
@@ -218,7 +221,7 @@ function explore(root) {
   function paintLines() {
     if (stale) return;
     const { lines, ends, most } = drawn, { scale } = view, own = selected < 0 ? -1 : standing(selected);
-    const limit = moves ? MOST_MOVING : MOST_LINES, right = view.x + size.width / scale, bottom = view.y + size.height / scale;
+    const limit = slow ? MOST_SLOW : moves ? MOST_MOVING : MOST_LINES, right = view.x + size.width / scale, bottom = view.y + size.height / scale;
     const chosen = [];
     let room = limit;
     for (let k = 0, e = 0; k < lines.length; k++, e += 4) {
@@ -291,7 +294,7 @@ function explore(root) {
   }
 
   function paintOperators(operators, alone) {
-    const wide = graph.cell[0] * view.scale, high = graph.cell[1] * view.scale, detailed = wide >= LABEL_FROM;
+    const wide = graph.cell[0] * view.scale, high = graph.cell[1] * view.scale, detailed = wide >= (slow ? 2 * LABEL_FROM : LABEL_FROM);
     const dim = hits.length > 0 || alone;
     context.font = "11px ui-sans-serif, system-ui, sans-serif";
     for (const k of operators) {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray
+from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.report.page import device_class, drawing, label, number, tag, ticks
 from placewright.report.text import percent, seconds
 
@@ -21,7 +21,9 @@ FINEST_PX = 1.2
 MOST_LINKS = 24
 
 
-def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
+def gantt(
+    trace: Trace, *, title: str, until_s: float | None = None, critical: BoolArray | None = None
+) -> str:
     """The trace as SVG.
 
     Parameters
@@ -30,14 +32,17 @@ def gantt(trace: Trace, *, title: str, until_s: float | None = None) -> str:
         For screen readers.
     until_s
         End of the time axis, to draw two traces to one scale; by default the trace's own.
+    critical
+        Whether each span is on the critical path, and marked.
     """
+    critical = np.zeros(len(trace.track), dtype=np.bool_) if critical is None else critical
     top = until_s or trace.duration_s or 1.0
     links, quieter = _busy_links(trace)
     tracks = [*range(trace.devices), *links]
     y, parts = 6.0, []
     for track in tracks:
         height = DEVICE_TRACK if track < trace.devices else LINK_TRACK
-        parts.append(_track(trace, track, y, height, top))
+        parts.append(_track(trace, track, y, height, top, critical))
         y += height + GAP
     more = f"and {quieter} quieter links" if quieter else ""
     note = label(LEFT - 10, y + 15, more, "tick", "end") if more else ""
@@ -54,11 +59,13 @@ def _busy_links(trace: Trace) -> tuple[list[int], int]:
     return sorted(drawn), len(used) - len(drawn)
 
 
-def _track(trace: Trace, track: int, y: float, height: float, top: float) -> str:
+def _track(
+    trace: Trace, track: int, y: float, height: float, top: float, critical: BoolArray
+) -> str:
     is_device = track < trace.devices
     class_ = device_class(track) if is_device else "link"
     finest_s = top * FINEST_PX / (WIDTH - LEFT - RIGHT)
-    blocks = visible_blocks(trace, track, finest_s)
+    blocks = visible_blocks(trace, track, finest_s, critical)
     busy = sum(b.busy_s for b in blocks) / (trace.duration_s or 1.0)
     parts = [
         tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height, class_="row", rx=2),
@@ -78,7 +85,7 @@ def _bar(trace: Trace, block: GanttBlock, y: float, height: float, top: float) -
         y=y,
         width=max(length - (0.4 if length > 3 else 0), 0.6),
         height=height,
-        class_="span",
+        class_="span critical" if block.critical else "span",
         opacity=None if dense > 0.9 else number(max(0.25, dense)),
         data_tip=_tip(trace, block),
     )
@@ -88,6 +95,7 @@ def _tip(trace: Trace, block: GanttBlock) -> str:
     what = trace.labels[block.label]
     if block.count > 1:
         what = f"{block.count} short spans, longest {what}"
+    what += "\non the critical path" if block.critical else ""
     return f"{what}\n{seconds(block.start_s)} to {seconds(block.end_s)} ({seconds(block.busy_s)})"
 
 
@@ -125,6 +133,8 @@ class GanttBlock:
         How many spans it stands for.
     label
         Index into the trace's labels of the longest span in it.
+    critical
+        Whether a span in it is on the critical path.
     """
 
     start_s: float
@@ -132,9 +142,12 @@ class GanttBlock:
     busy_s: float
     count: int
     label: int
+    critical: bool = False
 
 
-def visible_blocks(trace: Trace, track: int, finest_s: float) -> list[GanttBlock]:
+def visible_blocks(
+    trace: Trace, track: int, finest_s: float, critical: BoolArray | None = None
+) -> list[GanttBlock]:
     """The track's spans in order; runs of spans shorter than `finest_s` are merged.
 
     A run grows while the gap to the next span and that span itself are shorter than `finest_s`
@@ -144,9 +157,10 @@ def visible_blocks(trace: Trace, track: int, finest_s: float) -> list[GanttBlock
     which = np.flatnonzero(trace.track == track)
     which = which[np.lexsort((trace.end_s[which], trace.start_s[which]))]
     starts, ends = trace.start_s[which], trace.end_s[which]
+    marked = np.zeros(len(which), dtype=np.bool_) if critical is None else critical[which]
     edges = [0, *_breaks(starts, ends, finest_s), len(which)]
     return [
-        _block(starts[a:b], ends[a:b], trace.label[which[a:b]].tolist())
+        _block(starts[a:b], ends[a:b], trace.label[which[a:b]].tolist(), bool(marked[a:b].any()))
         for a, b in pairwise(edges)
         if b > a
     ]
@@ -164,8 +178,8 @@ def _breaks(starts: FloatArray, ends: FloatArray, finest_s: float) -> list[int]:
     return breaks
 
 
-def _block(starts: FloatArray, ends: FloatArray, labels: list[int]) -> GanttBlock:
+def _block(starts: FloatArray, ends: FloatArray, labels: list[int], critical: bool) -> GanttBlock:
     lengths = ends - starts
     longest = labels[int(lengths.argmax())]
     start, end = float(starts[0]), float(ends.max())
-    return GanttBlock(start, end, float(lengths.sum()), len(labels), longest)
+    return GanttBlock(start, end, float(lengths.sum()), len(labels), longest, critical)
