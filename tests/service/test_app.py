@@ -17,11 +17,22 @@ from hypothesis.errors import Unsatisfiable
 from placewright.cli.main import every_verb
 from placewright.service.access import Access
 from placewright.service.app import Service, api
+from placewright.service.clusters import add_clusters
 from placewright.service.files import Files
+from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
-from placewright.service.operations import operations_of
+from placewright.service.operations import operation_of, operations_of
 from placewright.service.pages import add_pages
+from placewright.service.services import OPTIONS, Found, Services
+from placewright.service.serving import add_services
 from placewright.service.store import Job, State, Store, new_id, sqlite_url
+
+
+class Unstarted(Services):
+    """Request services that are accepted, and of which none is started."""
+
+    def _start(self, found: Found) -> None:
+        pass
 
 
 def made(folder: Path) -> tuple[Service, Access]:
@@ -32,7 +43,11 @@ def made(folder: Path) -> tuple[Service, Access]:
     jobs = Jobs(store, files, operations_of(every_verb()), workflows="")
     service = Service(store, files, jobs)
     application = api(service)
-    add_pages(application, service)
+    pages = add_pages(application, service)
+    add_clusters(application, service, pages)
+    add_flows(application, service, pages)
+    serve = operation_of(every_verb(), ("requests", "serve"), OPTIONS)
+    add_services(application, service, pages, Unstarted(folder / "services", files, serve))
     return service, Access(application, store=store, hosts=["testserver"])
 
 

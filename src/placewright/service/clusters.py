@@ -23,7 +23,7 @@ from placewright.service.app import ErrorParts, Service, clusters
 from placewright.service.jobs import parts
 from placewright.service.pages import Pages
 
-LONGEST_TEXT = 500_000
+LONGEST_TEXT = 100_000
 """Characters of a cluster that is checked."""
 
 MOST_HOSTS = 24
@@ -31,6 +31,9 @@ MOST_HOSTS = 24
 
 MOST_LABELS = 40
 """Links between hosts that are labelled in the drawing."""
+
+MOST_BUSES = 12
+"""Links and channels within a host that are drawn."""
 
 BOX, ROW, HEAD, RAIL = 220.0, 46.0, 30.0, 12.0
 """Pixels: width of a host, height of a device and of a host's name, room for a bus."""
@@ -245,9 +248,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Bandwidth and latency; of links that differ, each."""
+        """Bandwidth and latency; of links that differ, the first two."""
         texts = [f"{show(k.bandwidth, BANDWIDTH)}, {seconds(k.latency_s)}" for k in self.links]
-        return " / ".join(dict.fromkeys(texts))
+        each = [*dict.fromkeys(texts)]
+        return " / ".join(each if len(each) < 3 else [*each[:2], "..."])
 
     @property
     def devices(self) -> list[str]:
@@ -298,6 +302,7 @@ def _groups(links: Sequence[Link]) -> Iterator[Group]:
 
 def _host(node: Node, groups: Sequence[Group], kinds: Sequence[str]) -> Host:
     """A box at the origin: its devices one below the other, buses at their right."""
+    groups = groups[:MOST_BUSES]
     width = BOX + RAIL * len(groups) + (8 if groups else 0)
     bottom = HEAD + ROW * len(node.devices)
     height = bottom + 18 * len(groups) + 6

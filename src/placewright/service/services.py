@@ -131,14 +131,15 @@ class Services:
 
     def launch(self) -> None:
         """Start those that were accepted when the last service ended, and had no process yet."""
-        for found in self._found.values():
-            if not found.folder.progress.exists() and found.asked.drained_s is None:
-                with self._lock:
+        for found in [*self._found.values()]:
+            with self._lock:  # requests may start others meanwhile
+                if not found.folder.progress.exists() and found.asked.drained_s is None:
                     self._start(found)
 
     def names(self) -> list[str]:
         """The newest first."""
-        return sorted(self._found, key=lambda name: self._found[name].asked.id, reverse=True)
+        every = sorted(self._found.values(), key=lambda found: found.asked.id, reverse=True)
+        return [found.asked.name for found in every]
 
     def find(self, name: str) -> Found:
         """The service of this name; `UnknownNameError` offers the nearest."""
@@ -281,8 +282,7 @@ class Services:
         except PlacewrightError as error:
             self._refused(folder, error)
             return
-        given = {**asked.options}
-        words = self.operation.arguments(given, OUT)
+        words = self.operation.arguments(asked.options, OUT)
         own = ["--family", family, "--port", "0", "--log", f"{OUT}/log.jsonl", "-f", "json"]
         arguments = [*self.operation.path, *own, "--log-format", "text", *words[2:]]
         folder.begin_attempt(1)

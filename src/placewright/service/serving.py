@@ -64,7 +64,7 @@ class InferBody(Exact):
     `inputs`: as the Open Inference Protocol has them.
     """
 
-    deadline_ms: Annotated[float, Field(gt=0, le=3.6e6, allow_inf_nan=False)] = 1000.0
+    deadline_ms: Annotated[float, Field(gt=0, le=60_000, allow_inf_nan=False)] = 1000.0
     min_accuracy: Share = 0.0
     time_sensitivity: Share = 0.5
     accuracy_sensitivity: Share = 0.5

@@ -152,7 +152,7 @@ function removing(path, text) {
 /** Servers by variants: latency, and answers. */
 function table(numbers, served) {
   const variants = Object.entries(numbers.models[live.dataset.family] ?? {});
-  const head = [["server"], ["speed", "num"], ...variants.map(([name, accuracy]) => [`${name} (${accuracy.toFixed(3)})`, "num"]), ["answers", "num"], ["busy", "num"], ["state"], [""]];
+  const head = [["server"], ["speed", "num"], ...variants.map(([name, accuracy]) => [`${name} (${accuracy.toFixed(3)})`, "num"]), ["answers", "num"], ["busy", "num"], ["state"], ["change"]];
   at("servers").tHead.replaceChildren(row(head, true));
   const rows = numbers.servers.filter((each) => each.active || each.up).map((each) => {
     const times = variants.map(([name]) => {
