@@ -185,7 +185,8 @@ def plan(
     problem = _problem(source, scenario, arrival_seed, load)
     if target_success is not None:
         known = catalogue(source, scenario)
-        found = capacity(problem, target_success, planner, seed=seed, catalogue=known)
+        with console.meter(f"finding the capacity of {problem.name}", unit=""):
+            found = capacity(problem, target_success, planner, seed=seed, catalogue=known)
         console.show(found.as_json, lambda: str(found))
         console.keep(found.as_json)
         return

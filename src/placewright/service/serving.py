@@ -360,7 +360,11 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
             yield data
 
         file = await service.files.receive(f"{name}-capacity.json", pieces(), owner)
-        options = {"source": file.name, "target_success": given.target_success}
+        options = {
+            "source": file.name,
+            "target_success": given.target_success,
+            "planner": _policy(found),
+        }
         operation = find(service.operations, CAPACITY)
         submit = partial(service.jobs.submit, operation, options, owner)
         job = await asyncio.to_thread(submit)
@@ -422,6 +426,14 @@ def _problem(services: Services, found: Found, given: CapacityBody) -> dict[str,
         "duration": duration,
         "arrivals": [arrivals],
     }
+
+
+def _policy(found: Found) -> str:
+    """The policy that it serves by, as a planner."""
+    from placewright.requests.planners import AUTO  # loads numba
+
+    policy = str(found.asked.options.get("policy", "auto"))
+    return AUTO if policy == "auto" else policy
 
 
 def _short(variant: str) -> str:
