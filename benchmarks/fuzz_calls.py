@@ -381,7 +381,12 @@ PLANS: dict[str, dict[str, set[str]]] = {
     "samples": dict.fromkeys(("source", "target", "count", "sample_class"), VECTOR),
     "requests": {"policy": TEXT, "parameters": EMPTY},
 }
-CANDIDATE: dict[str, set[str]] = {"planner": TEXT, "value": ANY_NUMBER | UNKNOWN, "proposal": NONE}
+CANDIDATE: dict[str, set[str]] = {
+    "planner": TEXT,
+    "value": ANY_NUMBER | UNKNOWN,
+    "measured_s": UNLIMITED | UNKNOWN,
+    "proposal": NONE,
+}
 RESULT: dict[str, set[str]] = {
     "planner": TEXT,
     "objective": TEXT,
@@ -552,7 +557,7 @@ def models(folder: Path) -> Iterator[Case]:
     yield _constructor(graph, name=TEXT, tensors=EMPTY, program=ANYTHING, modules=NONE)
     numbers = ("flops", "elementwise_flops", "bytes_accessed")
     texts = ("name", "kind", "module", "signature", "colocation", "phase")
-    yield _constructor(graph.operators[0], outputs=EMPTY, uncounted=FLAG, micro_batch=WHOLE,
+    yield _constructor(graph.operators[0], outputs=EMPTY, uncounted=FLAG, from_weights=FLAG, micro_batch=WHOLE,
                        resident_bytes=WHOLE, **dict.fromkeys(numbers, NUMBER),
                        **dict.fromkeys(texts, TEXT))  # fmt: skip
     right = {"graph": graph, "cluster": cluster, "state": None, "method": "analytic"}
@@ -645,6 +650,7 @@ def _measured() -> Iterator[Case]:
     right = {"families": (), "servers": {"a": 1.0}, "options": None}
     yield Case("serve", placewright.serve, right, SERVED, costly=True)
     yield Case("serve_forever", serve_forever, right, RUN, costly=True)
+    yield Case("connect", placewright.connect, {"url": "http://127.0.0.1:9"})
 
 
 PLACE: dict[str, set[str]] = {

@@ -90,6 +90,7 @@ class Cluster:
             links=tuple(k for k in self.links if k.source in names and k.target in names),
         )
 
+    @checked
     def index(self, name: str) -> int:
         """Position of the device called `name`."""
         if name not in self.device_names:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from placewright.io.arguments import NumberOrUnknown, checked
+from placewright.io.arguments import NumberOrUnknown, SecondsOrUnknown, checked
 from placewright.planning.contract import Direction, Proposal
 from placewright.report.text import amount, elapsed, percent, shorten
 
@@ -67,7 +67,7 @@ class Candidate:
     runtime_s: float
     note: str = ""
     proposal: Proposal[Any] | None = None
-    measured_s: NumberOrUnknown = math.inf
+    measured_s: SecondsOrUnknown = math.inf
 
     @property
     def plan(self) -> Any:

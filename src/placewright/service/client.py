@@ -8,6 +8,7 @@ print(job.wait()["value"])
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,14 @@ from placewright.io.arguments import checked
 
 ANSWER_S = 60.0
 """Of one request."""
+
+ADDRESS = re.compile(
+    r"https?://(?:[\w.-]+|\[[0-9a-fA-F:.]+\])(?::\d{1,5})?(?:/[\w./-]*)?", re.ASCII
+)
+"""Of a service, also behind a proxy that gives it a path."""
+
+TOKEN = re.compile(r"[!-~]{1,200}")
+"""What can stand in a header."""
 
 ENDED = ("done", "interrupted", "infeasible", "failed", "cancelled", "lost")
 
@@ -41,9 +50,18 @@ def connect(url: str, token: str | None = None) -> Client:
 
     Raises
     ------
+    InputError
+        That is no address, or no token.
     RunError
         Nobody answers there.
     """
+    if not ADDRESS.fullmatch(url):
+        hint = "give the address that `placewright serve` prints, http://127.0.0.1:8400"
+        raise InputError(
+            "is no address of a service", where="url", by=f"got {url!r:.80}", hint=hint
+        )
+    if token is not None and not TOKEN.fullmatch(token):
+        raise InputError("is no token", where="token", hint="give the one that was printed")
     client = Client(url.rstrip("/"), token)
     client.ask("GET", "health")
     return client
