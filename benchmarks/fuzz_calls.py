@@ -557,8 +557,8 @@ def models(folder: Path) -> Iterator[Case]:
     yield _constructor(graph, name=TEXT, tensors=EMPTY, program=ANYTHING, modules=NONE)
     numbers = ("flops", "elementwise_flops", "bytes_accessed")
     texts = ("name", "kind", "module", "signature", "colocation", "phase")
-    yield _constructor(graph.operators[0], outputs=EMPTY, uncounted=FLAG, from_weights=FLAG, micro_batch=WHOLE,
-                       resident_bytes=WHOLE, **dict.fromkeys(numbers, NUMBER),
+    yield _constructor(graph.operators[0], outputs=EMPTY, uncounted=FLAG, from_weights=FLAG,
+                       micro_batch=WHOLE, resident_bytes=WHOLE, **dict.fromkeys(numbers, NUMBER),
                        **dict.fromkeys(texts, TEXT))  # fmt: skip
     right = {"graph": graph, "cluster": cluster, "state": None, "method": "analytic"}
     right |= {"table": None, "objective": "latency", "links": "free", "overlap": "parallel"}
