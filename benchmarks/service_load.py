@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,7 @@ def _ended_jobs(store: Store, count: int) -> list[str]:
 
 
 def _serve(folder: str) -> tuple[subprocess.Popen[str], str]:
+    begin = time.perf_counter()
     command = [sys.executable, "-P", "-m", "placewright", "serve", folder, "--port", "0"]
     process = subprocess.Popen([*command, "-f", "json"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -105,7 +107,12 @@ def _serve(folder: str) -> tuple[subprocess.Popen[str], str]:
     while not lines or lines[-1] != "}\n":
         lines.append(process.stdout.readline())
         assert lines[-1], "the service has ended"
-    return process, json.loads("".join(lines))["url"]
+    url: str = json.loads("".join(lines))["url"]
+    listening_s = time.perf_counter() - begin
+    with urllib.request.urlopen(url) as page:
+        page.read()
+    print(f"listening after {listening_s:.2f} s, first page {time.perf_counter() - begin:.2f} s\n")
+    return process, url
 
 
 def _load(

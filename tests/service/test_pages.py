@@ -40,16 +40,18 @@ def test_what_is_not_there_is_a_page(serving: Serving) -> None:
     assert "<script>" not in body.decode().split("</head>")[1]
 
 
-def test_the_chosen_candidate_comes_first_and_the_rest_on_request() -> None:
-    """Five others beside it, and baselines; those that do not fit are last."""
+def test_the_first_candidates_are_those_of_every_page_and_the_rest_on_request() -> None:
+    """The chosen one, the five best, baselines and what was measured; `short_list` says which."""
     every: list[dict[str, object]] = [
-        {"planner": f"p{k}", "value": float(k), "status": "FEASIBLE", "baseline": k == 8}
+        {"planner": f"p{k}", "value": float(k), "status": "FEASIBLE", "runtime_s": 0.1}
         for k in range(10)
     ]
-    every.append({"planner": "big", "value": 0.0, "status": "INFEASIBLE"})
+    every[8]["baseline"] = True
+    every[6]["measured_s"] = 6.5
+    every.append({"planner": "big", "value": 0.0, "status": "INFEASIBLE", "runtime_s": 0.1})
     shown, others = ranked({"planner": "p3", "candidates": every})
-    assert [each["planner"] for each in shown] == ["p3", "p0", "p1", "p2", "p4", "p5", "p8"]
-    assert [each["planner"] for each in others] == ["p6", "p7", "p9", "big"]
+    assert [each["planner"] for each in shown] == ["p0", "p1", "p2", "p3", "p4", "p6", "p8"]
+    assert [each["planner"] for each in others] == ["p5", "p7", "p9", "big"]
     assert ranked({"planner": "p9", "candidates": every, "direction": "maximise"})[0][1] == every[8]
 
 

@@ -251,19 +251,17 @@ def work_of_kind(
         except (IndexError, ValueError):  # fewer inputs or dimensions than the formula's
             return Work(uncounted=True)
     name = kind.lower()
-    largest = max((prod(shape) for shape in (*given, *made)), default=0)
-    count = _of_file(name, window)
+    if name.startswith(_POOLS) and not name.startswith("maxpoolgrad"):
+        windows = given[-1] if name.endswith("grad") else made[0]
+        return Work(0.0, float(window * prod(windows)))
+    count = _of_file(name)
     if count is None:
         return Work(uncounted=True)
-    pooled = name.startswith(_POOLS) and not name.startswith("maxpoolgrad")
-    windows = prod(given[-1] if name.endswith("grad") else made[0]) if pooled else largest
-    return Work(0.0, count * windows)
+    return Work(0.0, count * max((prod(shape) for shape in (*given, *made)), default=0))
 
 
-def _of_file(name: str, window: int) -> float | None:
-    """FLOPs for each element of the largest tensor, or for each window of a pool."""
-    if name.startswith(_POOLS):
-        return 1.0 if name.startswith("maxpoolgrad") else float(window)
+def _of_file(name: str) -> float | None:
+    """FLOPs for each element of the largest tensor, of an operator of a graph file."""
     if name.startswith(_INTERPOLATIONS):
         return 0.0 if "nearest" in name else 3.0 * TAPS["upsample_bilinear2d"]
     plain = name.removesuffix("v3").removesuffix("v2")
@@ -271,7 +269,7 @@ def _of_file(name: str, window: int) -> float | None:
         count = ELSEWHERE.get(known, per_element(ALSO_CALLED.get(known, known)))
         if count is not None:
             return count
-    return 1.0 if name.startswith(("reduce", "topk")) else None
+    return 1.0 if name.startswith(("reduce", "topk", "maxpoolgrad")) else None
 
 
 def attention(

@@ -261,7 +261,7 @@ def saved_plan_page(
     data: Data, path: Path, kind: str, sections: Iterable[str], unit: str = "s"
 ) -> str:
     """The page of a plan file: facts, the wing's sections, candidates, provenance."""
-    value, direction = amount(_number(data.get("value")), unit), _direction(data)
+    value, direction = amount(_number(data.get("value")), unit), saved_direction(data)
     name = saved_name(data, path)
     entries = {k: str(v) for k, v in data.items() if not isinstance(v, dict | list)}
     return html_page(
@@ -277,13 +277,14 @@ def saved_plan_page(
             ]
         ),
         *sections,
-        _saved_candidates(data, unit),
+        _candidates_section(data, unit),
         section("Provenance", "", definitions(entries)),
     )
 
 
-def _saved_candidates(data: Data, unit: str) -> str:
-    tried = tuple(
+def saved_candidates(data: Data) -> tuple[Candidate, ...]:
+    """The candidates of a plan file, in its order."""
+    return tuple(
         Candidate(
             str(c["planner"]),
             _number(c["value"]),
@@ -294,9 +295,13 @@ def _saved_candidates(data: Data, unit: str) -> str:
         )
         for c in data.get("candidates") or []
     )
+
+
+def _candidates_section(data: Data, unit: str) -> str:
+    tried = saved_candidates(data)
     if len(tried) < 2:
         return ""
-    value, direction = _number(data.get("value")), _direction(data)
+    value, direction = _number(data.get("value")), saved_direction(data)
     bound = _saved_bound(data, direction)
     planner = str(data.get("planner", ""))
     table = CandidateTable(tried, planner, value, bound, unit, direction)
@@ -316,7 +321,8 @@ def _outcome(entry: Data) -> Outcome:
     return Outcome.UNSUPPORTED if entry["value"] is None else Outcome.DOES_NOT_FIT
 
 
-def _direction(data: Data) -> Direction:
+def saved_direction(data: Data) -> Direction:
+    """Whether the values of a plan file are minimised or maximised."""
     return Direction(data.get("direction", Direction.MINIMISE))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,6 @@ from placewright.service.operations import Operation, Option, find
 from placewright.service.store import ENDED, Job, State
 
 HERE = Path(__file__).parent
-
-BEST = 5
-"""Candidates that are shown at once, besides the chosen one and the baselines."""
 
 RESULT_BYTES = 32 << 20
 
@@ -239,26 +235,17 @@ def _unit_of(operation: str) -> str:
     return "s" if wing is None else wing.unit
 
 
-def ranked(result: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Candidates of a result: the chosen one, baselines and the best, and all others."""
-    every = [dict(each) for each in result.get("candidates", ())]
-    sign = -1 if result.get("direction") == "maximise" else 1
+def ranked(result: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Candidates of a result that a reader wants first, and the others."""
+    from placewright.planning.candidates import short_list
+    from placewright.planning.views import saved_candidates, saved_direction
 
-    def order(each: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        value = each.get("value")
-        return (
-            each["planner"] != result.get("planner"),
-            value is None or each.get("status") == "INFEASIBLE",
-            0.0 if value is None else sign * value,
-        )
-
-    every.sort(key=order)
-    shown = [
-        each
-        for k, each in enumerate(every)
-        if each.get("value") is not None and (k <= BEST or each.get("baseline"))
-    ]
-    return shown, [each for each in every if each not in shown]
+    every = saved_candidates(result)
+    entries = dict(zip(map(id, every), result.get("candidates") or (), strict=True))
+    baselines = [each["planner"] for each in entries.values() if each.get("baseline")]
+    named = str(result.get("planner"))
+    shown, rest = short_list(every, named, baselines, saved_direction(result))
+    return [entries[id(each)] for each in shown], [entries[id(each)] for each in rest]
 
 
 def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:

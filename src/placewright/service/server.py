@@ -19,6 +19,7 @@ from placewright.errors import InputError, MissingDependencyError, UnsupportedEr
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
 from placewright.service.operations import Verbs, operations_of
+from placewright.web.listening import listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def serve_forever(
     """
     if not Path("/proc/self/environ").exists():
         raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
-    with _locked(options.folder), _listen(options) as listening:
+    with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
             service, server, made = _server(options, verbs)
         host, port = listening.getsockname()[:2]
@@ -263,16 +264,3 @@ def _locked(folder: Path) -> Iterator[None]:
                 "another service has this folder", where=str(folder), hint="name another folder"
             ) from None
         yield
-
-
-def _listen(options: ServiceOptions) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        return socket.create_server((options.host, options.port), family=family, backlog=1024)
-    except OSError as error:
-        raise InputError(
-            "cannot listen there",
-            where=f"{options.host}:{options.port}",
-            by=error.strerror or str(error),
-            hint="give another --port; 0 takes a free one",
-        ) from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -275,10 +275,10 @@ def work_of_node(
     op: str, given: Sequence[Shape], made: Sequence[Shape], attributes: Mapping[str, Any]
 ) -> Work:
     """FLOPs of an operator; `given`, `made`: shapes of inputs and outputs."""
-    product = None
+    product: Callable[[], float] | None = None
     if op in ("MatMul", "SparseMatMul") or op.startswith("BatchMatMul"):
-        turned = attributes.get("transpose_a") or attributes.get("adj_x")
-        product = lambda: 2.0 * prod(made[0]) * given[0][-2 if turned else -1]  # noqa: E731
+        turned = bool(attributes.get("transpose_a") or attributes.get("adj_x"))
+        product = partial(_matrices, given, made, turned)
     elif op == "Einsum":
         product = partial(einsum, str(attributes.get("equation", "")), given)
     elif op in CONVOLUTIONS:
@@ -288,6 +288,10 @@ def work_of_node(
     if op.startswith("FusedBatchNorm") and not attributes.get("is_training", True):
         name = "BatchNormInference"
     return work_of_kind(name, given, made, product=product, window=window)
+
+
+def _matrices(given: Sequence[Shape], made: Sequence[Shape], turned: bool) -> float:
+    return 2.0 * prod(made[0]) * given[0][-2 if turned else -1]
 
 
 def _convolution(op: str, given: Sequence[Shape], made: Sequence[Shape]) -> float:

@@ -37,6 +37,7 @@ from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.workers import ended
+from placewright.web.listening import listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def check_start(servers: Mapping[str, float] | Cluster, options: ServingOptions)
     Raises `InputError`: a server is wrong, or nobody can listen there.
     """
     server_cluster(servers)
-    _listen(options).close()
+    listen(options.host, options.port).close()
 
 
 @checked
@@ -272,7 +273,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """A server in the running loop for the length of the block; drained at its end."""
     options = ServingOptions() if options is None else options
-    listening = _listen(options)
+    listening = listen(options.host, options.port)
     cluster = server_cluster(servers)
     with listening, open_engine(options.engine, cluster) as engine:
         dispatcher = Dispatcher(
@@ -399,19 +400,6 @@ def _http(application: Application) -> Any:
             timeout_graceful_shutdown=5,
         )
     )
-
-
-def _listen(options: ServingOptions) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        return socket.create_server((options.host, options.port), family=family, backlog=1024)
-    except OSError as error:
-        raise InputError(
-            "cannot listen there",
-            where=f"{options.host}:{options.port}",
-            by=error.strerror or str(error),
-            hint="give another --port; 0 takes a free one",
-        ) from None
 
 
 def _url(listening: socket.socket) -> str:

@@ -1,0 +1,24 @@
+"""`listen`: the socket that a server of HTTP accepts connections on."""
+
+from __future__ import annotations
+
+import socket
+
+from placewright.errors import InputError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one.
+
+    Raises `InputError`: nobody can listen there.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise InputError(
+            "cannot listen there",
+            where=f"{host}:{port}",
+            by=error.strerror or str(error),
+            hint="give another --port; 0 takes a free one",
+        ) from None
