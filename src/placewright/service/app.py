@@ -11,14 +11,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -217,6 +218,7 @@ def api(service: Service) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _answer_unexpected)
+    app.openapi = partial(_schema, app, service)  # type: ignore[method-assign]
     static = Path(__file__).with_name("static")
     app.mount("/static", StaticFiles(directory=static), name="static")
     return app
@@ -303,17 +305,51 @@ def _operations(router: APIRouter, service: Service) -> None:
         """Read an operation."""
         return described(find(service.operations, name))
 
-    for operation in service.operations.values():
-        router.add_api_route(
-            f"/operations/{operation.name}/jobs",
-            _starting(service, operation),
-            methods=["POST"],
-            status_code=202,
-            name=f"start {operation.name}",
-            description=operation.text,
-            summary=operation.summary,
-            response_model=JobDetails,
+    @router.post("/operations/{name}/jobs", status_code=202, include_in_schema=False)
+    def start_job(
+        name: OperationName, request: Request, options: Annotated[dict[str, Any], Body()]
+    ) -> JobDetails:
+        operation = find(service.operations, name)
+        try:
+            given = operation.model.model_validate(options).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
+        job = service.jobs.submit(operation, given, owner_of(request))
+        service.store.audit(job.owner, "start", f"{operation.name} {job.id}")
+        return details(service, job)
+
+
+def _schema(app: FastAPI, service: Service) -> dict[str, Any]:
+    """The OpenAPI document; models of all operations are made when somebody asks for it."""
+    if app.openapi_schema is None:
+        router = APIRouter(prefix="/api/v1", responses=app.router.responses)
+        for operation in service.operations.values():
+            router.add_api_route(
+                f"/operations/{operation.name}/jobs",
+                _described_start(operation),
+                methods=["POST"],
+                status_code=202,
+                name=f"start {operation.name}",
+                description=operation.text,
+                summary=operation.summary,
+                response_model=JobDetails,
+            )
+        app.openapi_schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            summary=app.summary,
+            routes=[*app.routes, *router.routes],
         )
+    return app.openapi_schema
+
+
+def _described_start(operation: Operation) -> Callable[..., None]:
+    """`start_job` with the options of one operation, for the description alone."""
+
+    def start(options: Any) -> None: ...
+
+    start.__annotations__["options"] = Annotated[operation.model, Body()]
+    return start
 
 
 def described(operation: Operation) -> OperationAnswer:
@@ -326,20 +362,6 @@ def described(operation: Operation) -> OperationAnswer:
         text=operation.text,
         options=operation.schema,
     )
-
-
-def _starting(service: Service, operation: Operation) -> Callable[..., JobDetails]:
-    """The route that starts an operation."""
-
-    def start(request: Request, options: Any) -> JobDetails:
-        given = options.model_dump(exclude_unset=True)
-        job = service.jobs.submit(operation, given, owner_of(request))
-        service.store.audit(job.owner, "start", f"{operation.name} {job.id}")
-        return details(service, job)
-
-    start.__annotations__["options"] = Annotated[operation.model, Body()]
-    start.__annotations__["request"] = Request
-    return start
 
 
 def _jobs(router: APIRouter, service: Service) -> None:

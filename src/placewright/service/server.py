@@ -30,6 +30,9 @@ EXTRA = "service"
 FIRST = "operator"
 """Name of the token that is made where one is needed and there is none."""
 
+LAUNCH_S = 1.0
+"""From listening to loading DBOS, which would keep the first page waiting for half a second."""
+
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -212,7 +215,7 @@ def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
 
 
 async def _serve(server: Any, listening: socket.socket, ready: Callable[[], object]) -> None:
-    """Listen at once; jobs are taken up beside that."""
+    """Listen at once; jobs are taken up a little later."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
@@ -225,6 +228,9 @@ async def _serve(server: Any, listening: socket.socket, ready: Callable[[], obje
     while not (server.started or serving.done()):
         await asyncio.sleep(0.01)
     ready()
+    ended, _ = await asyncio.wait({serving}, timeout=LAUNCH_S)
+    if ended:
+        return await serving
     launching = asyncio.ensure_future(asyncio.to_thread(server.launch))
     done, _ = await asyncio.wait({serving, launching}, return_when=asyncio.FIRST_COMPLETED)
     if launching in done and launching.exception() is not None:

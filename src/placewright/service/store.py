@@ -21,13 +21,13 @@ from sqlalchemy import (
     Engine,
     ForeignKey,
     Index,
+    String,
     create_engine,
     delete,
     event,
     func,
     inspect,
     select,
-    text,
     update,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -131,6 +131,14 @@ class Audit(Table):
     what: Mapped[str]
 
 
+class Version(Table):
+    """Of the tables, as Alembic keeps it."""
+
+    __tablename__ = "alembic_version"
+
+    version_num: Mapped[str] = mapped_column(String(32), primary_key=True)
+
+
 def new_id() -> str:
     """An identifier that nobody can guess; later ones are larger, so that lists are in order."""
     return f"{time.time_ns() // 1000:013x}{secrets.token_hex(6)}"
@@ -151,8 +159,16 @@ class Store:
 
     def migrate(self) -> None:
         """Make the tables, or bring those of an earlier version up to date."""
-        if self._version() == VERSION:  # Alembic takes a while to load
-            return
+        found = self._version()
+        if found is None:  # Alembic takes a while to load
+            Table.metadata.create_all(self.engine)
+            with self.session() as session:
+                session.add(Version(version_num=VERSION))
+        elif found != VERSION:
+            self.upgrade()
+
+    def upgrade(self) -> None:
+        """Bring the tables of an earlier version, or none, up to date by the migrations."""
         from alembic import command
         from alembic.config import Config
 
@@ -182,10 +198,8 @@ class Store:
     def _version(self) -> str | None:
         """Of the tables that are there."""
         with self.engine.connect() as connection:
-            if not inspect(connection).has_table("alembic_version"):
-                return None
-            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-            return None if found is None else str(found)
+            there = inspect(connection).has_table(Version.__tablename__)
+            return connection.scalar(select(Version.version_num)) if there else None
 
     @contextmanager
     def session(self) -> Iterator[Session]:

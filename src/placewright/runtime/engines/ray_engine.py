@@ -316,6 +316,7 @@ def _imported() -> Any:
     # Of several workers that fail, one is reported: Ray need not print the others.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     try:
+        import_module("ray.dag.compiled_dag_node")  # else at exit, where Ctrl-C has no handler
         return import_module("ray")
     except ModuleNotFoundError:
         raise MissingDependencyError("ray", extra="ray", purpose="--engine ray") from None
