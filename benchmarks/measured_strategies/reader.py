@@ -205,7 +205,9 @@ def _training(data: Any, shape: Shape) -> Training:
         blocking_transfers="DeepSpeed" in framework or "blocking" in framework,
         activations_first=legacy,
         eager_bytes=NCCL_BUFFER_BYTES,
-        split_activations=legacy,
+        # DeepSpeed partitions both from 0.4 on (PipelineEngine.is_grad_partitioned).
+        split_gradients=not legacy,
+        keeps_parts="DeepSpeed" in framework,
         extra_bytes=mask,
     )
 

@@ -54,7 +54,9 @@ class TrainingEntry(FileModel):
     blocking_transfers: bool = False
     activations_first: bool = False
     eager_bytes: float = 0.0
-    split_activations: bool = False
+    split_activations: bool = True
+    split_gradients: bool = True
+    keeps_parts: bool = False
     extra_bytes: float = 0.0
     gradients_apart: bool = False
     keeps_received: bool = False

@@ -71,9 +71,13 @@ class Training:
     eager_bytes
         Blocking messages up to this size do not block: they fit in the transport's buffers
         (NCCL: ``NCCL_BUFFSIZE``, 4 MiB).
-    split_activations
-        With tensor parallelism each worker sends its part of an activation that all of them
-        hold; the receivers gather it. Gradients are sent whole.
+    split_activations, split_gradients
+        With tensor parallelism each worker sends its part of an activation, or of its gradient,
+        that all of them hold; the receivers gather it (Megatron, DeepSpeed from 0.4). Otherwise
+        every receiver is sent the whole.
+    keeps_parts
+        Who sends parts of an activation keeps only its own, and gathers the whole again before the
+        backward pass (DeepSpeed).
     extra_bytes
         Sent with every activation of a micro-batch, whatever its size (an attention mask).
     gradients_apart
@@ -101,7 +105,9 @@ class Training:
     blocking_transfers: bool = False
     activations_first: bool = False
     eager_bytes: float = 0.0
-    split_activations: bool = False
+    split_activations: bool = True
+    split_gradients: bool = True
+    keeps_parts: bool = False
     extra_bytes: float = 0.0
     gradients_apart: bool = False
     keeps_received: bool = False

@@ -432,8 +432,7 @@ def network_of(p: LayerProblem, plan: LayerPlan) -> Network:
     cuts = tuple(
         tuple(transfers(p, plan, s, min(busy[s], busy[s + 1]))) for s in range(len(busy) - 1)
     )
-    if p.message_s.any() and not p.training.blocking_transfers:
-        costs, cuts = _with_messages(p, plan, costs, cuts)
+    costs, cuts = _with_messages(p, plan, costs, cuts)
     # Interleaved stages hand their sends and receives over together (Megatron's
     # `batch_isend_irecv`): none waits for another.
     blocking = p.training.blocking_transfers and plan.schedule is not Schedule.INTERLEAVED
@@ -446,17 +445,25 @@ def _with_messages(
     costs: list[tuple[ReplicaCosts, ...]],
     cuts: tuple[tuple[Transfer, ...], ...],
 ) -> tuple[list[tuple[ReplicaCosts, ...]], tuple[tuple[Transfer, ...], ...]]:
-    """What messages take of the processors at both ends belongs to passes, the rest is transfer."""
+    """Costs and transfers where parts of messages belong to passes.
+
+    Receivers gather the parts of a split message when they use it; sockets take time of the
+    processors at both ends, and the rest is transfer.
+    """
+    sockets = bool(p.message_s.any()) and not p.training.blocking_transfers
+    if not sockets and not any(any(t.gather_s) for cut in cuts for t in cut):
+        return costs, cuts
     ahead = [[c.forward_s.copy() for c in row] for row in costs]
     back = [[c.backward_s.copy() for c in row] for row in costs]
     left = []
     for s, cut in enumerate(cuts):
         row = []
         for t in cut:
-            taken = processor_s(p, plan, s, t)
+            taken = processor_s(p, plan, s, t) if sockets else np.zeros((2, 2))
+            row.append(t.without(taken.sum(axis=1)))
+            taken[[0, 1], [1, 0]] += t.gather_s
             for way, passes in enumerate((ahead, back)):
                 passes[s][t.source][-1] += taken[way, 0]
                 passes[s + 1][t.target][0] += taken[way, 1]
-            row.append(t.without(taken.sum(axis=1)))
         left.append(tuple(row))
     return [tuple(map(ReplicaCosts, *pair)) for pair in zip(ahead, back, strict=True)], tuple(left)

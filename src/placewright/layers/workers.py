@@ -69,16 +69,23 @@ class Link:
         each = np.minimum(bandwidth, shared_bandwidth / pairs)
         return Link(pairs, sizes, latency_s + sizes / each[:, None])
 
-    def seconds(self, each_bytes: float, pairs: int = 1) -> float:
+    def seconds(self, each_bytes: float, pairs: float = 1) -> float:
         """Seconds of a message of `each_bytes` per pair, `pairs` of them at once."""
         return float(self.times(np.array([each_bytes]), pairs)[0])
 
-    def times(self, each_bytes: FloatArray, pairs: int = 1) -> FloatArray:
-        """`seconds` of many sizes."""
-        # The next larger measured number of pairs, which takes as long or longer.
+    def times(self, each_bytes: FloatArray, pairs: float = 1) -> FloatArray:
+        """`seconds` of many sizes; between measured numbers of pairs it is interpolated."""
         row, sent = int(np.searchsorted(self.pairs, pairs)), each_bytes
         if row == len(self.pairs):  # more than any row has: the last one's bytes per second
             row, sent = row - 1, each_bytes * (pairs / float(self.pairs[-1]))
+        found = self._of_row(row, sent)
+        if row > 0 and pairs < self.pairs[row]:
+            few, many = (float(n) for n in self.pairs[row - 1 : row + 1])
+            below = self._of_row(row - 1, sent)
+            found = below + (found - below) * ((pairs - few) / (many - few))
+        return np.asarray(np.where(each_bytes > 0, found, 0.0), dtype=np.float64)
+
+    def _of_row(self, row: int, sent: FloatArray) -> FloatArray:
         sizes, table = self.message_bytes, self.message_s[row]
         found = np.interp(sent, sizes, table)
         if len(sizes) > 1:
@@ -88,7 +95,7 @@ class Link:
             else:
                 beyond = table[-1] * sent / sizes[-1]
             found = np.where(over, beyond, found)
-        return np.asarray(np.where(each_bytes > 0, found, 0.0), dtype=np.float64)
+        return np.asarray(found, dtype=np.float64)
 
 
 INSIDE = Link.linear(4e9, 5e-5)

@@ -131,6 +131,8 @@ def problem_of_tables(
             keeps_received=True,
             heap_block_bytes=HEAP_BLOCK_BYTES,
             shards_wait=workers.on_cpus,
+            split_activations=False,  # a chain per column of workers, each with whole activations
+            split_gradients=False,
         ),
         zero_stages=(0,),
         recompute=False,

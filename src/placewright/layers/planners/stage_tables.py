@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.errors import InputError
 from placewright.layers.costs.passes import replica_costs
-from placewright.layers.costs.transfers import node_s, ring_s
+from placewright.layers.costs.transfers import crossing_times, ring_s
 from placewright.layers.plan import Replica, Stage, Strategy
 from placewright.layers.planners.space import Cell, replicas, worker_speeds
 from placewright.layers.problem import LayerProblem
@@ -36,7 +36,8 @@ class Table:
     room
         Shape (rows,): least memory of the workers.
     cut_s
-        Shape (blocks + 1,): both transfers of a cut before a block.
+        Shape (rows, blocks + 1): both transfers of a cut before a block, to the first replica from
+        as many workers before it.
     """
 
     p: LayerProblem
@@ -66,7 +67,9 @@ class Table:
         ends = blocks(p, groups)
         unit = -(-p.w // units)
         micro, speed = p.global_batch // micro_batches, worker_speeds(p)
-        rows, prefix = [], []
+        rows, prefix, cut = [], [], []
+        sent = np.concatenate([[0.0], p.output_bytes[:, 0]])[ends]
+        sent[-1] = 0.0
         known: Known = {}
         refused = {d: _refused(p, d) for d in p.degrees}
         for begin in range(0, p.w, unit):
@@ -87,14 +90,15 @@ class Table:
                         continue
                     rows.append((begin // unit, -(-last // unit), degree))
                     prefix.append([np.concatenate([[0.0], np.cumsum(c)])[ends] for c in columns])
+                    cut.append(_cut_s(p, order, begin, found[0], sent))
         stacked = np.array(prefix).reshape(len(rows), 4, len(ends))
         room = np.array([_room(p, order, r, unit) for r in rows])
         passes, tails, kept, state = (np.ascontiguousarray(stacked[:, k]) for k in range(4))
-        cut = _cut_s(p, ends, micro)
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
         option = (zero, again)
+        cut_s = np.array(cut).reshape(len(rows), len(ends))
         return Table(
-            p, unit, micro_batches, option, ends, table, passes, tails, kept, state, room, cut
+            p, unit, micro_batches, option, ends, table, passes, tails, kept, state, room, cut_s
         )
 
     def plans(self, limits: int) -> Iterator[tuple[float, list[Cell]]]:
@@ -211,16 +215,14 @@ def _refused(p: LayerProblem, degree: int) -> bool:
     return any(p.refusal(i, strategy, degree) for i in range(p.n))
 
 
-def _cut_s(p: LayerProblem, ends: IntArray, micro: int) -> FloatArray:
-    """Both transfers of a cut, between the first two nodes."""
-    between = [(0, b) for b in range(1, len(p.node_names)) if p.link_index[0, b] >= 0]
-    nodes = between[0] if between else (0, 0)
-    found = np.zeros(len(ends))
-    for k, layer in enumerate(ends.tolist()):
-        if 0 < layer < p.n and p.link_index[nodes] >= 0:
-            sent = float(p.output_bytes[layer - 1, 0]) * micro
-            found[k] = 2 * node_s(p, nodes, sent)
-    return found
+def _cut_s(
+    p: LayerProblem, order: Sequence[int], begin: int, first: Replica, sent: FloatArray
+) -> FloatArray:
+    """Both transfers of cuts with so many bytes per sample; ``inf`` where there is no link."""
+    before = order[max(0, begin - len(first.workers)) : begin]
+    if not before:
+        return np.zeros(len(sent))
+    return np.nan_to_num(crossing_times(p, before, first.workers, sent * first.share), nan=math.inf)
 
 
 def blocks(p: LayerProblem, most: int) -> IntArray:
@@ -284,7 +286,7 @@ def least_sums(
                     else:
                         # j is above i: that entry is final.
                         rest = 0.0 if j == blocks else total[0, j, b]
-                    found = each + (cut_s[i] if i > 0 else 0.0) + rest
+                    found = each + cut_s[row, i] + rest
                     if found < total[k, i, a]:
                         total[k, i, a] = found
                         choice[k, i, a, 0], choice[k, i, a, 1] = row, j
