@@ -24,8 +24,8 @@ from tests.planning.test_toy_wing import EIGHT, PackingFiles
 from tests.service.serving import Serving
 
 from placewright.errors import PlacewrightError
-from placewright.service.client import ENDED, Client, Job
 from placewright.service.process import JobFolder
+from placewright.web.client import ENDED, Client, Job
 
 LIMIT_S = 300.0
 

@@ -30,8 +30,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from placewright.service.client import Client
 from placewright.service.store import Job, State, Store, new_id, sqlite_url
+from placewright.web.client import Client
 
 NODES = """
 nodes:

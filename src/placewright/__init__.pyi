@@ -44,8 +44,8 @@ from placewright.samples.placed_samples import PlacedSamples as PlacedSamples
 from placewright.samples.placed_samples import train_samples as train_samples
 from placewright.samples.plan import SamplePlan as SamplePlan
 from placewright.samples.problem import SampleProblem as SampleProblem
-from placewright.service.client import connect as connect
 from placewright.testbed.testbed import Testbed as Testbed
 from placewright.version import __version__ as __version__
+from placewright.web.client import connect as connect
 
 __all__: list[str]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placewright.service.client import Client
+from placewright.web.client import Client
 from tests.service.serving import Serving
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from placewright.service.client import Client
+from placewright.web.client import Client
 
 REPOSITORY = Path(__file__).parents[2]
 

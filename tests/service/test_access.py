@@ -12,9 +12,9 @@ import pytest
 
 from placewright.errors import InputError, RunError
 from placewright.service.access import Tokens
-from placewright.service.client import Client
 from placewright.service.files import Files, TooLargeError, check_name
 from placewright.service.store import Store, sqlite_url
+from placewright.web.client import Client
 from tests.service.serving import Serving
 
 JSON = {"content-type": "application/json"}

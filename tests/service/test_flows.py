@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from placewright.adapt.timeline import FOLLOWED, Kind, Timeline
 from placewright.cli.console import ProgressLines, follow_run
-from placewright.service.client import Client
 from placewright.service.process import JobFolder
+from placewright.web.client import Client
 from tests.service.serving import Serving
 
 MODEL = "tests.service.small_model:perceptron"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from placewright.errors import InfeasibleError, InputError, RunError
-from placewright.service.client import Client, Job
 from placewright.service.process import JobFolder
+from placewright.web.client import Client, Job
 from tests.planning.test_toy_wing import Packing, PackingFiles
 from tests.service.serving import Serving
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from placewright.service.client import Client
 from placewright.service.pages import ranked
+from placewright.web.client import Client
 from tests.planning.test_toy_wing import PackingFiles
 from tests.service.serving import Serving
 from tests.service.test_jobs import THREE

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from placewright.errors import InputError
-from placewright.service.client import Client
+from placewright.web.client import Client
 from tests.service.serving import Serving
 
 WAIT_S = 60.0

@@ -13,8 +13,8 @@ from sqlalchemy import inspect
 
 from placewright.errors import InputError
 from placewright.service import store as tables
-from placewright.service.client import Job as RunningJob
 from placewright.service.store import MIGRATIONS, Job, State, Store, new_id, sqlite_url
+from placewright.web.client import Job as RunningJob
 from tests.service.postgresql import postgresql, programs
 from tests.service.serving import Serving
 

@@ -230,7 +230,8 @@ async def _serve(server: Any, listening: socket.socket, ready: Callable[[], obje
     ready()
     ended, _ = await asyncio.wait({serving}, timeout=LAUNCH_S)
     if ended:
-        return await serving
+        await serving
+        return
     launching = asyncio.ensure_future(asyncio.to_thread(server.launch))
     done, _ = await asyncio.wait({serving, launching}, return_when=asyncio.FIRST_COMPLETED)
     if launching in done and launching.exception() is not None:
