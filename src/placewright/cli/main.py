@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -132,6 +132,13 @@ def serve(
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="At a time.")] = 1,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            "--engine",
+            help="Where jobs run: here, or on the Ray cluster that RAY_API_SERVER_ADDRESS names.",
+        ),
+    ] = "local",
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve everything else that this command does as a web page and an HTTP API.
@@ -154,6 +161,7 @@ def serve(
         end_token=end_token,
         database=database,
         models=tuple(models or ()),
+        engine=engine,
         jobs=jobs,
     )
 

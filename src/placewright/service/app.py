@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -431,11 +432,11 @@ def _jobs(router: APIRouter, service: Service) -> None:
 def details(service: Service, job: Job) -> JobDetails:
     """A job with its outputs and its latest progress."""
     recent = service.jobs.folder(job.id).lines(PROGRESS_BYTES)
-    lines = [line for line in recent if "title" in line]
+    latest = takewhile(lambda line: "attempt" not in line, reversed(recent))
     return JobDetails(
         **_columns(job),
         outputs=service.outputs(job),
-        progress=lines[-1] if lines else None,
+        progress=next((line for line in latest if "title" in line), None),
     )
 
 

@@ -82,6 +82,8 @@ class Jobs:
         Factories that requests may name.
     variables
         Environment variables of the jobs' processes.
+    new_folder
+        Makes the folder of a job, whose process is here or elsewhere.
     """
 
     def __init__(
@@ -94,17 +96,19 @@ class Jobs:
         models: Sequence[str] = (),
         limits: JobLimits | None = None,
         variables: Mapping[str, str] | None = None,
+        new_folder: Callable[[Path], JobFolder] = JobFolder,
     ) -> None:
         self.store, self.files, self.operations = store, files, operations
         self.models, self.limits = tuple(models), limits or JobLimits()
         self._workflows, self._variables = workflows, dict(variables or {})
+        self._new_folder = new_folder
         self._stopping = threading.Event()
         self._launched = threading.Event()
         self._enqueue: Callable[[str], object] | None = None
 
     def folder(self, id: str) -> JobFolder:
         """Of a job that is in the store."""
-        return JobFolder(self.files.jobs / id)
+        return self._new_folder(self.files.jobs / id)
 
     def submit(
         self, operation: Operation, options: Mapping[str, Any], owner: str, retry_of: str = ""
@@ -219,13 +223,13 @@ class Jobs:
     def _ended(self, job: Job, folder: JobFolder) -> Ending:
         """How the job's process has ended, which is started if it was not."""
         ending = folder.ending()
-        if ending is None and folder.process() is None:
+        if ending is None and not folder.is_running():
             if job.attempts and not self._may_repeat(job):
                 return Ending(None)
             refused = self._start(job, folder)
             if refused is not None:
                 return refused
-        if ending is None or folder.process() is not None:
+        if ending is None or folder.is_running():
             if not folder.wait(partial(self._cancelled_s, job.id), self._stopping.is_set):
                 raise _Leaving
             ending = folder.ending()

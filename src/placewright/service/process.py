@@ -33,8 +33,6 @@ PROGRESS = "PLACEWRIGHT_PROGRESS"
 OUT = "../out"
 """Of what a job writes, as seen from its current folder."""
 
-POLL_S = 0.1
-
 GRACE_S = 10.0
 """From Ctrl-C, which keeps the best plan so far, to SIGTERM, and from there to SIGKILL."""
 
@@ -56,7 +54,12 @@ class Ending:
 
 
 class JobFolder:
-    """The folder of a job, and the process that works in it."""
+    """The folder of a job, and the process that works in it.
+
+    `poll_s`: between two looks whether it has ended.
+    """
+
+    poll_s = 0.1
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -95,6 +98,10 @@ class JobFolder:
         self._found = next((pid for pid in near if _has_variable(pid, wanted)), None)
         return self._found
 
+    def is_running(self) -> bool:
+        """Whether its process is running."""
+        return self.process() is not None
+
     def wait(self, cancelled_s: Callable[[], float | None], stopping: Callable[[], bool]) -> bool:
         """Wait until its process has ended; end it where the job is cancelled.
 
@@ -109,16 +116,15 @@ class JobFolder:
         -------
         Whether the process has ended.
         """
-        pid, sent = self.process(), 0
-        while pid is not None:
+        sent = 0
+        while self.is_running():
             since_s = cancelled_s()
             if since_s is not None and time.time() >= since_s + sent * GRACE_S:
-                self._end(pid, sent)
+                self.end(sent)
                 sent += 1
             if stopping():
                 return False
-            time.sleep(POLL_S)
-            pid = self.process()
+            time.sleep(self.poll_s)
         return True
 
     def ending(self) -> Ending | None:
@@ -144,8 +150,11 @@ class JobFolder:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
             return parsed_lines(file.read())
 
-    def _end(self, pid: int, sent: int) -> None:
+    def end(self, sent: int) -> None:
         """Ctrl-C, then SIGTERM, then an end of everything that belongs to it."""
+        pid = self.process()
+        if pid is None:
+            return
         with suppress(ProcessLookupError):
             if sent < 2:
                 os.kill(pid, (signal.SIGINT, signal.SIGTERM)[sent])

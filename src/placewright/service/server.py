@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.io.arguments import Count, Range, checked
@@ -36,6 +36,9 @@ LAUNCH_S = 1.0
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
+Engine = Literal["local", "ray"]
+
+
 @checked
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
@@ -55,6 +58,8 @@ class ServiceOptions:
         URL of PostgreSQL; an SQLite file in the folder without it.
     models
         Factories that requests may name: ``package.module:factory``.
+    engine
+        Where jobs run: as processes of this machine, or on those of a Ray cluster.
     jobs, waiting
         That run at a time; of one caller that have not ended.
     file_bytes, files_bytes
@@ -70,6 +75,7 @@ class ServiceOptions:
     end_token: str | None = None
     database: str | None = None
     models: tuple[str, ...] = ()
+    engine: Engine = "local"
     jobs: Count = 1
     waiting: Count = 100
     file_bytes: Count = 256 << 20
@@ -139,6 +145,8 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         from placewright.service.jobs import JobLimits, Jobs
         from placewright.service.operations import operation_of
         from placewright.service.pages import add_pages
+        from placewright.service.process import JobFolder
+        from placewright.service.ray_jobs import ray_folders
         from placewright.service.services import OPTIONS, Services
         from placewright.service.serving import add_services
         from placewright.service.store import Store, sqlite_url
@@ -163,6 +171,7 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
         models=options.models,
         limits=JobLimits(options.jobs, options.waiting),
         variables=_model_variables(options),
+        new_folder=ray_folders() if options.engine == "ray" else JobFolder,
     )
     tokens = Tokens(store) if options.needs_token else None
     made = "" if tokens is None else _changed_token(tokens, options)

@@ -1,0 +1,75 @@
+"""Jobs on the machines of a real Ray cluster, one of which is lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewright.errors import InputError, RunError
+from placewright.service.ray_jobs import ray_folders
+from placewright.web.client import Client, Job
+from tests.planning.test_toy_wing import PackingFiles
+from tests.service.serving import Serving
+from tests.service.test_jobs import LIMIT_S, THREE, searching, until
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head that runs no job, and one machine that may."""
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")  # others may keep the machine busy
+    utils = pytest.importorskip("ray.cluster_utils")
+    head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": 0}
+    made = utils.Cluster(initialize_head=True, head_node_args=head)
+    made.add_node(num_cpus=1)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", f"http://{made.head_node.webui_url}")
+    yield made
+    made.shutdown()
+
+
+def started(client: Client, tmp_path: Path) -> Job:
+    """A search that goes on until it is stopped."""
+    problem = PackingFiles().write_problem(THREE, tmp_path / "three.json")
+    return client.run("packing.plan", file=client.upload(problem), planner="slow")
+
+
+def test_a_machine_is_lost_in_mid_job(cluster: Any, tmp_path: Path) -> None:
+    """The job runs on another one then; cancelled there, it keeps the best plan so far."""
+    serving = Serving(tmp_path, "--engine", "ray")
+    client = serving.start()
+    job = started(client, tmp_path)
+    until(job, searching)
+    (lost,) = cluster.worker_nodes
+    cluster.add_node(num_cpus=1)
+    cluster.remove_node(lost, allow_graceful=False)
+    serving.end()  # the next service finds it
+    job = Job(serving.start(), job.id)
+    progress = tmp_path / "service" / "jobs" / job.id / "progress.jsonl"
+    until(job, lambda status: '"attempt": 2' in progress.read_text() and searching(status))
+    job.cancel()
+    assert job.wait(time_limit_s=LIMIT_S)["value"] == 3.0
+    assert job.status()["state"] == "interrupted"
+    serving.end()
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "words"),
+    [
+        (None, InputError, "is not set"),
+        ("auto", InputError, "'auto'"),
+        ("http://127.0.0.1:9", RunError, "no Ray cluster answers"),
+    ],
+)
+def test_a_cluster_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, error: type[Exception], words: str
+) -> None:
+    """None is named, none by its address, none answers."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    if address is not None:
+        monkeypatch.setitem(os.environ, "RAY_API_SERVER_ADDRESS", address)
+    with pytest.raises(error, match=words):
+        ray_folders()
