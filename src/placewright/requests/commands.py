@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewright.planning.wing import Loaded
-from placewright.requests.serving.commands import LogOption, run, serve
+from placewright.requests.serving.commands import LogOption, profile, run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -199,6 +199,7 @@ verbs: dict[str, Callable[..., None]] = {
     "plan": plan,
     "simulate": simulate,
     "serve": serve,
+    "profile": profile,
     "run": run,
 }
 examples = {
@@ -207,5 +208,6 @@ examples = {
     "simulate": ["serving:FILE --scenario NAME --planner auto --seed 0 --log log.jsonl -f json"],
     "explain": ["requests.yaml plan.json 17"],
     "serve": ["--port 8000", "--server big:1 --server small:0.3 --policy edf --log log.jsonl"],
+    "profile": ["http://127.0.0.1:8000 -o requests.yaml"],
     "run": ["--load 0.5 --load 1.5 --duration 20", "--arrivals times.csv -f json"],
 }

@@ -36,6 +36,7 @@ EXCLUDED: Mapping[str, str] = {
     "serve": "this service itself",
     "show": "opens a browser beside the command; a job has its page here",
     "requests.serve": "listens until it is stopped, and a job ends",
+    "requests.profile": "asks another address; the page of a request service finds its capacity",
     "testbed": "changes the network of the machine as root: for its administrator",
 }
 """Verbs, or groups of them, that are no operations, and why."""

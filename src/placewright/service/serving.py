@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from placewright.errors import InputError, PlacewrightError, RunError
+from placewright.requests.serving.measured import measured_problem
 from placewright.service.app import (
     ErrorParts,
     JobDetails,
@@ -407,25 +408,8 @@ def _problem(services: Services, found: Found, given: CapacityBody) -> dict[str,
     """The service as a problem of ``requests plan``: what its server has measured."""
     code, numbers = services.ask(found, "GET", "/status.json", wait_s=READY_S)
     _refuse(code, numbers, found)
-    family, latency = found.asked.family, numbers["batch_latency_s"]
-    fastest = [min(s for row in each.values() for s in row if s) for each in latency.values()]
-    accuracies = numbers["models"][family]
-    arrivals: dict[str, Any] = {"family": family, "rate": sum(1 / s for s in fastest) / 2}
-    arrivals |= {"deadline": given.deadline_ms / 1e3, "min_accuracy": given.min_accuracy}
-    variants = [{"name": v, "family": family, "accuracy": a} for v, a in accuracies.items()]
-    servers = [
-        {"name": server, "latency": {_short(v): row for v, row in rows.items()}}
-        for server, rows in latency.items()
-    ]
-    duration = max(1.0, min(60.0, 5000 / arrivals["rate"]))
-    return {
-        "schema_version": 1,
-        "name": found.asked.name,
-        "variants": variants,
-        "servers": servers,
-        "duration": duration,
-        "arrivals": [arrivals],
-    }
+    needs = {"deadline_s": given.deadline_ms / 1e3, "min_accuracy": given.min_accuracy}
+    return measured_problem(numbers, found.asked.name, found.asked.family, **needs)
 
 
 def _policy(found: Found) -> str:
@@ -434,10 +418,6 @@ def _policy(found: Found) -> str:
 
     policy = str(found.asked.options.get("policy", "auto"))
     return AUTO if policy == "auto" else policy
-
-
-def _short(variant: str) -> str:
-    return variant.rpartition("/")[2]
 
 
 def _refuse(code: int, data: Any, found: Found) -> None:

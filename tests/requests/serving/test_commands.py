@@ -17,6 +17,7 @@ import pytest
 
 from placewright.cli.console import Console
 from placewright.errors import InputError
+from placewright.requests.files import read_problem
 from placewright.requests.serving import commands
 from placewright.requests.serving.commands import _families, _servers
 from tests.requests.serving.models import scaled
@@ -61,6 +62,8 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
         request = urllib.request.Request(url, json.dumps({"inputs": [tensor]}).encode())
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
+        profile = [*command[:4], "profile", json.loads(text)["url"], "-o"]
+        subprocess.run([*profile, str(tmp_path / "requests.yaml")], check=True, capture_output=True)
         pid = next(each["pid"] for each in status(url)["servers"])
         os.kill(pid, signal.SIGKILL)
         while not any(s["up"] and s["pid"] != pid for s in status(url)["servers"]):
@@ -68,6 +71,10 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         events = [json.loads(x) for x in process.stderr if x.startswith("{")]
+    problem = read_problem(tmp_path / "requests.yaml")
+    assert problem.service.server_names == ("a",)
+    assert problem.service.variant_names == ("small", "large")
+    assert problem.service.latency_s[0, :, 1].all()
     kinds = [each["event"] for each in events]
     lost = ["server-lost", "server-restarted"]
     assert kinds == ["server-added", "started", *lost, "draining", "drained"]

@@ -159,6 +159,36 @@ def serve(
     serve_forever(_families(family, console), servers, options, on_ready=ready)
 
 
+def profile(
+    console: Console,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Of a running server.")],
+    family: Annotated[
+        str | None, typer.Option("--family", metavar="NAME", help="Of several, this one.")
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=1e-3, help="Seconds, of every request.")
+    ] = 0.2,
+    min_accuracy: Annotated[
+        float, typer.Option("--min-accuracy", min=0.0, max=1.0, help="Of every request.")
+    ] = 0.0,
+    rate: Annotated[
+        float | None,
+        typer.Option("--rate", min=1e-3, help="Requests per second; else half of full load."),
+    ] = None,
+) -> None:
+    """Read what a running server has measured, as a problem file for `requests plan`.
+
+    A server with a token wants it in the environment variable PLACEWRIGHT_TOKEN.
+    """
+    from placewright.requests.serving.measured import measured_problem, read_status
+
+    needs = {"deadline_s": deadline, "min_accuracy": min_accuracy, "rate": rate}
+    found = measured_problem(read_status(url), "measured", family, **needs)
+    counts = f"{len(found['servers'])} servers, {len(found['variants'])} variants"
+    expected = f"{found['arrivals'][0]['rate']:.4g} requests per second expected"
+    console.answer(lambda: found, lambda: f"{counts}, {expected}")
+
+
 def run(
     console: Console,
     family: FamilyOption = None,

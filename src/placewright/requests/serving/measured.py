@@ -1,0 +1,105 @@
+"""A running server as a problem: what it has measured, in the form that `requests plan` reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from placewright.errors import InputError, RunError, UnknownNameError
+
+ANSWER_S = 10.0
+
+REQUESTS = 5000
+"""About so many are simulated, within a minute."""
+
+Status = Mapping[str, Any]
+"""What a server answers at ``/status.json``."""
+
+
+def read_status(url: str) -> Status:
+    """Ask a server for its numbers; ``PLACEWRIGHT_TOKEN`` is sent where it is set.
+
+    Raises
+    ------
+    InputError
+        `url` is no address of a server of `requests serve`.
+    RunError
+        Nobody answers there.
+    """
+    if not url.startswith(("http://", "https://")):
+        hint = "give what `requests serve` prints, http://127.0.0.1:8000"
+        raise InputError("is no address of a server", where=f"{url:.100}", hint=hint)
+    token = os.environ.get("PLACEWRIGHT_TOKEN")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(f"{url.rstrip('/')}/status.json", headers=headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            found: Any = json.loads(answer.read())
+    except OSError as error:
+        hint = "start it: placewright requests serve; PLACEWRIGHT_TOKEN is its token"
+        raise RunError("no server answers", where=url, by=str(error)[:200], hint=hint) from None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not {"models", "batch_latency_s"} <= found.keys():
+        raise InputError("is no server of `requests serve`", where=url, hint="check the address")
+    return found
+
+
+def measured_problem(
+    status: Status,
+    name: str,
+    family: str | None = None,
+    *,
+    deadline_s: float,
+    min_accuracy: float = 0.0,
+    rate: float | None = None,
+) -> dict[str, Any]:
+    """A problem file's data: measured latencies, and arrivals that are expected.
+
+    Parameters
+    ----------
+    status
+        See `read_status`.
+    family
+        Of several, the one that requests ask for.
+    deadline_s, min_accuracy
+        What each request needs.
+    rate
+        Requests per second; by default half of what the servers do by their fastest variants, a row
+        at a time.
+
+    Raises
+    ------
+    UnknownNameError
+        There is no such family.
+    """
+    families, latency = status["models"], status["batch_latency_s"]
+    family = next(iter(families)) if family is None else family
+    if family not in families:
+        raise UnknownNameError("family", family, families)
+    rows = {server: _of_family(each, family) for server, each in latency.items()}
+    fastest = [min(s for row in each.values() for s in row if s) for each in rows.values()]
+    arrivals = {
+        "family": family,
+        "rate": rate or sum(1 / s for s in fastest) / 2,
+        "deadline": deadline_s,
+        "min_accuracy": min_accuracy,
+    }
+    accuracies = families[family].items()
+    return {
+        "schema_version": 1,
+        "name": name,
+        "variants": [{"name": v, "family": family, "accuracy": a} for v, a in accuracies],
+        "servers": [{"name": server, "latency": each} for server, each in rows.items()],
+        "duration": max(1.0, min(60.0, REQUESTS / float(arrivals["rate"]))),
+        "arrivals": [arrivals],
+    }
+
+
+def _of_family(rows: Mapping[str, Any], family: str) -> dict[str, Any]:
+    """Latencies by variant; a server calls variants ``family/variant`` where it has several."""
+    named = {v.rpartition("/"): row for v, row in rows.items()}
+    return {v: row for (of, _, v), row in named.items() if of in ("", family)}
