@@ -43,7 +43,7 @@ def test_quickstart_runs_and_ends_with_a_table(
     assert ", limit 1." in shares
     assert ", after 2 steps " in output.out
     assert own.startswith("your own model, five lines")
-    assert last.endswith("placewright serve --open")
+    assert last.endswith(f"placewright serve {tmp_path} --open")
     assert len(demonstration.five_lines().splitlines()) == 5
     assert {path.name for path in tmp_path.iterdir()} == {
         *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,13 @@ from placewright.interpreter import python_command, python_environment
 from placewright.operators.planning import rehearsals
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import compiling
-from placewright.planning.compiling import COMPILERS, MOST_COMPILERS, compile_beside, compilers
+from placewright.planning.compiling import (
+    COMPILERS,
+    MOST_COMPILERS,
+    CompilingAhead,
+    compile_beside,
+    compilers,
+)
 from placewright.planning.wings import find_wing
 
 CHILD = python_command("-m", "placewright.planning.compiling", "operators", "0")
@@ -98,3 +105,23 @@ def test_a_process_that_compiles_ends_with_the_one_that_started_it() -> None:
     with subprocess.Popen(CHILD, env=environment, stdin=subprocess.PIPE) as process:
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_kernels_are_compiled_ahead_until_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It says at which part it is; `COMPILERS` = 0 keeps it from starting."""
+    said = "import time; print('part 1 of 2', flush=True); time.sleep(1)"
+    command = python_command("-c", said)
+    monkeypatch.setattr(compiling, "python_command", lambda *_: command)
+    ahead = CompilingAhead()
+    monkeypatch.setenv(COMPILERS, "0")
+    ahead.start()
+    monkeypatch.setenv(COMPILERS, "1")
+    assert ahead.left == ""
+    ahead.start()
+    end_s = time.monotonic() + 30
+    for wanted in ("part 1 of 2", ""):
+        while ahead.left != wanted:
+            assert time.monotonic() < end_s
+            time.sleep(0.02)

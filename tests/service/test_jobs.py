@@ -180,3 +180,33 @@ def test_what_cannot_be_is_refused_before_it_is_a_job(client: Client) -> None:
         with pytest.raises(InputError):
             client.run("packing.plan", file=source)
     assert len(client.jobs(500)) == before
+
+
+def test_plans_in_the_folder_are_jobs_from_the_start(
+    client: Client, packing: str, tmp_path: Path
+) -> None:
+    """With their reports, whatever wing they are of; a second start adds nothing."""
+    result = client.run("packing.plan", file=packing, planner="first-fit").wait()
+    serving = Serving(tmp_path)
+    folder = tmp_path / "service"
+    folder.mkdir()
+    (folder / "three-plan.json").write_text(json.dumps(result))
+    (folder / "three.html").write_text("a report")
+    (folder / "notes.json").write_text("[1")
+    for _ in range(2):
+        client = serving.start()
+        try:
+            end_s = time.monotonic() + LIMIT_S
+            while not (jobs := client.jobs()):
+                assert time.monotonic() < end_s
+                time.sleep(0.05)
+            (job,) = jobs
+            status = job.status()
+            assert (status["operation"], status["state"]) == ("packing.plan", "done")
+            assert status["summary"]["value"] == 3.0
+            assert b"first-fit" in serving.request("GET", f"/jobs/{job.id}")[1]
+            assert job.report(tmp_path / "page.html").read_text() == "a report"
+            files = json.loads(serving.request("GET", "/api/v1/files")[1])["files"]
+            assert [file["name"] for file in files] == ["three-plan.json"]
+        finally:
+            serving.end()

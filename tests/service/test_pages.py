@@ -90,3 +90,25 @@ def test_from_the_form_to_the_result(
     page.wait_for_selector("text=paths are not taken from requests")
     assert [each for each in wrong if "422" not in each] == []
     page.close()
+
+
+def test_an_uploaded_model_leads_to_its_plan(serving: Serving, page: Any, tmp_path: Path) -> None:
+    """From the overview, without a look at the list of files, where it has the same link."""
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"planned by nobody here")
+    page.goto(serving.url)
+    page.set_input_files("#upload", model)
+    page.wait_for_url("**/new/operators.plan?on=edge-duo&source=net.onnx")
+    assert (page.input_value("#option-source"), page.input_value("#option-on")) == (
+        "net.onnx",
+        "edge-duo",
+    )
+    page.get_by_role("button", name="zoo:small_gpt").click()
+    assert page.input_value("#option-source") == "zoo:small_gpt"
+    page.goto(f"{serving.url}/files")
+    page.get_by_role("row", name="net.onnx").get_by_role("link", name="serve").click()
+    assert page.is_checked("#own-yes")
+    assert page.input_value("#variants select") == "net.onnx"
+    page.goto(f"{serving.url}/files")
+    page.get_by_role("button", name="Delete net.onnx").click()
+    page.wait_for_selector("text=net.onnx", state="detached")

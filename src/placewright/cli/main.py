@@ -79,7 +79,7 @@ def quickstart(
     for outcome in outcomes:
         if outcome.check is not None:
             outcome.check.demand()
-    print("\nyour own models, from a browser: placewright serve --open")
+    print(f"\nthese plans and your own models in a browser: placewright serve {out} --open")
 
 
 FolderArgument = Annotated[

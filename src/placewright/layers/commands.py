@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -100,10 +101,12 @@ def run(
     """Measure the layers on the workers, plan, train; beside the fastest worker alone.
 
     Prints predicted and measured step times, the speed-up over the fastest worker and over data
-    parallelism with equal batches, and the sum of speeds that no plan can exceed. With --train the
-    batch is then trained on: shares follow the speeds of workers, survivors go on.
+    parallelism with equal batches, and the sum of speeds that no plan can exceed. With --train it
+    is then trained on that batch, or on its own data (zoo:small_gpt): shares follow the speeds of
+    workers, survivors go on.
     """
     from placewright.capturing.source import load_model
+    from placewright.capturing.zoo import zoo_batches
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers import placed_training
@@ -147,7 +150,9 @@ def run(
         if train is not None:
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
                 with console.meter(f"training {train} steps"):
-                    trained = train_steps(own, train, check=check)
+                    drawn = zoo_batches(model)
+                    data = drawn and partial(drawn, placed.problem.global_batch)
+                    trained = train_steps(own, train, check=check, batches=data)
                 if (done := len(trained.losses)) < train:
                     unchecked = "; losses are not compared" if check else ""
                     console.note(f"interrupted after {done} of {train} steps{unchecked}")

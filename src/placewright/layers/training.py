@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -145,21 +146,27 @@ class Trained:
 
 
 def train_steps(
-    trainer: TrainingLoop[AdaptiveLayerRun], steps: int, *, check: bool = False
+    trainer: TrainingLoop[AdaptiveLayerRun],
+    steps: int,
+    *,
+    check: bool = False,
+    batches: Callable[[], Iterable[tuple[Any, Any]]] | None = None,
 ) -> Trained:
-    """Train so many steps on the batch that was planned with.
+    """Train so many steps, on the batch that was planned with or on others.
 
     A Ctrl-C ends them after the one it comes in: those that are done are returned, without the
     check.
 
-    `check`: compare the losses with one process.
+    `check`: compare the losses with one process. `batches`: gives the same batches at each call;
+    a run that goes on from a snapshot begins behind those that it has seen.
     """
     run = trainer.run
     source = run.job.model.source
+    data = batches or (lambda: repeat((source.inputs, source.targets)))
     begun, done = run.done, list[float]()
     try:
-        for _ in range(steps):
-            done.append(trainer.step(source.inputs, source.targets))
+        for inputs, targets in islice(data(), begun, begun + steps):
+            done.append(trainer.step(inputs, targets))
     except KeyboardInterrupt:
         if run.session is None or run.done == begun:
             raise
@@ -169,8 +176,7 @@ def train_steps(
     losses = tuple(done)
     error = None
     if check:
-        batches = [(source.inputs, source.targets)] * run.done
-        alone, _ = trained_alone(source, batches, run.job.update)
+        alone, _ = trained_alone(source, list(islice(data(), run.done)), run.job.update)
         pairs = zip(losses, alone[-len(losses) :], strict=True)
         error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
         error = error if all(map(math.isfinite, losses)) else math.inf

@@ -2,7 +2,8 @@
 
 Kernels are compiled once after an installation, which takes minutes on one core. A process of its
 own per other core plans small problems (`Planning.rehearsals`), so that kernels which are needed
-late are on the disk by then. It ends with the process that started it.
+late are on the disk by then. It ends with the process that started it. `CompilingAhead` does so
+before there is anything to plan.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from contextlib import suppress
 
 from placewright.errors import PlacewrightError
 from placewright.interpreter import python_command, python_environment
+from placewright.numerics.clocks import CompileClock
 from placewright.planning.wing import Wing
-from placewright.planning.wings import find_wing
+from placewright.planning.wings import find_wing, wings
 
 COMPILERS = "PLACEWRIGHT_COMPILERS"
 """Environment variable: how many processes compile beside this one; 0: none."""
@@ -41,18 +43,47 @@ def compile_beside(wing: Wing) -> None:
     _COMPILED.add(wing.name)
     for k in range(compilers() if wing.planning().rehearsals() else 0):
         with suppress(OSError):  # no more processes can be had
-            process = subprocess.Popen(
-                python_command("-m", __name__, wing.name, str(k)),
-                env=python_environment() | {COMPILERS: "0"},
-                stdin=subprocess.PIPE,  # ends when this process does
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            atexit.register(_end, process)
+            _start(wing.name, str(k))
 
 
 _COMPILED: set[str] = set()
+
+
+class CompilingAhead:
+    """Compile the kernels of all wings in one process of low priority, until this one ends.
+
+    `left`: what is being compiled, "part 3 of 12"; empty where nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.left = ""
+
+    def start(self) -> None:
+        """Begin, unless `COMPILERS` is 0."""
+        if os.environ.get(COMPILERS) != "0":
+            threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        with suppress(OSError):
+            process = _start(stdout=subprocess.PIPE)
+            assert process.stdout is not None
+            for line in process.stdout:
+                self.left = line.decode().strip()
+        self.left = ""
+
+
+def _start(*arguments: str, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a process that compiles; see `main`."""
+    process = subprocess.Popen(
+        python_command("-m", __name__, *arguments),
+        env=python_environment() | {COMPILERS: "0"},
+        stdin=subprocess.PIPE,  # ends when this process does
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    atexit.register(_end, process)
+    return process
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -61,14 +92,32 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def main(name: str, first: int) -> None:
-    """Plan a wing's small problems, beginning with one of them."""
+LOWEST = 19
+"""Niceness of a process that compiles before there is anything to plan."""
+
+
+def main(name: str = "", first: int = 0) -> None:
+    """Plan a wing's small problems, beginning with one of them; those of all wings at low priority.
+
+    Prints which one it is at, while something is compiled.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    rehearsals = find_wing(name).planning().rehearsals()
+    if not name:
+        os.nice(LOWEST)
+    planned = [find_wing(name)] if name else wings().values()
+    rehearsals = [each for wing in planned for each in wing.planning().rehearsals()]
+    at = 0
+
+    def compiling() -> None:
+        print(f"part {at} of {len(rehearsals)}", flush=True)
+
+    import numba  # noqa: F401  (the clock listens to it)
+
     first %= len(rehearsals)
-    for rehearse in (*rehearsals[first:], *rehearsals[:first]):
-        with suppress(PlacewrightError):
-            rehearse()
+    with CompileClock(compiling):
+        for at, rehearse in enumerate((*rehearsals[first:], *rehearsals[:first]), 1):  # noqa: B007
+            with suppress(PlacewrightError):
+                rehearse()
 
 
 def _end_with_parent() -> None:
@@ -77,5 +126,5 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2])) if sys.argv[1:] else main()
     os._exit(0)  # though a thread waits for the parent's end

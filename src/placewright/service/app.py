@@ -170,7 +170,8 @@ class Login(BaseModel):
 class Service:
     """What answers requests.
 
-    `stopping`: whether the service ends, and with it streams of events.
+    `stopping`: whether the service ends, and with it streams of events. `compiling`: which kernels
+    are compiled before a job needs them, empty where none are.
     """
 
     store: Store
@@ -178,6 +179,7 @@ class Service:
     jobs: Jobs
     tokens: Tokens | None = None
     stopping: Callable[[], bool] = lambda: False
+    compiling: Callable[[], str] = str
 
     @property
     def operations(self) -> dict[str, Operation]:
@@ -230,8 +232,8 @@ def _about(router: APIRouter, service: Service) -> None:
 
     @router.get("/health")
     def health() -> dict[str, str]:
-        """Answer that the service is up."""
-        return {"status": "ok", "version": __version__}
+        """Answer that the service is up, and what it still compiles."""
+        return {"status": "ok", "version": __version__, "compiling": service.compiling()}
 
     @router.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> Response:

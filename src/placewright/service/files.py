@@ -113,7 +113,7 @@ class Files:
         """Let requests name a file that a job has written."""
         path = self.jobs / job / "out" / output
         row = StoredFile(id=new_id(), kind=document_kind(path, name), bytes=path.stat().st_size)
-        row.sha256 = _digest(path)
+        row.sha256 = digest(path)
         row.name, row.job, row.output = name, job, output
         row.created_s, row.owner = time.time(), owner
         return self._named(row)
@@ -178,10 +178,12 @@ def check_name(name: str) -> None:
 
 
 def document_kind(path: Path, name: str) -> str:
-    """The kind of one of Placewright's documents, empty for other files and very large ones."""
+    """The kind of a document of ours, or a model; empty for other files and very large ones."""
     from placewright.files import kind_of
     from placewright.io.boundary import parse_json, parse_yaml
 
+    if name.endswith(COMPANIONS):
+        return "model"
     if not name.endswith((".json", ".yaml", ".yml")) or path.stat().st_size > READ_BYTES:
         return ""
     try:
@@ -197,6 +199,7 @@ def _copied(row: StoredFile, name: str) -> StoredFile:
     return StoredFile(name=name, **{each: getattr(row, each) for each in kept})
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
-from placewright.capturing.zoo import zoo_models
+from placewright.capturing.zoo import EXAMPLES, zoo_models
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError
 from placewright.service.app import JobDetails, JobId, Service, clusters, details
@@ -133,7 +133,8 @@ def _page(service: Service, chosen: Chosen) -> dict[str, Any]:
     stored = service.store.files(job=compared.id) if compared is not None else []
     return {
         "chosen": chosen,
-        "models": [f"zoo:{name}" for name in zoo_models()] + list(service.jobs.models),
+        "models": [f"zoo:{name}" for name in (*EXAMPLES, *zoo_models())]
+        + list(service.jobs.models),
         "clusters": clusters(service),
         "first_device": _first_device(service, chosen.on),
         "compare_options": chosen.options("source"),

@@ -22,11 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
+from shutil import copyfile, rmtree
 from typing import Any
 
 from placewright.errors import InputError, PlacewrightError
-from placewright.service.files import Files
+from placewright.planning.wings import wings
+from placewright.service.files import NAME, Files, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
 from placewright.service.store import ENDED, GOING, Job, State, Store, new_id
@@ -198,6 +199,34 @@ class Jobs:
         for job in self._open():
             enqueue(job.id)
         self._launched.set()
+
+    def take_results(self, folder: Path) -> None:
+        """Show plans that commands have written to a folder, and their reports, as jobs.
+
+        ``NAME-plan.json`` goes with ``NAME.html`` and ``NAME-trace.json.gz``, as `quickstart`
+        writes them. A plan that was taken is not taken again, unless it has changed.
+        """
+        kinds = {wing.files().plan_document.kind: name for name, wing in wings().items()}
+        taken = {file.sha256 for file in self.store.files(kinds=list(kinds), most=1_000_000)}
+        for path in sorted(folder.glob("*.json")):
+            wing = kinds.get(document_kind(path, path.name))
+            if wing is not None and NAME.fullmatch(path.name) and digest(path) not in taken:
+                self._take(path, f"{wing}.plan")
+
+    def _take(self, plan: Path, operation: str) -> None:
+        """Keep a plan as a job that is done, though nothing was run for it."""
+        written_s = plan.stat().st_mtime
+        job = Job(id=new_id(), operation=operation, options={"found": plan.name}, attempts=0)
+        job.state, job.created_s, job.ended_s = State.DONE, written_s, written_s
+        job_folder, stem = self.folder(job.id), plan.stem.removesuffix("-plan")
+        job_folder.make()
+        beside = {"report.html": f"{stem}.html", "trace.json.gz": f"{stem}-trace.json.gz"}
+        for output, name in {"result.json": plan.name, **beside}.items():
+            if plan.with_name(name).is_file():
+                copyfile(plan.with_name(name), job_folder.out / output)
+        job.summary = _summary(job_folder.out / "result.json")
+        self.store.add_job(job)
+        self.files.keep_output(job.id, "result.json", plan.name, "")
 
     def stop(self) -> None:
         """Leave running jobs to the next service."""

@@ -12,7 +12,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from placewright import report
-from placewright.capturing.zoo import zoo_models
+from placewright.capturing.zoo import EXAMPLES, zoo_models
 from placewright.errors import PlacewrightError
 from placewright.planning.wings import wings
 from placewright.report.text import amount, percent, size
@@ -24,6 +24,8 @@ from placewright.service.store import ENDED, Job, State
 HERE = Path(__file__).parent
 
 RESULT_BYTES = 32 << 20
+
+SHIPS = "ships with Placewright"
 
 OFFERED = 200
 """Files that a form offers, the newest; others are named by hand."""
@@ -93,6 +95,8 @@ class Pages:
                 jobs=self._service.store.jobs(most=8),
                 counts=self._service.store.counts(),
                 clusters=clusters(self._service),
+                compiling=self._service.compiling(),
+                models=self._service.jobs.models,
             )
         )
 
@@ -163,6 +167,7 @@ class Pages:
                 files=found[:50],
                 next=found[49].id if len(found) > 50 else None,
                 uses=self._uses,
+                models=self._service.jobs.models,
             )
         )
 
@@ -192,7 +197,7 @@ class Pages:
                 found[option.name] = presets
             if option.kind == "source":
                 found[option.name] = [
-                    *((f"zoo:{name}", "ships with Placewright") for name in zoo_models()),
+                    *((f"zoo:{name}", SHIPS) for name in (*zoo_models(), *EXAMPLES)),
                     *((name, "allowed by the operator") for name in self._service.jobs.models),
                     *((file.name, file.kind) for file in files if not file.kind.endswith("plan")),
                 ]
@@ -218,6 +223,7 @@ class Pages:
                 return [(f"/new/{name}.{verb}?{arg}=", verb) for verb, arg in argument.items()]
         known = {"cluster": [("/new/devices?on=", "show")]}
         known["graph"] = [("/new/operators.plan?source=", "plan")]
+        known["model"] = [*known["graph"], ("/services/new?variant=", "serve")]
         return known.get(kind, [])
 
     def _result(self, job: Job) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
+from placewright.planning.compiling import CompilingAhead
 from placewright.service.operations import Verbs, operations_of
 from placewright.web.listening import listen
 from placewright.web.refusals import LOOPBACK
@@ -176,8 +177,8 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     tokens = Tokens(store) if options.needs_token else None
     made = "" if tokens is None else _changed_token(tokens, options)
     allow_files()
-    stopping = threading.Event()
-    service = Service(store, files, jobs, tokens, stopping.is_set)
+    stopping, ahead = threading.Event(), CompilingAhead()
+    service = Service(store, files, jobs, tokens, stopping.is_set, lambda: ahead.left)
     application = api(service)
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
@@ -204,9 +205,11 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
 
         @staticmethod
         def launch() -> None:
-            """Take up what was left."""
+            """Take up what was left, and what commands have written to the folder."""
             services.launch()
             jobs.launch()
+            jobs.take_results(folder)
+            ahead.start()
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:

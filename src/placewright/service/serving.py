@@ -133,8 +133,9 @@ def add_services(app: FastAPI, service: Service, pages: Pages, services: Service
         return HTMLResponse(pages.filled("services.html", services=found, live=LIVE))
 
     @shown.get("/services/new")
-    def new(on: str = "") -> HTMLResponse:
-        return HTMLResponse(pages.filled("service_new.html", **_form(service, services, on)))
+    def new(on: str = "", variant: str = "") -> HTMLResponse:
+        form = _form(service, services, on)
+        return HTMLResponse(pages.filled("service_new.html", variant=variant, **form))
 
     @shown.get("/services/{name}")
     def one(name: str) -> HTMLResponse:

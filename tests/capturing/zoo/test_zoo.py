@@ -9,7 +9,7 @@ import torch
 
 from placewright.capturing.model import capture_source, load_model
 from placewright.capturing.source import ModelSource
-from placewright.capturing.zoo import FACTORIES, factory
+from placewright.capturing.zoo import FACTORIES, factory, zoo_batches
 from placewright.errors import MissingDependencyError, UnknownNameError
 from placewright.testing.small_zoo import small
 from tests.capturing.against_eager import call
@@ -86,3 +86,14 @@ def test_without_transformers_the_message_says_what_to_install(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'placewright\[torch\]'"):
         factory("bert")()
+
+
+def test_an_example_is_trained_on_its_own_data() -> None:
+    """Batches without end, the same at each call; the models of papers have none."""
+    source, batches = load_model("zoo:small_gpt", batch=3), zoo_batches("zoo:small_gpt")
+    assert batches is not None
+    (inputs, targets), again = next(batches(3)), next(batches(3))
+    assert inputs[0].shape == targets.shape == source.targets.shape == (3, 64)
+    assert torch.equal(inputs[0][:, 1:], targets[:, :-1])
+    assert torch.equal(targets, again[1])
+    assert zoo_batches("zoo:alexnet") is zoo_batches("small_gpt") is None

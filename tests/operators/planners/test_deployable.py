@@ -21,6 +21,7 @@ from placewright import (
 )
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import check_plan
+from placewright.operators.planners import deployable
 from placewright.operators.planners.deployable import Complexity, Deployable, complexity
 from placewright.planning.contract import proposal_of
 
@@ -148,3 +149,10 @@ def test_a_wrong_tolerance_is_refused(text: str) -> None:
     """Negative, misspelt, no number."""
     with pytest.raises(InputError, match="tolerance"):
         solve(layers(1), text)
+
+
+def test_a_best_plan_on_one_device_is_simple_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is simulated, nor compiled for it."""
+    monkeypatch.setattr(deployable, "Judge", None)
+    best = OperatorPlan(np.zeros(8, int))
+    assert Deployable()(layers(4), [best], TOLERANCE, Context()) is best

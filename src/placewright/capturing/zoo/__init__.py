@@ -7,7 +7,7 @@ has shapes and no memory, which is all that planning needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -26,6 +26,14 @@ FACTORIES = {
 }
 """Name -> ``module:function``; a module is imported when its model is asked for."""
 
+EXAMPLES = {
+    "small_gpt": (
+        "placewright.capturing.zoo.language:small_gpt",
+        "placewright.capturing.zoo.language:text_batches",
+    ),
+}
+"""Name -> model that is trained in a moment, and its data: ``batches(samples)`` without end."""
+
 TRAINING_BATCH = 4
 """Default samples per training step; the default of inference is one."""
 
@@ -36,10 +44,24 @@ def zoo_models() -> tuple[str, ...]:
     return tuple(FACTORIES)
 
 
+def zoo_batches(source: str) -> Callable[[int], Iterator[tuple[Any, Any]]] | None:
+    """The data of ``zoo:NAME``: inputs and targets of so many samples, batch by batch.
+
+    ``None`` where the model has no more than the batch that its factory returns.
+    """
+    scheme, _, name = source.partition(":")
+    return _function(EXAMPLES[name][1]) if scheme == "zoo" and name in EXAMPLES else None
+
+
 def factory(name: str) -> Callable[..., Any]:
     """The factory of the model called `name`; `UnknownNameError` offers the nearest name."""
-    if name not in FACTORIES:
-        raise UnknownNameError("zoo model", name, FACTORIES)
-    module, _, function = FACTORIES[name].partition(":")
-    made: Callable[..., Any] = getattr(import_module(module), function)
-    return made
+    known = FACTORIES | {name: model for name, (model, _) in EXAMPLES.items()}
+    if name not in known:
+        raise UnknownNameError("zoo model", name, known)
+    return _function(known[name])
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found

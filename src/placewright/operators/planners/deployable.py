@@ -157,6 +157,8 @@ class Deployable:
         context: Context,
     ) -> OperatorPlan | Proposal[OperatorPlan]:
         """The simplest plan found; one of `plans` itself where that has its placement."""
+        if np.ptp(plans[0].placement) == 0:  # the best plan is on one device: none is simpler
+            return plans[0]
         search = _Search(problem, plans[0], tolerance, self.effort / problem.n, context.deadline_s)
         before = search.best.complexity
         by_complexity = sorted(

@@ -33,7 +33,8 @@ async function follow(part) {
     const job = await ask("GET", `${api}/jobs/${part.dataset.follow}`);
     if (job.state !== part.dataset.state) { location.reload(); return; }
     const line = job.progress, what = part.querySelector("[data-what]");
-    if (line && what) what.textContent = `${line.title}${line.what ? `: ${line.what}` : ""} (${amount(line.elapsed_s, "s")})`;
+    const since = Math.round(Date.now() / 1000 - job.started_s);
+    if (line && what) what.textContent = `${line.title}${line.what ? `: ${line.what}` : ""} (${since} s)`;
   } catch { /* the service is away for a moment */ }
   setTimeout(follow, 1000, part);
 }

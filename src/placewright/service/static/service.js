@@ -76,6 +76,8 @@ document.addEventListener("submit", (event) => {
 });
 
 document.addEventListener("click", (event) => {
+  const choice = event.target.closest("[data-fill]");
+  if (choice) document.getElementById(choice.dataset.fill).value = choice.textContent;
   const button = event.target.closest("[data-post], [data-delete]");
   if (!button) return;
   pressed(button, async () => {
@@ -89,18 +91,32 @@ document.addEventListener("click", (event) => {
   });
 });
 
+const compiling = document.querySelector("[data-compiling]");
+
+/** Say what the service compiles, while it does. */
+async function look() {
+  const left = await ask("GET", `${api}/health`).then((health) => health.compiling, () => "");
+  compiling.hidden = !left;
+  compiling.querySelector("b").textContent = left;
+  setTimeout(look, 3000);
+}
+
+if (compiling) look();
+
 const upload = document.querySelector("#upload");
 
-/** Upload files one after another. */
+/** Upload files one after another; a model is then what the page asks for. */
 async function send(files) {
   const status = document.querySelector("#uploading");
+  const stored = [];
   try {
     for (const file of files) {
       status.textContent = `uploading ${file.name}`;
       const path = `${api}/files/${encodeURIComponent(file.name)}`;
-      await ask("PUT", path, file, "application/octet-stream");
+      stored.push(await ask("PUT", path, file, "application/octet-stream"));
     }
-    location.reload();
+    const model = stored.find((file) => file.kind === "model"), { then } = upload.dataset;
+    location.assign(model && then.includes("?") ? then + encodeURIComponent(model.name) : "/files");
   } catch (error) {
     status.textContent = "";
     complain(upload, error);

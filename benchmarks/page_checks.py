@@ -1,0 +1,232 @@
+"""What machines find on the pages of the service: axe-core, html-validate and Lighthouse.
+
+    npm install --prefix /tmp/checkers axe-core@4 html-validate@9 lighthouse@12.2.3
+    python benchmarks/page_checks.py --tools /tmp/checkers
+
+Starts ``placewright serve`` on an empty folder, plans a small problem and serves the digits, so
+that every kind of page is there. Prints a Markdown table: violations of axe-core (serious and
+critical, others) in light and dark at 1280 and 390 pixels, errors of the HTML validator, and
+Lighthouse's score of accessibility and first paint. Exits 1 where one is beyond the limits. Needs
+Chromium, the package playwright, node.js and the three packages above, which users do not need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from placewright.service.client import Client
+from service_load import NODES
+
+SCORE, PAINT_S = 0.95, 1.0
+"""Least score of accessibility, and latest first paint."""
+
+SERIOUS = ("serious", "critical")
+
+LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (1280, 390)]
+
+HTML_RULES = {"root": True, "extends": ["html-validate:standard", "html-validate:a11y"]}
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found on a page; `score` and `paint_s` are ``nan`` without Lighthouse."""
+
+    serious: int = 0
+    minor: int = 0
+    wide: int = 0
+    html: int = 0
+    score: float = float("nan")
+    paint_s: float = float("nan")
+    details: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def bad(self) -> bool:
+        """Whether it is beyond a limit."""
+        slow = self.score < SCORE or self.paint_s > PAINT_S
+        return bool(self.serious or self.html or self.wide or slow)
+
+
+def main() -> None:
+    """Check every page, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tools", type=Path, default=Path(), help="folder with node_modules")
+    parser.add_argument("--no-lighthouse", action="store_true", help="it takes 10 s a page")
+    options = parser.parse_args()
+    modules = options.tools / "node_modules"
+    axe = modules / "axe-core" / "axe.min.js"
+    wanted = [modules / ".bin" / name for name in ("html-validate", "lighthouse")]
+    if missing := [str(path) for path in (axe, *wanted) if not path.exists()]:
+        packages = "axe-core@4 html-validate@9 lighthouse@12.2.3"
+        command = f"npm install --prefix {options.tools} {packages}"
+        sys.exit(f"not found: {', '.join(missing)}\nnext: {command}")
+    with tempfile.TemporaryDirectory(prefix="placewright-checks-") as made:
+        found = _checked(Path(made), axe, *wanted, audited=not options.no_lighthouse)
+    sys.exit(_print(found))
+
+
+def _checked(
+    folder: Path, axe: Path, validator: Path, lighthouse: Path, *, audited: bool
+) -> dict[str, Found]:
+    """What was found, by path."""
+    with _serving(folder) as url:
+        found = _opened(url, _prepared(url, folder), axe.read_text(encoding="utf-8"))
+        _validate(url, found, validator, folder)
+        for path, one in found.items() if audited else ():
+            _audit(url + path, one, lighthouse, folder)
+    return found
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[str]:
+    """The address of a service of its own."""
+    command = [sys.executable, "-m", "placewright", "serve", str(folder / "service")]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "-f", "json"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PLACEWRIGHT_COMPILERS": "0"},
+    )
+    try:
+        assert process.stdout is not None
+        yield json.loads("".join(iter(lambda: _line(process), "}\n")) + "}")["url"]
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _line(process: subprocess.Popen[bytes]) -> str:
+    line = process.stdout.readline().decode()  # type: ignore[union-attr]
+    if not line:
+        sys.exit("the service has ended")
+    return str(line)
+
+
+def _prepared(url: str, folder: Path) -> list[str]:
+    """Paths of pages of every kind, with something on them."""
+    client = Client(url)
+    problem = folder / "nodes.yaml"
+    problem.write_text(NODES)
+    client.upload(problem)
+    plan = client.run("samples.plan", file="nodes.yaml")
+    plan.wait()
+    broken = client.run("samples.plan", file="nodes.yaml", planner="gredy")
+    body = {"name": "digits", "family": "digits", "variants": [], "options": {}}
+    client.ask("POST", "services", json.dumps(body).encode())
+    chosen = "on=edge-duo&model=zoo:small_gpt"
+    return [
+        *("/", "/new", "/new/operators.plan?on=edge-duo", "/jobs", f"/jobs/{plan.id}"),
+        *(f"/jobs/{broken.id}", "/clusters", "/clusters/edge-quad", "/train", f"/train?{chosen}"),
+        *("/services", "/services/new", "/services/digits", "/files", "/api", "/login"),
+    ]
+
+
+def _opened(url: str, pages: list[str], axe: str) -> dict[str, Found]:
+    """Open each page in every look, and let axe-core search it."""
+    found = {path: Found() for path in pages}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-background-networking"],
+        )
+        for scheme, width in LOOKS:
+            size: Any = {"width": width, "height": 900}
+            context = browser.new_context(color_scheme=scheme, viewport=size)  # type: ignore[arg-type]
+            for path, one in found.items():
+                page = context.new_page()
+                page.goto(url + path)
+                page.wait_for_timeout(500)
+                page.evaluate(axe)  # as a script it would be refused: nothing foreign is loaded
+                for each in page.evaluate("axe.run().then((found) => found.violations)"):
+                    one.details[f"{each['id']} ({each['impact']}, {scheme} {width})"] += 1
+                    one.serious += each["impact"] in SERIOUS
+                    one.minor += each["impact"] not in SERIOUS
+                root = "document.documentElement"
+                one.wide += page.evaluate(f"{root}.scrollWidth > {root}.clientWidth")
+                page.close()
+            context.close()
+        browser.close()
+    return found
+
+
+def _validate(url: str, found: Mapping[str, Found], command: Path, folder: Path) -> None:
+    """Check the HTML of every page as the service sends it."""
+    html, named = folder / "html", {}
+    html.mkdir()
+    (html / ".htmlvalidate.json").write_text(json.dumps(HTML_RULES))
+    for number, path in enumerate(found):
+        named[f"{number}.html"] = path
+        with urllib.request.urlopen(url + path) as page:
+            (html / f"{number}.html").write_bytes(page.read())
+    done = subprocess.run(
+        [command.resolve(), "--formatter", "json", *named],
+        cwd=html,
+        capture_output=True,
+        check=False,
+    )
+    for file in json.loads(done.stdout):
+        one = found[named[Path(file["filePath"]).name]]
+        for message in file["messages"]:
+            if message["severity"] == 2:
+                one.html += 1
+                one.details[f"html: {message['ruleId']}: {message['message']}"] += 1
+
+
+def _audit(url: str, one: Found, command: Path, folder: Path) -> None:
+    """Let Lighthouse open a page as a desktop's browser would, with the network that is there."""
+    done = subprocess.run(
+        [
+            *(command, url, "--quiet", "--output=json", "--preset=desktop"),
+            *("--only-categories=accessibility,performance", "--throttling-method=provided"),
+            "--chrome-flags=--headless=new --no-sandbox --disable-background-networking",
+        ],
+        env=os.environ | {"CHROME_PATH": shutil.which("chromium") or "", "TMPDIR": str(folder)},
+        capture_output=True,
+        check=False,
+    )
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        one.details[f"Lighthouse: {done.stderr.decode()[-300:]}"] += 1
+        return
+    one.score = report["categories"]["accessibility"]["score"] or 0.0
+    one.paint_s = report["audits"]["first-contentful-paint"]["numericValue"] / 1000
+    for name, audit in report["audits"].items():
+        weighed = {each["id"] for each in report["categories"]["accessibility"]["auditRefs"]}
+        if name in weighed and audit["score"] == 0:
+            one.details[f"Lighthouse: {name}"] += 1
+
+
+def _print(found: Mapping[str, Found]) -> int:
+    """The table, what was found, and the exit code."""
+    print(
+        "| page | axe: serious | others | wider than the screen | HTML errors | Lighthouse: "
+        "accessibility | first paint |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
+    for path, one in found.items():
+        numbers = f"{one.serious} | {one.minor} | {one.wide} | {one.html}"
+        name = re.sub(r"[0-9a-f]{25}", "ID", path)
+        print(f"| `{name}` | {numbers} | {one.score * 100:.0f} | {one.paint_s:.2f} s |")
+    print()
+    for path, one in found.items():
+        for detail, count in one.details.items():
+            print(f"{path}: {detail}" + (f", {count} times" if count > 1 else ""))
+    return int(any(one.bad for one in found.values()))
+
+
+if __name__ == "__main__":
+    main()
