@@ -151,7 +151,7 @@ def run(
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
                 with console.meter(f"training {train} steps"):
                     drawn = zoo_batches(model)
-                    data = drawn and partial(drawn, placed.problem.global_batch)
+                    data = None if drawn is None else partial(drawn, placed.problem.global_batch)
                     trained = train_steps(own, train, check=check, batches=data)
                 if (done := len(trained.losses)) < train:
                     unchecked = "; losses are not compared" if check else ""
