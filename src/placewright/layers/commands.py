@@ -151,8 +151,9 @@ def run(
             with placed.trainer(snapshots, planner=planner, seed=seed, disturbances=events) as own:
                 with console.meter(f"training {train} steps"):
                     drawn = zoo_batches(model)
-                    data = None if drawn is None else partial(drawn, placed.problem.global_batch)
-                    trained = train_steps(own, train, check=check, batches=data)
+                    samples = placed.problem.global_batch
+                    batches = None if drawn is None else partial(drawn, samples)
+                    trained = train_steps(own, train, check=check, batches=batches)
                 if (done := len(trained.losses)) < train:
                     unchecked = "; losses are not compared" if check else ""
                     console.note(f"interrupted after {done} of {train} steps{unchecked}")
