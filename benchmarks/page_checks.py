@@ -30,7 +30,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from placewright.service.client import Client
+from placewright.web.client import Client
 from service_load import NODES
 
 SCORE, PAINT_S = 0.95, 1.0
