@@ -149,7 +149,7 @@ def test_names_are_escaped() -> None:
     )
     result = result_of(problem, planner=HOSTILE, note=HOSTILE)
     checker = check(view(result, measured(result)))
-    assert checker.tags.count("script") == 3  # data of the explorer, and two scripts
+    assert checker.tags.count("script") == 6  # data of explorer and timelines, three scripts
     assert "alert" not in " ".join(checker.tags)
     assert any(HOSTILE in value for value in checker.attributes)
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
+from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
 from placewright.report.graph_layout import Dataflow
-from placewright.report.page import html_page
+from placewright.report.page import Note, html_page
 from tests.report.examples import HOSTILE
 
 LAYERS, EACH = 5, 8

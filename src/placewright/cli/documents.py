@@ -122,6 +122,10 @@ FileArgument = Annotated[
         help="A cluster, graph, problem or plan file of any wing.",
     ),
 ]
+OtherArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="[OTHER]", show_default=False, help="A plan to show beside a plan."),
+]
 KindArgument = Annotated[
     str | None,
     typer.Argument(
@@ -141,20 +145,28 @@ class DocumentKind:
 def show(
     console: Console,
     file: FileArgument,
+    other: OtherArgument = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="In a browser.")] = True,
 ) -> None:
-    """Make a self-contained page of a file and open it; its path goes to stdout.
+    """Make a self-contained page of a file, or of two plans, and open it; its path goes to stdout.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
     [cyan]placewright show plan.json -o plan.html[/cyan]
+
+    [cyan]placewright show plan.json other-plan.json[/cyan]
     """
     from placewright.files import kind_of, read_document
+    from placewright.planning.side_by_side import side_by_side_page, side_of_data
 
     data = read_document(file)
     kind = kind_of(data, where=str(file))
     target = console.output or Path(mkdtemp(prefix="placewright-page-")) / f"{file.stem}.html"
-    write(target, kinds()[kind].page(data, file))
+    if other is None:
+        write(target, kinds()[kind].page(data, file))
+    else:
+        sides = side_of_data(data, str(file)), side_of_data(read_document(other), str(other))
+        write(target, side_by_side_page(*sides))
     console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):
         console.note("no browser was found; open the page yourself")

@@ -12,9 +12,18 @@ import numpy as np
 from placewright.graph.files import read_graph
 from placewright.graph.graph import Graph, Operator
 from placewright.graph.program import ORDER_ONLY
-from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
+from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
 from placewright.report.graph_layout import Dataflow
-from placewright.report.page import DEVICE_COLOURS, facts, heading, html_page, section, tag, text
+from placewright.report.page import (
+    DEVICE_COLOURS,
+    Note,
+    facts,
+    heading,
+    html_page,
+    section,
+    tag,
+    text,
+)
 
 
 def graph_page(data: dict[str, Any], path: Path) -> str:

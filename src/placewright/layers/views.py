@@ -26,7 +26,7 @@ from placewright.planning.views import (
     saved_plan_page,
     text_page,
 )
-from placewright.report.gantt import gantt
+from placewright.report.gantt import timeline
 from placewright.report.page import (
     device_class,
     drawing,
@@ -114,6 +114,17 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
     return saved_plan_page(data, path, kind, [stages])
 
 
+def parts(data: Data) -> dict[str, str]:
+    """Strategy and workers of every layer in a saved plan, and its micro-batches."""
+    plan = data["plan"]
+    found = {key: str(plan[key]) for key in ("micro_batches", "schedule") if key in plan}
+    for stage in plan["stages"]:
+        shares = [f"{' + '.join(r['workers'])} ({r['share']})" for r in stage["replicas"]]
+        for layer, strategy in stage["layer_strategies"].items():
+            found[layer] = f"{strategy} on {', '.join(shares)}"
+    return found
+
+
 def _body(result: Result, measurement: Measurement | None) -> Iterator[str]:
     p, plan = result.problem, result.plan
     value = f"<b>{text(seconds(result.value))}</b>"
@@ -128,7 +139,7 @@ def _body(result: Result, measurement: Measurement | None) -> Iterator[str]:
     trace = result.judgement.trace()
     if trace is not None:
         if trace.devices <= MOST_TRACKS:
-            chart = scroll(gantt(trace, title="pipeline timeline"))
+            chart = timeline(trace, title="pipeline timeline")
             yield section("Pipeline", "Passes of the micro-batches, transfers, exchange.", chart)
         yield memory_section(trace)
 

@@ -423,6 +423,27 @@ def critical_spans(judged: OperatorJudgement) -> BoolArray:
     return critical
 
 
+def waited_for(judged: OperatorJudgement) -> IntArray:
+    """For every span of the trace, operators first, the one whose end it waited for; -1: none.
+
+    Of its causes and of what held its track before it, the one that ended last.
+    """
+    trace = judged.trace()
+    turn = _turns(judged, trace.track)
+    found = np.full(len(turn), -1)
+    order = np.lexsort((trace.end_s, trace.start_s, turn))
+    before, after = order[:-1], order[1:]
+    close = SAME_TIME * max(trace.duration_s, 1e-30)
+    held = (turn[before] == turn[after]) & (trace.end_s[before] <= trace.start_s[after] + close)
+    found[after[held]] = before[held]
+    end_s = trace.end_s.tolist()
+    for span, causes in enumerate(_causes(judged)):
+        last = max(sorted(causes), key=end_s.__getitem__, default=-1)
+        if last >= 0 and (found[span] < 0 or end_s[last] >= end_s[found[span]]):
+            found[span] = last
+    return found
+
+
 def _causes(judged: OperatorJudgement) -> list[set[int]]:
     """For every span of the trace, operators first, the spans whose tensors it waits for."""
     if judged.problem.communication is Communication.STAR:

@@ -22,10 +22,10 @@ from placewright.measurement.measurement import (
     speed_up_text,
 )
 from placewright.numerics.arrays import IntArray
-from placewright.operators.explain import critical_operators, critical_spans
+from placewright.operators.explain import critical_operators, critical_spans, waited_for
 from placewright.operators.files import read_problem
 from placewright.operators.formats import PlanFile
-from placewright.operators.judgement import OperatorJudgement
+from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
@@ -50,11 +50,12 @@ from placewright.planning.views import (
     saved_plan_page,
     text_page,
 )
-from placewright.report.explorer import Amount, Category, ExploredGraph, Note, explorer
-from placewright.report.gantt import gantt
+from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
+from placewright.report.gantt import timeline
 from placewright.report.graph_layout import Dataflow
 from placewright.report.history import event_lines, history
 from placewright.report.page import (
+    Note,
     facts,
     heading,
     html_fragment,
@@ -180,7 +181,7 @@ def _plan_page(data: Data, path: Path) -> str:
     title = "Timeline of one sample" if stream else "Timeline"
     sections = [
         legend(devices, [f"{count[d]} operators" for d in devices]),
-        section(title, TIMELINE, scroll(gantt(trace, title="predicted timeline"))),
+        section(title, TIMELINE, timeline(trace, title="predicted timeline")),
     ]
     return saved_plan_page(data, path, f"{data.get('objective', '')} plan", sections)
 
@@ -293,12 +294,14 @@ def _timeline(result: Result, trace: Trace, measurement: Measurement | None = No
     measured = None if measurement is None else measurement.trace
     stream = stream_trace(result)
     what, shown = (TIMELINE, trace) if stream is None else (STREAM, stream)
-    critical = None
+    known: dict[str, Any] = {}
     if result.problem.objective is Objective.LATENCY:
-        critical, what = critical_spans(result.judgement), f"{what} {CRITICAL}"
+        judged, what = result.judgement, f"{what} {CRITICAL}"
+        known = {"critical": critical_spans(judged), "waits": waited_for(judged)}
+    if stream is None:
+        known["notes"] = _span_notes(result.judgement)
     if measurement is None or measured is None:
-        chart = gantt(shown, title="predicted timeline", critical=critical)
-        return section("Timeline", what, scroll(chart))
+        return section("Timeline", what, timeline(shown, title="predicted timeline", **known))
     until = max(shown.duration_s, measured.duration_s)
     with_emulation = f" ({measurement.emulated})" if measurement.emulated else ""
     traced = "one traced step" if stream is None else "samples of a traced stream"
@@ -309,10 +312,32 @@ def _timeline(result: Result, trace: Trace, measurement: Measurement | None = No
         f"{measurement.engine}{with_emulation}; the median of {len(measurement.step_s)} {unit} "
         f"that were not traced is {seconds(measurement.measured_s)}.",
         tag("h3", tag("b", "Predicted"), f" {text(seconds(shown.duration_s))}"),
-        scroll(gantt(shown, title="predicted timeline", until_s=until, critical=critical)),
+        timeline(shown, title="predicted timeline", until_s=until, **known),
         tag("h3", tag("b", "Measured"), f" {text(seconds(measured.duration_s))}"),
-        scroll(gantt(measured, title="measured timeline", until_s=until)),
+        timeline(measured, title="measured timeline", until_s=until),
     )
+
+
+def _span_notes(judged: OperatorJudgement) -> list[Note]:
+    """Why operators are where they are and what they take elsewhere; what transfers carry."""
+    p, moves = judged.problem, judged.transfers
+    fastest = np.argsort(p.compute_s, axis=1, kind="stable")[:, :FEW_DEVICES]
+    alone = [
+        ", ".join(f"{p.device_names[d]} {seconds(float(took[d]))}" for d in sorted(devices))
+        for took, devices in zip(p.compute_s, fastest.tolist(), strict=True)
+    ]
+    ends = zip(moves.source.tolist(), moves.target.tolist(), strict=True)
+    carried = p.tensor_bytes[moves.tensor].tolist()
+    ways = [
+        f"{size(held)} from {end_name(p, a)} to {end_name(p, b)}"
+        for held, (a, b) in zip(carried, ends, strict=True)
+    ]
+    no_operator, no_transfer = [""] * len(ways), [""] * p.n
+    return [
+        Note("here because", [*_reasons(judged), *no_operator]),
+        Note("alone on", [*alone, *no_operator]),
+        Note("carries", [*no_transfer, *ways]),
+    ]
 
 
 CRITICAL = "Outlined is the critical path: a chain without a gap that ends last."
@@ -447,6 +472,11 @@ def _run_provenance(result: Result, measurement: Measurement | None) -> dict[str
     if measurement.check is not None:
         entries["check"] = str(measurement.check)
     return entries
+
+
+def parts(data: Data) -> dict[str, str]:
+    """The device of every operator in a saved plan."""
+    return dict(data["plan"]["placement"])
 
 
 def saved_trace(data: Data, where: str = "plan") -> Trace:

@@ -150,6 +150,17 @@ class Result:
         return write_file(path, views_of(self.problem).page(self, measurement, graph, run))
 
     @checked
+    def report_beside(self, other: Result, path: str | Path) -> Path:
+        """Write a self-contained HTML page of this result and another, of any problem."""
+        from placewright.planning.side_by_side import side_by_side_page, side_of
+
+        names = [self.planner, other.planner]
+        if names[0] == names[1]:
+            names = [f"first, {names[0]}", f"second, {names[1]}"]
+        sides = (side_of(result, name) for result, name in zip((self, other), names, strict=True))
+        return write_file(path, side_by_side_page(*sides))
+
+    @checked
     def explain(self, name: str) -> Any:
         """Where an operator or a module runs, and what moving it would change."""
         from placewright.planning.wings import wing_of

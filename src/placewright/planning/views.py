@@ -27,7 +27,7 @@ from placewright.planning.candidates import (
 )
 from placewright.planning.contract import Direction
 from placewright.planning.wings import wing_of
-from placewright.report.gantt import gantt
+from placewright.report.gantt import timeline
 from placewright.report.page import (
     definitions,
     device_class,
@@ -116,7 +116,7 @@ class GenericViews:
         yield facts(result_facts(result, self.unit))
         trace = result.judgement.trace()
         if trace is not None:
-            yield section("Timeline", "", scroll(gantt(trace, title="predicted timeline")))
+            yield section("Timeline", "", timeline(trace, title="predicted timeline"))
             yield memory_section(trace)
 
 

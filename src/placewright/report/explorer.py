@@ -5,18 +5,13 @@ Python lays the graph out and writes the data; ``explorer.js`` draws.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.report.graph_layout import CELL_HEIGHT, CELL_WIDTH, Dataflow, layout
-from placewright.report.page import DEVICE_COLOURS, tag, text
-
-DIGITS = 5
-"""Of times and sizes in a page."""
+from placewright.report.page import DEVICE_COLOURS, Note, data_element, few_digits, tag, text
 
 KEYS = (
     "Drag or arrow keys move; + and -, two fingers, or the wheel after a click zoom; 0 shows all. "
@@ -49,14 +44,6 @@ class Amount:
     unit: str
     of: FloatArray
     sums: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Note:
-    """A text per operator, shown where it is not empty."""
-
-    name: str
-    of: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +91,7 @@ def explorer(graph: ExploredGraph) -> str:
         tag("p", text(KEYS), class_="help"),
         tag("noscript", tag("p", "The drawing needs JavaScript.")),
         tag("details", tag("summary", "Operators as a table"), tag("div", "", class_="scroll")),
-        tag("script", _json(_data(graph)), type="application/json"),
+        data_element(_data(graph)),
         class_="explorer",
         data_script="explorer",
     )
@@ -148,38 +135,21 @@ def _data(graph: ExploredGraph) -> dict[str, Any]:
         "width": laid.width[n:].tolist(),
         "height": laid.height[n:].tolist(),
         "parent": laid.parent.tolist(),
-        "edges": (source.tolist(), target.tolist(), [_short(b) for b in moved.tolist()]),
+        "edges": (source.tolist(), target.tolist(), [few_digits(b) for b in moved.tolist()]),
         "categories": [
             {"name": c.name, "values": c.values, "of": c.of.tolist(), "devices": c.devices}
             for c in graph.categories
         ],
         "amounts": [
-            {"name": a.name, "unit": a.unit, "of": list(map(_short, a.of.tolist())), "sums": a.sums}
+            {
+                "name": a.name,
+                "unit": a.unit,
+                "of": list(map(few_digits, a.of.tolist())),
+                "sums": a.sums,
+            }
             for a in graph.amounts
         ],
-        "facts": [{"name": f.name, **_indexed(f.of)} for f in graph.facts if any(f.of)],
+        "facts": [f.as_json() for f in graph.facts if any(f.of)],
         "colours": DEVICE_COLOURS,
         "bare": graph.bare,
     }
-
-
-def _indexed(of: Sequence[str]) -> dict[str, Any]:
-    """Each text once, and its index per operator."""
-    index: dict[str, int] = {}
-    return {"of": [index.setdefault(entry, len(index)) for entry in of], "values": list(index)}
-
-
-def _short(value: float) -> float | int | None:
-    """Few digits; ``None`` where there is no value."""
-    if not math.isfinite(value):
-        return None
-    short = float(f"{value:.{DIGITS}g}")
-    return int(short) if short.is_integer() and abs(short) < 1e15 else short
-
-
-def _json(data: Any) -> str:
-    """JSON for a script element: ASCII, and nothing in it ends the element or begins another."""
-    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&":
-        written = written.replace(sign, f"\\u{ord(sign):04x}")
-    return written

@@ -1,24 +1,122 @@
-"""A trace as a Gantt chart: a track per device and per link that carried something."""
+"""A trace as a Gantt chart: a track per device and per link that carried something.
+
+`gantt` draws it; `timeline` adds the spans as data, by which ``timeline.js`` draws any part of it
+as large as one likes and says of a span where it ran, when, and what it waited for.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.report.page import device_class, drawing, label, number, tag, ticks
-from placewright.report.text import percent, seconds
-
-if TYPE_CHECKING:
-    from placewright.report.trace import Trace
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.report.page import (
+    Note,
+    data_element,
+    device_class,
+    drawing,
+    few_digits,
+    label,
+    number,
+    scroll,
+    tag,
+    ticks,
+)
+from placewright.report.text import numbers_are_bare, percent, seconds
+from placewright.report.trace import Trace
 
 WIDTH, LEFT, RIGHT = 1120.0, 132.0, 58.0
 DEVICE_TRACK, LINK_TRACK, GAP = 30.0, 15.0, 6.0
 FINEST_PX = 1.2
 MOST_LINKS = 24
+MOST_SPANS = 20_000
+"""Of more, a page has the drawing alone."""
+
+START_DIGITS = 9
+"""Of the start of a span in a page: gaps are small beside it."""
+
+
+def timeline(
+    trace: Trace,
+    *,
+    title: str,
+    until_s: float | None = None,
+    critical: BoolArray | None = None,
+    waits: IntArray | None = None,
+    notes: Sequence[Note] = (),
+) -> str:
+    """The chart with its data, to zoom, pan and ask; those of one section move together.
+
+    Parameters
+    ----------
+    title, until_s, critical
+        As of `gantt`.
+    waits
+        For each span the one whose end it waited for, -1 where it waited for none.
+    notes
+        What else to say of each span: why it is there, what it would take elsewhere.
+    """
+    chart = scroll(gantt(trace, title=title, until_s=until_s, critical=critical))
+    if not 0 < len(trace.track) <= MOST_SPANS:
+        return chart
+    order = np.lexsort((trace.end_s, trace.start_s, trace.track))
+    data = _data(trace, order) | {
+        "title": title,
+        "until": until_s or trace.duration_s or 1.0,
+        "frame": (LEFT, WIDTH - RIGHT, FINEST_PX),
+        "bare": numbers_are_bare(),
+    }
+    if critical is not None:
+        data["critical"] = critical[order].astype(int).tolist()
+    if waits is not None:
+        place = np.append(np.argsort(order), -1)  # the last one is that of -1
+        data["waits"] = place[waits[order]].tolist()
+    said = (Note(note.name, [note.of[k] for k in order]) for note in notes if any(note.of))
+    data["notes"] = [note.as_json() for note in said]
+    return tag("div", chart, data_element(data), class_="timeline", data_script="timeline")
+
+
+def _data(trace: Trace, order: IntArray) -> dict[str, Any]:
+    """The spans in this order, as columns; labels that none of them has are left out."""
+    used, label_of = np.unique(trace.label[order], return_inverse=True)
+    starts, lengths = trace.start_s[order], (trace.end_s - trace.start_s)[order]
+    return {
+        "tracks": trace.tracks,
+        "devices": trace.devices,
+        "labels": [trace.labels[k] for k in used.tolist()],
+        "track": trace.track[order].tolist(),
+        "label": label_of.tolist(),
+        "start": [few_digits(x, START_DIGITS) for x in starts.tolist()],
+        "length": [few_digits(x, START_DIGITS) for x in lengths.tolist()],
+    }
+
+
+_SCRIPT = re.compile(r'<script type="application/json">(\{"tracks":.*?)</script>')
+
+
+def timelines_in(page: str) -> Iterator[tuple[str, Trace]]:
+    """Title and trace of every `timeline` in a page that this version wrote."""
+    for written in _SCRIPT.findall(page):
+        data = json.loads(written)
+        start_s = np.array(data["start"], dtype=np.float64)
+        yield (
+            data["title"],
+            Trace(
+                tracks=tuple(data["tracks"]),
+                devices=data["devices"],
+                labels=tuple(data["labels"]),
+                track=np.array(data["track"], dtype=np.int64),
+                label=np.array(data["label"], dtype=np.int64),
+                start_s=start_s,
+                end_s=start_s + np.array(data["length"], dtype=np.float64),
+            ),
+        )
 
 
 def gantt(
@@ -70,7 +168,7 @@ def _track(
     parts = [
         tag("rect", x=LEFT, y=y, width=WIDTH - LEFT - RIGHT, height=height, class_="row", rx=2),
         label(LEFT - 10, y + height / 2 + 4, _short(trace.tracks[track]), "name", "end"),
-        *[_bar(trace, block, y, height, top) for block in blocks],
+        tag("g", *[_bar(trace, block, y, height, top) for block in blocks], data_track=track),
         label(WIDTH - RIGHT + 8, y + height / 2 + 4, percent(busy), "busy"),
     ]
     return tag("g", *parts, class_=class_, data_device=track if is_device else None)
@@ -105,7 +203,7 @@ def _axis(top: float, y: float) -> str:
         + label(_x(t, top), y + 15, seconds(t), "tick", "middle")
         for t in ticks(top, 8)
     ]
-    return tag("g", *lines)
+    return tag("g", *lines, class_="axis")
 
 
 def _end_mark(end_s: float, top: float, y: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,8 +86,13 @@ def _table(events: list[Event]) -> str:
 
 def event_text(event: Event) -> str:
     """An event in words, with its numbers."""
-    numbers = [f"{_name(key)} {_value(key, value)}" for key, value in event.numbers.items()]
-    return "; ".join([event.text, *numbers] if event.text else numbers)
+    return with_numbers(event.text, event.numbers)
+
+
+def with_numbers(said: str, numbers: Mapping[str, float]) -> str:
+    """The text of an event, and its numbers by name, each in the unit that its name ends with."""
+    told = [f"{_name(key)} {_value(key, value)}" for key, value in numbers.items()]
+    return "; ".join([said, *told] if said else told)
 
 
 def event_lines(events: Iterable[Event]) -> list[str]:

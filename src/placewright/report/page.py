@@ -5,10 +5,14 @@ Every tag escapes its text and attributes.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 from placewright.version import __version__
 
@@ -18,6 +22,10 @@ _MARK = (
     'style="fill:var(--c1)"/><rect x="3" y="14" width="9" height="4" rx="1.4" '
     'style="fill:var(--c2)"/></svg>'
 )
+
+
+DRAWN = ("timeline", "explorer")
+"""Scripts of drawings: an element names the one that it needs in ``data-script``."""
 
 
 def html_page(title: str, *body: str) -> str:
@@ -34,13 +42,14 @@ def html_page(title: str, *body: str) -> str:
 
 def scripts(*body: str) -> tuple[str, ...]:
     """Files of this folder that a page with these parts runs, in order."""
-    drawn = any('data-script="explorer"' in part for part in body)
-    return ("page.js", "explorer.js") if drawn else ("page.js",)
+    drawn = [name for name in DRAWN if any(f'data-script="{name}"' in part for part in body)]
+    return ("page.js", *(f"{name}.js" for name in drawn))
 
 
 def html_fragment(*body: str) -> str:
-    """A part of a page for a notebook; its style stays inside."""
-    return f'<div class="pw"><style>{_part("style.css")}</style>{"".join(body)}</div>'
+    """A part of a page for a notebook, which runs no scripts; its style stays inside."""
+    shown = _DATA.sub("", "".join(body))
+    return f'<div class="pw"><style>{_part("style.css")}</style>{shown}</div>'
 
 
 def heading(name: str, subtitle: str, verdict: str = "") -> str:
@@ -100,6 +109,39 @@ def _footer() -> str:
 
 def _part(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Note:
+    """A text for each thing that is drawn, shown where it is not empty."""
+
+    name: str
+    of: Sequence[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Each text once, and its index for each thing."""
+        index: dict[str, int] = {}
+        of = [index.setdefault(entry, len(index)) for entry in self.of]
+        return {"name": self.name, "of": of, "values": list(index)}
+
+
+def data_element(data: Any) -> str:
+    """JSON in a script element: ASCII, and nothing in it ends the element or begins another."""
+    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        written = written.replace(sign, f"\\u{ord(sign):04x}")
+    return tag("script", written, type="application/json")
+
+
+_DATA = re.compile('<script type="application/json">[^<]*</script>')
+
+
+def few_digits(value: float, digits: int = 5) -> float | int | None:
+    """`value` with so many digits; ``None`` where there is no value."""
+    if not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 DEVICE_COLOURS = 8

@@ -24,6 +24,11 @@ def bare_numbers(bare: bool = True) -> Iterator[None]:
         _BARE.reset(token)
 
 
+def numbers_are_bare() -> bool:
+    """Whether this is within `bare_numbers`."""
+    return _BARE.get()
+
+
 def plain_table(header: Row, rows: Sequence[Row], right: str = "") -> str:
     """Columns aligned with spaces; `right` has an ``r`` for each column that ends flush."""
     cells = [list(header), *[list(row) for row in rows]]

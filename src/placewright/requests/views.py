@@ -18,7 +18,7 @@ from placewright.planning.views import (
     result_facts,
     result_page,
 )
-from placewright.report.gantt import gantt
+from placewright.report.gantt import timeline
 from placewright.report.line_chart import Line, line_chart
 from placewright.report.page import (
     facts,
@@ -84,7 +84,7 @@ def _body(result: Result) -> Iterator[str]:
     yield facts([*result_facts(result, ""), *_facts(judged)])
     trace = _first_seconds(judged.trace())
     subtitle = f"The first {SHOWN_S:g} s; each bar is a batch of one variant."
-    yield section("Servers", subtitle, scroll(gantt(trace, title="simulated batches")))
+    yield section("Servers", subtitle, timeline(trace, title="simulated batches"))
     yield section(
         "Regret to the bound",
         "Effective accuracy by tenths of the stream, and what each request could get alone.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
+from placewright.io.output import output_file
 from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:
@@ -109,6 +110,15 @@ def run(
     speed: Annotated[
         float, typer.Option("--speed", min=1e-3, help="How many times faster than the file says.")
     ] = 1.0,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights",
+            metavar="FILE",
+            callback=output_file,
+            help="Write what was learned by the plan (safetensors).",
+        ),
+    ] = None,
     time_limit: MaybeTimeLimitOption = None,
     seed: int = 0,
     report: Path | None = None,
@@ -143,7 +153,7 @@ def run(
     with placed_job(job, problem, recipe=recipe, engine=engine, speed=speed) as placed:
         if adapt:
             ahead = placed.adapt(planner or AUTO, planning_s=time_limit, disturbances=disturbances)
-            _answer_epochs(console, placed, ahead, report)
+            _answer_epochs(console, placed, ahead, report, weights)
             return
         with console.meter(f"planning {problem.name}") as meter:
             limit_s = TIME_LIMIT_S if time_limit is None else time_limit
@@ -154,6 +164,9 @@ def run(
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:
             placed.run(result.plan, baselines=baselines, progress=meter, ended=runs.append)
+        if weights is not None and runs:
+            job.write_back(runs[0].trained.state)
+            console.kept(job.save(weights))
     console.answer(lambda: runs_json(runs), lambda: runs_table(runs))
     _note_overrun(console, runs)
     _keep_page(console, report, lambda: samples_run_page(result, runs))
@@ -185,7 +198,11 @@ def _job(
 
 
 def _answer_epochs(
-    console: Console, placed: PlacedSamples, ahead: Generator[Step, None, None], report: Path | None
+    console: Console,
+    placed: PlacedSamples,
+    ahead: Generator[Step, None, None],
+    report: Path | None,
+    weights: Path | None,
 ) -> None:
     """Train epoch by epoch, print what they took, and keep what is asked for."""
     from placewright.samples.run_pages import samples_epochs_page
@@ -197,6 +214,8 @@ def _answer_epochs(
         for step in ahead:
             steps.append(step)
             _show_step(console, meter, steps, placed.recipe.epochs)
+    if weights is not None:
+        console.kept(placed.job.save(weights))
     data = epochs_json(steps, real=placed.real)
     console.answer(lambda: data, lambda: epochs_table(steps, real=placed.real))
     _keep_page(

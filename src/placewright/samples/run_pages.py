@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.planning.result import Result
-from placewright.report.gantt import gantt
+from placewright.report.gantt import timeline
 from placewright.report.page import (
     definitions,
     device_class,
@@ -99,9 +99,9 @@ def _timelines(judged: SampleJudgement, ours: SampleRun) -> str:
         "waits for the others and exchanges gradients.",
         legend(names, ["" for _ in names]),
         tag("h3", tag("b", "Predicted"), f" {text(seconds(judged.value))}"),
-        scroll(gantt(predicted, title="predicted timeline", until_s=until)),
+        timeline(predicted, title="predicted timeline", until_s=until),
         tag("h3", tag("b", "Measured"), f" {text(seconds(ours.measured_s))}"),
-        scroll(gantt(measured, title="measured timeline", until_s=until)),
+        timeline(measured, title="measured timeline", until_s=until),
     )
 
 

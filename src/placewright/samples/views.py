@@ -19,7 +19,7 @@ from placewright.planning.views import (
     saved_plan_page,
     text_page,
 )
-from placewright.report.gantt import gantt
+from placewright.report.gantt import timeline
 from placewright.report.page import facts, heading, html_fragment, scroll, section, text
 from placewright.report.text import percent, plain_table, seconds, size
 from placewright.samples.charts import node_bars, sample_map
@@ -67,6 +67,18 @@ def saved_page(kind: str, data: Data, path: Path) -> str:
     return saved_plan_page(data, path, "samples plan", [preformatted("Moves", subtitle, table)])
 
 
+def parts(data: Data) -> dict[str, str]:
+    """Samples of every move in a saved plan, and of every node after it."""
+    found: dict[str, int] = {}
+    for move in data["plan"]["moves"]:
+        way = " ".join(filter(None, (f"{move['from']} to {move['to']}", move.get("class"))))
+        found[way] = found.get(way, 0) + move["samples"]
+    held = {
+        f"{node['name']} holds": node["samples_after"] for node in data["plan"].get("nodes", ())
+    }
+    return {name: f"{count} samples" for name, count in (found | held).items()}
+
+
 def moves_sections(judged: SampleJudgement, still: SampleJudgement) -> str:
     """The map of moves, and every node before and after."""
     moves = "Wide arrows carry many samples; the area of a node is its samples after the move."
@@ -83,8 +95,8 @@ def _body(result: Result) -> Iterator[str]:
     yield moves_sections(result.judgement, still)
     if result.problem.n <= MOST_TRACKS:
         subtitle = "Transfers one after another, as at ports that serve one at a time."
-        chart = gantt(result.judgement.trace(), title="predicted timeline")
-        yield section("Timeline", subtitle, scroll(chart))
+        chart = timeline(result.judgement.trace(), title="predicted timeline")
+        yield section("Timeline", subtitle, chart)
 
 
 def _verdict(result: Result, still: SampleJudgement) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
@@ -32,6 +32,7 @@ from placewright.capturing.updates import (
 )
 from placewright.capturing.zoo.digits import classifier, pictures
 from placewright.errors import InputError, UnsupportedError, described
+from placewright.io.stored import write_file
 from placewright.samples.problem import SampleProblem
 
 TESTED = 256
@@ -273,6 +274,11 @@ class SampleJob:
         if isinstance(self.optimizer, Optimizer):
             found |= optimizer_states(self.optimizer, self.model, self.update)
         return found
+
+    def save(self, path: Path) -> Path:
+        """Write the model's parameters and buffers as a safetensors file."""
+        held = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        return write_file(path, save(held))
 
     def write_back(self, state: Mapping[str, Tensor]) -> None:
         """Write what was learned into the model, and into the optimizer object."""
