@@ -15,8 +15,8 @@ from placewright.service.process import JobFolder
 from placewright.web.client import Client
 from tests.service.serving import Serving
 
-MODEL = "tests.service.small_model:perceptron"
-WAIT_MS = 120_000
+MODEL = "tests.service.small_model:wide"
+WAIT_MS, STEPS = 240_000, 50
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,14 @@ def test_from_the_model_to_its_weights(serving: Serving, page: Any, tmp_path: Pa
     page.wait_for_selector("text=No plan can take less", timeout=WAIT_MS)
     assert {"pso", "dp", "exhaustive"} <= set(page.inner_text("table").split())
     page.select_option("#planner", index=1)
-    page.fill("#steps", "6")
+    page.fill("#steps", str(STEPS))
+    page.fill("#slow", "board-a:10:8")
     page.get_by_role("button", name="Train", exact=True).click()
+    page.wait_for_selector(
+        "[data-state=running] [data-events] b:text-is('migrate')", timeout=WAIT_MS
+    )
     page.wait_for_selector("text=Download the weights", timeout=WAIT_MS)
-    page.wait_for_selector("[data-now=step]:text-is('6')")
+    page.wait_for_selector(f"[data-now=step]:text-is('{STEPS}')")
     assert "the plan" in page.inner_text("[aria-label='Predicted beside measured']")
     with page.expect_download() as found:
         page.get_by_role("link", name="Download the weights").click()
@@ -69,10 +73,39 @@ def test_from_the_model_to_its_weights(serving: Serving, page: Any, tmp_path: Pa
     (run,) = client.ask("GET", "jobs?operation=layers.run")["jobs"]
     assert run["options"]["plan"].startswith("layers-compare-")
     steps = client.ask("GET", f"jobs/{run['id']}/steps")["steps"]
-    assert [each["step"] for each in steps] == [1, 2, 3, 4, 5, 6]
+    assert [each["step"] for each in steps] == list(range(1, STEPS + 1))
     assert steps[-1]["loss"] < steps[0]["loss"]
     rest = client.ask("GET", f"jobs/{run['id']}/steps?after=4")["steps"]
     assert rest == steps[4:]
+    page.goto(f"{serving.url}/jobs/{run['id']}")
+    moved = page.locator("[data-events] li", has_text="migrate").last
+    assert "before, " in moved.inner_text()
+    assert page.locator("[data-line=step_s] .mark").get_attribute("d").startswith("M")
+
+
+def test_from_nodes_with_samples_to_weights(serving: Serving, page: Any, tmp_path: Path) -> None:
+    """Describe, compare, move and train with a node that becomes slower, download."""
+    page.goto(f"{serving.url}/samples")
+    page.fill("#of-name", "three nodes")
+    page.get_by_role("button", name="Add a node").click()
+    page.get_by_role("button", name="Remove this node").last.click()
+    page.get_by_role("button", name="Store and choose").click()
+    page.get_by_role("button", name="Compare plans").click()
+    page.wait_for_selector("text=No plan can take less", timeout=WAIT_MS)
+    assert {"ilp", "greedy", "none"} <= set(page.inner_text("[aria-label=Strategies]").split())
+    flows = page.frame_locator("iframe.flows").locator("body")
+    assert "cellar to server" in str(flows.inner_html())
+    page.fill("#steps", "3")
+    page.fill("#slow", "server:2:6")
+    page.get_by_role("button", name="Move and train").click()
+    page.wait_for_selector("[data-state=running] [data-now=step]:text-is('1')", timeout=WAIT_MS)
+    page.wait_for_selector("text=Download the weights", timeout=WAIT_MS)
+    assert "drift" in page.inner_text("[data-events]")
+    assert page.locator("[aria-label=Epochs] tbody tr").count() == 3
+    with page.expect_download() as found:
+        page.get_by_role("link", name="Download the weights").click()
+    found.value.save_as(tmp_path / "weights.safetensors")
+    assert load_file(tmp_path / "weights.safetensors")
 
 
 def test_what_is_chosen_may_be_nothing(serving: Serving) -> None:

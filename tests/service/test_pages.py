@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from placewright.planning.solving import solve
 from placewright.service.pages import ranked
 from placewright.web.client import Client
 from tests.planning.test_toy_wing import PackingFiles
+from tests.report.examples import chain
 from tests.service.serving import Serving
 from tests.service.test_jobs import THREE
 
@@ -23,6 +25,7 @@ from tests.service.test_jobs import THREE
         ("/new/operators.plan?source=zoo:resnet50&on=edge-duo", ('value="zoo:resnet50"',)),
         ("/jobs", ("Jobs",)),
         ("/files", ("Upload",)),
+        ("/beside", ("first plan", "second plan")),
         ("/api", ("/api/v1/operations/packing.plan/jobs",)),
     ],
 )
@@ -112,3 +115,33 @@ def test_an_uploaded_model_leads_to_its_plan(serving: Serving, page: Any, tmp_pa
     page.goto(f"{serving.url}/files")
     page.get_by_role("button", name="Delete net.onnx").click()
     page.wait_for_selector("text=net.onnx", state="detached")
+
+
+def test_two_plans_side_by_side(
+    serving: Serving, client: Client, page: Any, tmp_path: Path
+) -> None:
+    """Of a wing without an edit; of operators with timelines, zoomed and asked by keyboard."""
+    name = client.upload(PackingFiles().write_problem(THREE, tmp_path / "beside.json"))
+    for planner in ("first-fit", "shuffled"):
+        client.run("packing.plan", file=name, planner=planner).wait()
+    page.goto(f"{serving.url}/files")
+    page.get_by_role("link", name="Show two plans side by side").click()
+    options = page.locator("#first option[value^='packing-plan']")
+    for side, k in (("#first", 1), ("#second", 0)):
+        page.select_option(side, options.nth(k).get_attribute("value"))
+    page.get_by_role("button", name="Show").click()
+    assert "first-fit" in page.inner_text("table")
+    assert "What differs" in page.inner_text("main")
+    sides = []
+    for planner in ("heft", "only:dev1"):
+        plan = solve(chain(), planner).save(tmp_path / f"{planner[:4]}.json")
+        sides.append(client.upload(plan))
+    page.goto(f"{serving.url}/beside?first={sides[0]}&second={sides[1]}")
+    page.locator(".timeline svg").first.focus()
+    for key in ("w", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert "runs on" in page.locator(".timeline .about").first.inner_text()
+    page.get_by_role("link", name="Open it alone").click()
+    assert page.locator(".timeline .tools").count() == 2
+    assert serving.request("GET", "/beside?first=none&second=none")[0] == 404
+    assert serving.request("GET", f"/beside?first=beside.json&second={sides[0]}")[0] == 404

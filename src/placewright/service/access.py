@@ -34,7 +34,7 @@ Application = Callable[[Any, Receive, Send], Awaitable[None]]
 
 COOKIE = "placewright_token"
 
-OPEN = ("/login", "/static/", "/api/v1/health", "/api/v1/login")
+OPEN = ("/login", "/static/", "/report/", "/api/v1/health", "/api/v1/login")
 """Paths that need no token."""
 
 UPLOADS = "/api/v1/files/"

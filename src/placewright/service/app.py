@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -29,12 +29,13 @@ from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
 from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
 from placewright.planning.wings import wings
+from placewright.report.history import with_numbers
 from placewright.service.access import COOKIE, REPORT_CONTENT, Tokens
 from placewright.service.files import NAME, Files, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError, parts
 from placewright.service.operations import Operation, find
 from placewright.service.process import parsed_lines
-from placewright.service.store import ENDED, Job, State, Store, StoredFile
+from placewright.service.store import ENDED, Job, State, Store, StoredFile, paged
 from placewright.version import __version__
 
 HEARTBEAT_S = 15.0
@@ -378,12 +379,11 @@ def _jobs(router: APIRouter, service: Service) -> None:
         most: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> JobList:
         """List jobs, the newest first."""
-        found = service.store.jobs(
-            before=before, states=state or (), operation=operation, most=most + 1
-        )
+        given: dict[str, Any] = {"before": before, "states": state or (), "operation": operation}
+        found, older = paged(lambda count: service.store.jobs(**given, most=count), most)
         return JobList(
-            jobs=[JobAnswer(**_columns(job)) for job in found[:most]],
-            next=found[most - 1].id if len(found) > most else None,
+            jobs=[JobAnswer(**_columns(job)) for job in found],
+            next=older,
             counts=dict(service.store.counts()),
         )
 
@@ -418,7 +418,9 @@ def _jobs(router: APIRouter, service: Service) -> None:
 
     @router.get("/jobs/{id}/events", response_class=StreamingResponse)
     def follow_job(id: JobId, request: Request) -> StreamingResponse:
-        """Follow a job by server-sent events: *state*, *progress* and *log*, until it has ended.
+        """Follow a job by server-sent events until it has ended: *state*, *progress*, *log*, *run*.
+
+        *run* has new steps and events of a run, as ``/steps`` has them.
 
         A client that comes back with ``Last-Event-ID`` goes on where it was.
         """
@@ -459,6 +461,8 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[str]
         job = await asyncio.to_thread(service.job, id)
         lines = parsed_lines(_more(folder.progress, read, 0))
         found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
+        if run := run_of(lines):
+            found.append(("run", run))
         if added := _more(folder.log, read, 1):
             found.append(("log", added.decode(errors="replace")))
         if job.state != state:
@@ -473,6 +477,25 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[str]
             spoken_s = time.monotonic()
             yield ": \n\n"
         await asyncio.sleep(LOOK_S)
+
+
+def run_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Steps and events among the lines of a run's progress; empty without either."""
+    steps = [_step(line) for line in lines if "step_s" in line and "event" not in line]
+    happened = [line for line in lines if "event" in line]
+    return {"steps": steps, "events": list(map(_event, happened))} if steps or happened else {}
+
+
+def _step(line: Mapping[str, Any]) -> dict[str, Any]:
+    loss = line.get("loss")
+    known = {name: line[name] for name in ("step", "step_s", "plan")}
+    return known | {"loss": loss if isinstance(loss, int | float) else None}
+
+
+def _event(line: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: value for key, value in line.items() if isinstance(value, float)}
+    text = with_numbers(line["text"], numbers)
+    return {"step": line["step"], "event": line["event"], "text": text}
 
 
 def _more(path: Path, read: list[int], which: int) -> bytes:
@@ -550,11 +573,9 @@ def _files(router: APIRouter, service: Service) -> None:
         most: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> FileList:
         """List stored files, the newest first."""
-        found = service.store.files(before=before, kinds=kind or (), most=most + 1)
-        return FileList(
-            files=[file_answer(file) for file in found[:most]],
-            next=found[most - 1].id if len(found) > most else None,
-        )
+        given: dict[str, Any] = {"before": before, "kinds": kind or ()}
+        found, older = paged(lambda count: service.store.files(**given, most=count), most)
+        return FileList(files=[file_answer(file) for file in found], next=older)
 
     @router.put("/files/{name}", status_code=201)
     async def upload_file(name: FileName, request: Request) -> FileAnswer:

@@ -1,4 +1,4 @@
-"""The way from a model to trained weights: a page that chains operations; steps of runs, live.
+"""Ways from a model, or from nodes with samples, to trained weights; steps of runs, live.
 
 Each part of the page is the newest job of its operation with the options that were chosen above
 it. What one has found is a stored file, which the next one names.
@@ -6,7 +6,6 @@ it. What one has found is a stored file, which the next one names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
@@ -18,17 +17,26 @@ from pydantic import BaseModel, Field
 from placewright.capturing.zoo import EXAMPLES, zoo_models
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError
-from placewright.service.app import JobDetails, JobId, Service, clusters, details
+from placewright.planning.wings import find_wing
+from placewright.service.app import JobDetails, JobId, Service, clusters, details, run_of
 from placewright.service.clusters import cluster_text
 from placewright.service.pages import Pages, ranked
-from placewright.service.store import ENDED, Job, State
+from placewright.service.store import Job, State
 
 COMPARE, RUN = "layers.compare", "layers.run"
 
+EXAMPLE_NODES = [
+    {"name": name, "samples": count, "seconds_per_sample": each_s, "uplink": rate, "downlink": rate}
+    for name, count, each_s, rate in (
+        ("cellar", 900, "4ms", "20Mbps"),
+        ("roof", 400, "2ms", "40Mbps"),
+        ("server", 100, "0.5ms", "100Mbps"),
+    )
+]
+"""What the form of nodes offers at first."""
+
 LOOKED_AT = 200
 """The newest jobs of an operation, among which one with the chosen options is looked for."""
-
-RESULT_BYTES = 16 << 20
 
 MOST_STEPS = 5000
 """In one answer."""
@@ -79,7 +87,11 @@ def add_flows(app: FastAPI, service: Service, pages: Pages) -> None:
         exact: Annotated[str, Query(pattern=r"^(|on)$")] = "",
     ) -> HTMLResponse:
         chosen = Chosen(model=model, on=on, batch=int(batch or 8), exact=exact == "on")
-        return HTMLResponse(pages.filled("train.html", **_page(service, chosen)))
+        return HTMLResponse(pages.filled("train.html", **_page(service, pages, chosen)))
+
+    @shown.get("/samples")
+    def samples(file: Annotated[str, Query(max_length=100)] = "") -> HTMLResponse:
+        return HTMLResponse(pages.filled("samples.html", **_samples(service, pages, file)))
 
     app.include_router(shown)
 
@@ -88,23 +100,12 @@ def steps_of(service: Service, job: Job, after: int) -> Steps:
     """Steps and events in the progress of a job; those of its last attempt."""
     lines = service.jobs.folder(job.id).lines()
     begun = max((k for k, line in enumerate(lines) if "attempt" in line), default=0)
-    done = [line for line in lines[begun:] if "step" in line]
-    steps = [line for line in done if "step_s" in line and "event" not in line]
+    found = run_of(lines[begun:]) or {"steps": [], "events": []}
     return Steps(
         state=State(job.state),
-        steps=[StepAnswer(**_step(line)) for line in steps[after:][:MOST_STEPS]],
-        events=[
-            EventAnswer(step=line["step"], event=line["event"], text=line["text"])
-            for line in done
-            if "event" in line
-        ],
+        steps=[StepAnswer(**step) for step in found["steps"][after:][:MOST_STEPS]],
+        events=[EventAnswer(**event) for event in found["events"]],
     )
-
-
-def _step(line: Mapping[str, Any]) -> dict[str, Any]:
-    loss = line.get("loss")
-    known = {name: line[name] for name in ("step", "step_s", "plan")}
-    return known | {"loss": loss if isinstance(loss, int | float) else None}
 
 
 class Chosen(BaseModel):
@@ -125,11 +126,11 @@ class Chosen(BaseModel):
         return {source: self.model, "on": self.on, "batch": self.batch, "exact": self.exact}
 
 
-def _page(service: Service, chosen: Chosen) -> dict[str, Any]:
+def _page(service: Service, pages: Pages, chosen: Chosen) -> dict[str, Any]:
     """What the page shows: the jobs that belong to what was chosen, and their results."""
     compared = _newest(service, COMPARE, chosen.options("source")) if chosen.complete else None
     ran = _newest(service, RUN, chosen.options("model")) if chosen.complete else None
-    comparison = _result(service, compared)
+    comparison = pages.result(compared)
     stored = service.store.files(job=compared.id) if compared is not None else []
     return {
         "chosen": chosen,
@@ -144,8 +145,44 @@ def _page(service: Service, chosen: Chosen) -> dict[str, Any]:
         "candidates": ranked(comparison) if comparison else None,
         "plan": next((f.name for f in stored if f.output == "result.json"), None),
         "ran": _details(service, ran),
-        "run": _result(service, ran),
+        "run": pages.result(ran),
     }
+
+
+def _samples(service: Service, pages: Pages, file: str) -> dict[str, Any]:
+    """Of the page that moves samples: the same for nodes that a file describes."""
+    document = find_wing("samples").files().problem_document
+    options = {"file": file}
+    compared = _newest(service, "samples.compare", options) if file else None
+    ran = _newest(service, "samples.run", options | {"adapt": True}) if file else None
+    comparison = pages.result(compared)
+    schema = document.model.model_json_schema()
+    return {
+        "file": file,
+        "files": service.store.files(kinds=[document.kind], most=LOOKED_AT),
+        "fields": _fields(schema),
+        "rows": {"name": "nodes", "fields": _fields(schema["$defs"]["NodeEntry"])},
+        "example": EXAMPLE_NODES,
+        "options": options,
+        "compared": _details(service, compared),
+        "comparison": comparison,
+        "candidates": ranked(comparison) if comparison else None,
+        "ran": _details(service, ran),
+        "run": pages.result(ran),
+    }
+
+
+def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What can be written in one line, of what the schema of a document has."""
+    required = schema.get("required", ())
+    found = []
+    for name, each in schema["properties"].items():
+        kinds = {kind.get("type") for kind in each.get("anyOf", (each,))}
+        if kinds & {"number", "integer", "string"} and name != "schema_version":
+            default = each.get("default")
+            default = "" if default is None else default
+            found.append({"name": name, "required": name in required, "default": default})
+    return sorted(found, key=lambda field: not field["required"])
 
 
 def _first_device(service: Service, name: str) -> str:
@@ -166,14 +203,3 @@ def _newest(service: Service, operation: str, options: Mapping[str, Any]) -> Job
 
 def _details(service: Service, job: Job | None) -> JobDetails | None:
     return None if job is None else details(service, job)
-
-
-def _result(service: Service, job: Job | None) -> dict[str, Any] | None:
-    """The document of a job that has ended, unless it is very large."""
-    if job is None or job.state not in ENDED:
-        return None
-    path = service.jobs.folder(job.id).out / "result.json"
-    if not path.exists() or path.stat().st_size > RESULT_BYTES:
-        return None
-    data = json.loads(path.read_bytes())
-    return data if isinstance(data, dict) else None

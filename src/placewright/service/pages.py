@@ -5,27 +5,43 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from placewright import report
 from placewright.capturing.zoo import EXAMPLES, zoo_models
 from placewright.errors import PlacewrightError
+from placewright.io.boundary import parse_json
+from placewright.planning.side_by_side import (
+    Side,
+    side_by_side,
+    side_by_side_page,
+    side_of_data,
+    verdict,
+)
 from placewright.planning.wings import wings
+from placewright.report.gantt import timelines_in
 from placewright.report.text import amount, percent, size
+from placewright.service.access import REPORT_CONTENT
 from placewright.service.app import JobId, Service, clusters, described, details
 from placewright.service.jobs import parts
 from placewright.service.operations import Operation, Option, find
-from placewright.service.store import ENDED, Job, State
+from placewright.service.store import ENDED, Job, State, paged
 
 HERE = Path(__file__).parent
 
 RESULT_BYTES = 32 << 20
 
 SHIPS = "ships with Placewright"
+
+Chosen = Annotated[str, Query(max_length=100)]
+"""Name of a stored file."""
+
+ROWS = 50
+"""Of a page of jobs or files."""
 
 OFFERED = 200
 """Files that a form offers, the newest; others are named by hand."""
@@ -46,7 +62,9 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
     router.add_api_route("/jobs/{id}", pages.job)
     router.add_api_route("/files", pages.files)
     router.add_api_route("/api", pages.reference)
-    router.add_api_route("/report.css", _report_style, response_class=FileResponse)
+    router.add_api_route("/beside", pages.beside)
+    router.add_api_route("/beside/report", pages.beside_report)
+    router.add_api_route("/report/{name}", _of_reports, response_class=FileResponse)
     app.include_router(router)
     inner = app.exception_handlers[PlacewrightError]
 
@@ -60,9 +78,9 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
     return pages
 
 
-def _report_style() -> FileResponse:
-    """The style that reports and these pages share."""
-    return FileResponse(Path(report.__file__).with_name("style.css"), media_type="text/css")
+def _of_reports(name: Literal["style.css", "page.js", "timeline.js"]) -> FileResponse:
+    """Style and scripts that reports and these pages share."""
+    return FileResponse(Path(report.__file__).with_name(name))
 
 
 class Pages:
@@ -129,22 +147,23 @@ class Pages:
     def jobs(self, request: Request, before: str | None = None, state: str = "") -> HTMLResponse:
         """All jobs, a page at a time."""
         states = [state] if state in list(State) else []
-        found = self._service.store.jobs(before=before, states=states, most=51)
+        store = self._service.store
+        found, older = paged(lambda most: store.jobs(before=before, states=states, most=most), ROWS)
         return HTMLResponse(
             self.filled(
                 "jobs.html",
-                jobs=found[:50],
-                next=found[49].id if len(found) > 50 else None,
+                jobs=found,
+                next=older,
                 state=state,
                 states=list(State),
-                counts=self._service.store.counts(),
+                counts=store.counts(),
             )
         )
 
     def job(self, id: JobId) -> HTMLResponse:
         """A job: how far it is, or what it has found."""
         job = self._service.job(id)
-        result = self._result(job)
+        result = self.result(job)
         return HTMLResponse(
             self.filled(
                 "job.html",
@@ -160,15 +179,10 @@ class Pages:
 
     def files(self, before: str | None = None) -> HTMLResponse:
         """Stored files, a page at a time, and what may be done with each."""
-        found = self._service.store.files(before=before, most=51)
+        store, models = self._service.store, self._service.jobs.models
+        found, older = paged(lambda most: store.files(before=before, most=most), ROWS)
         return HTMLResponse(
-            self.filled(
-                "files.html",
-                files=found[:50],
-                next=found[49].id if len(found) > 50 else None,
-                uses=self._uses,
-                models=self._service.jobs.models,
-            )
+            self.filled("files.html", files=found, next=older, uses=self._uses, models=models)
         )
 
     def reference(self) -> HTMLResponse:
@@ -226,13 +240,45 @@ class Pages:
         known["model"] = [*known["graph"], ("/services/new?variant=", "serve")]
         return known.get(kind, [])
 
-    def _result(self, job: Job) -> dict[str, Any] | None:
+    def result(self, job: Job | None) -> dict[str, Any] | None:
         """The document of a job that has ended, unless it is very large."""
-        path = self._service.jobs.folder(job.id).out / "result.json"
-        if job.state not in ENDED or not path.exists() or path.stat().st_size > RESULT_BYTES:
+        if job is None or job.state not in ENDED:
             return None
-        data = json.loads(path.read_bytes())
+        text = _text(self._service.jobs.folder(job.id).out / "result.json")
+        data = json.loads(text) if text else None
         return data if isinstance(data, dict) else None
+
+    def beside(self, first: Chosen = "", second: Chosen = "") -> HTMLResponse:
+        """Two plans side by side, once both are chosen."""
+        kinds = [wing.files().plan_document.kind for wing in wings().values()]
+        offered = self._service.store.files(kinds=kinds, most=OFFERED)
+        values: dict[str, Any] = {"said": "", "sections": []}
+        if first and second:
+            sides = self._side(first), self._side(second)
+            values = {"said": verdict(*sides), "sections": list(side_by_side(*sides))}
+        chosen = {"first": first, "second": second}
+        return HTMLResponse(self.filled("beside.html", chosen=chosen, files=offered, **values))
+
+    def beside_report(self, first: Chosen, second: Chosen) -> HTMLResponse:
+        """The same as a self-contained page."""
+        page = side_by_side_page(self._side(first), self._side(second))
+        return HTMLResponse(page, headers={"content-security-policy": REPORT_CONTENT})
+
+    def _side(self, name: str) -> Side:
+        """A stored plan; the report of the job that made it has its timelines."""
+        file = self._service.files.find(name)
+        data = parse_json(_text(self._service.files.path(file)), where=name)
+        if file.job is None:
+            return side_of_data(data, name)
+        made = _text(self._service.jobs.folder(file.job).out / "report.html")
+        return side_of_data(data, name, list(timelines_in(made)) or None)
+
+
+def _text(path: Path) -> str:
+    """What a job has written; empty where there is nothing, or very much."""
+    if not path.exists() or path.stat().st_size > RESULT_BYTES:
+        return ""
+    return path.read_text(encoding="utf-8")
 
 
 def _unit_of(operation: str) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -107,6 +107,18 @@ class StoredFile(Table):
     owner: Mapped[str] = mapped_column(default="")
     job: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"))
     output: Mapped[str | None]
+
+
+Row = TypeVar("Row", Job, StoredFile)
+
+
+def paged(find: Callable[[int], list[Row]], most: int) -> tuple[list[Row], str | None]:
+    """The newest `most` rows, and the `before` of those after them, if there are any.
+
+    `find`: finds so many rows.
+    """
+    found = find(most + 1)
+    return found[:most], found[most - 1].id if len(found) > most else None
 
 
 class Token(Table):
@@ -255,12 +267,9 @@ class Store:
         most: int = 50,
     ) -> list[Job]:
         """The newest jobs, those older than `before` where that is given."""
-        query = select(Job).order_by(Job.id.desc()).limit(most)
-        query = query if before is None else query.where(Job.id < before)
-        query = query.where(Job.state.in_(states)) if states else query
-        query = query if operation is None else query.where(Job.operation == operation)
-        with self.session() as session:
-            return list(session.scalars(query))
+        wanted: list[Any] = [Job.state.in_(states)] if states else []
+        wanted += [] if operation is None else [Job.operation == operation]
+        return self._newest(Job, wanted, before, most)
 
     def open_jobs(self, owner: str) -> int:
         """How many jobs of an owner have not ended."""
@@ -283,10 +292,15 @@ class Store:
         most: int = 50,
     ) -> list[StoredFile]:
         """The newest stored files, those older than `before` where that is given."""
-        query = select(StoredFile).order_by(StoredFile.id.desc()).limit(most)
-        query = query if before is None else query.where(StoredFile.id < before)
-        query = query.where(StoredFile.kind.in_(kinds)) if kinds else query
-        query = query if job is None else query.where(StoredFile.job == job)
+        wanted: list[Any] = [StoredFile.kind.in_(kinds)] if kinds else []
+        wanted += [] if job is None else [StoredFile.job == job]
+        return self._newest(StoredFile, wanted, before, most)
+
+    def _newest(
+        self, table: type[Row], wanted: Sequence[Any], before: str | None, most: int
+    ) -> list[Row]:
+        older = () if before is None else (table.id < before,)
+        query = select(table).where(*wanted, *older).order_by(table.id.desc()).limit(most)
         with self.session() as session:
             return list(session.scalars(query))
 

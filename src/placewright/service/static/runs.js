@@ -18,13 +18,46 @@ document.addEventListener("click", (event) => {
 document.querySelector("[data-train]")?.addEventListener("submit", (event) => {
   event.preventDefault();
   const form = event.target, choice = form.querySelector("#planner").value;
-  const options = JSON.parse(form.dataset.options);
-  Object.assign(options, { steps: 3, train: Number(form.querySelector("#steps").value), weights: true });
+  const options = JSON.parse(form.dataset.options), count = Number(form.querySelector("#steps").value);
+  const long = form.dataset.train === "layers.run" ? { steps: 3, train: count } : { adapt: true, epochs: count };
+  Object.assign(options, long, { weights: true });
   const slow = form.querySelector("#slow").value.trim();
   if (slow) options.slow = [slow];
   if (choice.startsWith("plan:")) options.plan = choice.slice(5);
   else if (choice) options.planner = choice;
-  pressed(form.querySelector("[type=submit]"), () => start("layers.run", options));
+  pressed(form.querySelector("[type=submit]"), () => start(form.dataset.train, options));
+});
+
+const described = document.querySelector("[data-describe]"), rows = described?.querySelector("[data-rows]");
+
+/** What stands in inputs: numbers as numbers, other text as it is; what is empty or a default is left out. */
+function written(part) {
+  const found = {};
+  for (const { name, value, dataset } of part.querySelectorAll("input")) {
+    const text = value.trim();
+    if (text !== "" && text !== dataset.default) found[name] = name !== "name" && Number.isFinite(Number(text)) ? Number(text) : text;
+  }
+  return found;
+}
+
+described?.addEventListener("click", ({ target }) => {
+  const { children } = rows.tBodies[0];
+  if ("add" in target.dataset) {
+    const row = children[children.length - 1].cloneNode(true), first = row.querySelector("input");
+    first.value = `node-${children.length}`;
+    rows.tBodies[0].append(row);
+    first.focus();
+  } else if ("remove" in target.dataset && children.length > 1) target.closest("tr").remove();
+});
+
+described?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  pressed(described.querySelector("[type=submit]"), async () => {
+    const data = { ...written(described.querySelector("[data-fields]")), [rows.dataset.rows]: [...rows.tBodies[0].rows].map(written) };
+    const name = `${String(data.name ?? described.dataset.describe).replace(/[^A-Za-z0-9._-]/g, "-")}.json`;
+    const stored = await ask("PUT", `${api}/files/${encodeURIComponent(name)}`, JSON.stringify(data), "application/octet-stream");
+    location.assign(`?file=${encodeURIComponent(stored.name)}`);
+  });
 });
 
 /** Follow a job, and show the page anew when it has ended. */
@@ -57,6 +90,24 @@ function line(part, steps, key, text) {
   part.querySelector(`[data-range=${key}]`).textContent = `${text(low)} to ${text(low + range)}`;
 }
 
+/** Draw where something happened. */
+function marks(part, steps, events) {
+  const first = steps[0].step, across = 800 / Math.max(1, steps.length - 1);
+  const d = events.map(({ step }) => `M${(step - first) * across} 5V135`).join("");
+  for (const path of part.querySelectorAll(".mark")) path.setAttribute("d", d);
+}
+
+/** What a change of the plan did to the step time: of the last three steps before it, and of those after it. */
+function effect({ event, step }, steps) {
+  if (!["migrate", "roll back", "recover"].includes(event)) return "";
+  const at = steps.findIndex((each) => each.step > step);
+  const times = (from, to) => steps.slice(Math.max(0, from), to).map((each) => each.step_s);
+  if (at < 1) return "";
+  const then = median(times(at - 3, at)), now = median(times(at + (at + 1 < steps.length), at + 10));
+  const change = Math.round((now / then - 1) * 100);
+  return `${amount(then, "s")} before, ${amount(now, "s")} after (${change > 0 ? "+" : ""}${change} %)`;
+}
+
 /** Show what a run has done. */
 function show(part, steps, events) {
   if (!steps.length) return;
@@ -69,24 +120,38 @@ function show(part, steps, events) {
   now("plan").textContent = last.plan;
   line(part, steps, "loss", loss);
   line(part, steps, "step_s", (value) => amount(value, "s"));
-  part.querySelector("[data-events]").replaceChildren(...events.map((each) => {
-    const item = document.createElement("li"), kind = document.createElement("b");
+  const told = events.filter(({ event }) => event !== "snapshot"), list = part.querySelector("[data-events]");
+  marks(part, steps, told);
+  told.forEach((each, k) => { // a list that is read out: what stands there stays
+    const item = list.children[k] ?? list.appendChild(document.createElement("li"));
+    const kind = document.createElement("b"), did = document.createElement("em");
     kind.textContent = each.event;
-    item.append(`step ${each.step}: `, kind, ` ${each.text}`);
-    return item;
-  }));
+    did.textContent = effect(each, steps);
+    if (item.dataset.did === did.textContent) return;
+    item.dataset.did = did.textContent;
+    item.replaceChildren(`${part.dataset.step} ${each.step}: `, kind, ` ${each.text}${did.textContent ? ": " : ""}`, did);
+  });
 }
 
-/** Ask for new steps each second, until the run has ended. */
-async function watch(part, steps = []) {
-  let going = true;
-  try {
-    const found = await ask("GET", `${api}/jobs/${part.dataset.steps}/steps?after=${steps.length}`);
+/** Show a run: live by server-sent events while it goes on, all of it afterwards. */
+async function watch(part) {
+  const steps = [], events = [], path = `${api}/jobs/${part.dataset.steps}`;
+  const add = (found) => {
     steps.push(...found.steps);
-    show(part, steps, found.events);
-    going = GOING.includes(found.state) || found.steps.length === 5000;
-  } catch { /* the service is away for a moment */ }
-  if (going) setTimeout(watch, 1000, part, steps);
+    events.push(...found.events);
+    show(part, steps, events);
+  };
+  if (GOING.includes(part.dataset.state)) {
+    const source = new EventSource(`${path}/events`);
+    source.addEventListener("run", (event) => add(JSON.parse(event.data)));
+    source.addEventListener("state", (event) => { if (!GOING.includes(JSON.parse(event.data).state)) source.close(); });
+    return;
+  }
+  let found;
+  do {
+    found = await ask("GET", `${path}/steps?after=${steps.length}`);
+    add({ steps: found.steps, events: steps.length ? [] : found.events });
+  } while (found.steps.length === 5000);
 }
 
 for (const part of document.querySelectorAll("[data-steps]")) watch(part);
