@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from placewright.errors import InputError, RunError
-from placewright.service.access import Tokens
 from placewright.service.files import Files, TooLargeError, check_name
 from placewright.service.store import Store, sqlite_url
+from placewright.service.tokens import Tokens
 from placewright.web.client import Client
 from tests.service.serving import Serving
 

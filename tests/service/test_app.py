@@ -15,17 +15,18 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 
 from placewright.cli.main import every_verb
-from placewright.service.access import Access
+from placewright.cli.operations import operations_of
 from placewright.service.app import Service, api
 from placewright.service.clusters import add_clusters
 from placewright.service.files import Files
 from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
-from placewright.service.operations import operation_of, operations_of
+from placewright.service.operations import offered
 from placewright.service.pages import add_pages
-from placewright.service.services import OPTIONS, Found, Services
+from placewright.service.services import Found, Services, serving_operation
 from placewright.service.serving import add_services
 from placewright.service.store import Job, State, Store, new_id, sqlite_url
+from placewright.web.access import Access
 
 
 class Unstarted(Services):
@@ -40,15 +41,16 @@ def made(folder: Path) -> tuple[Service, Access]:
     store = Store(sqlite_url(folder / "x.sqlite"))
     store.migrate()
     files = Files(folder, store, most_bytes=1000, total_bytes=100_000)
-    jobs = Jobs(store, files, operations_of(every_verb()), workflows="")
+    every = operations_of(every_verb())
+    jobs = Jobs(store, files, offered(every), workflows="")
     service = Service(store, files, jobs)
     application = api(service)
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
     add_flows(application, service, pages)
-    serve = operation_of(every_verb(), ("requests", "serve"), OPTIONS)
-    add_services(application, service, pages, Unstarted(folder / "services", files, serve))
-    return service, Access(application, store=store, hosts=["testserver"])
+    services = Unstarted(folder / "services", files, serving_operation(every))
+    add_services(application, service, pages, services)
+    return service, Access(application, hosts=["testserver"])
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +130,10 @@ def test_the_service_starts_without_what_jobs_need(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from placewright.cli.main import every_verb\n"
+        "from placewright.cli.operations import operations_of\n"
         "from placewright.service.server import ServiceOptions, _server\n"
-        f"_server(ServiceOptions(folder=Path({str(tmp_path)!r})), every_verb)\n"
+        f"options = ServiceOptions(folder=Path({str(tmp_path)!r}))\n"
+        "_server(options, lambda: operations_of(every_verb()))\n"
         "print(*{'torch', 'numba', 'dbos', 'onnx', 'sklearn'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)

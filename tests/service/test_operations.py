@@ -10,12 +10,13 @@ from pydantic import ValidationError
 from typer.main import get_command
 
 from placewright.cli.main import app, every_verb
+from placewright.cli.operations import operations_of
 from placewright.errors import InputError
 from placewright.planning.wings import registered
-from placewright.service.operations import EXCLUDED, operations_of, used_file
+from placewright.service.operations import EXCLUDED, offered, used_file
 from tests.planning.test_toy_wing import WING
 
-OPERATIONS = operations_of(every_verb())
+OPERATIONS = offered(operations_of(every_verb()))
 
 
 def verbs_of_the_command_line() -> set[str]:
@@ -134,6 +135,6 @@ def test_engines_that_are_the_administrators_are_not_taken(engine: str) -> None:
 def test_a_wing_of_one_file_has_its_operations() -> None:
     """Without an edit elsewhere."""
     with registered(WING):
-        found = operations_of(every_verb())
+        found = offered(operations_of(every_verb()))
     assert {"packing.plan", "packing.compare", "packing.simulate"} <= set(found)
     assert found["packing.plan"].model.model_json_schema()["required"] == ["file"]

@@ -149,6 +149,7 @@ def serve(
 
     [cyan]placewright serve my-folder --open[/cyan]
     """
+    from placewright.cli.operations import operations_of
     from placewright.service.server import ServiceOptions, serve_forever
 
     options = ServiceOptions(
@@ -173,7 +174,7 @@ def serve(
         if open_page and not webbrowser.open(url):
             console.note("no browser was found; open the page yourself")
 
-    serve_forever(options, every_verb, on_ready=ready)
+    serve_forever(options, lambda: operations_of(every_verb()), on_ready=ready)
 
 
 INTERRUPTED = 130

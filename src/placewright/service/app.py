@@ -30,13 +30,14 @@ from placewright.cluster.schema import preset_names
 from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
 from placewright.planning.wings import wings
 from placewright.report.history import with_numbers
-from placewright.service.access import COOKIE, REPORT_CONTENT, Tokens
 from placewright.service.files import NAME, Files, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError, parts
 from placewright.service.operations import Operation, find
 from placewright.service.process import parsed_lines
 from placewright.service.store import ENDED, Job, State, Store, StoredFile, paged
+from placewright.service.tokens import Tokens
 from placewright.version import __version__
+from placewright.web.access import COOKIE, REPORT_CONTENT
 
 HEARTBEAT_S = 15.0
 """An event stream that has nothing to say says so, for proxies that end silent connections."""

@@ -9,9 +9,10 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,12 +20,12 @@ from placewright.errors import InputError, MissingDependencyError, UnsupportedEr
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
 from placewright.planning.compiling import CompilingAhead
-from placewright.service.operations import Verbs, operations_of
+from placewright.service.operations import Operation, offered
 from placewright.web.listening import listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
-    from placewright.service.access import Tokens
+    from placewright.service.tokens import Tokens
 
 EXTRA = "service"
 
@@ -104,7 +105,7 @@ Ready = Callable[[str, str], object]
 @checked
 def serve_forever(
     options: ServiceOptions,
-    verbs: Callable[[], Verbs],
+    operations: Callable[[], Sequence[Operation]],
     *,
     on_ready: Ready = lambda url, token: None,
 ) -> None:
@@ -112,8 +113,8 @@ def serve_forever(
 
     Parameters
     ----------
-    verbs
-        Those of the command line, which become operations.
+    operations
+        Makes all verbs of the command line.
     on_ready
         Called with the address, and the token where one was made, once clients are listened to.
 
@@ -126,7 +127,7 @@ def serve_forever(
         raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
     with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
-            service, server, made = _server(options, verbs)
+            service, server, made = _server(options, operations)
         host, port = listening.getsockname()[:2]
         named = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         asyncio.run(_serve(server, listening, lambda: on_ready(f"http://{named}:{port}", made)))
@@ -134,23 +135,25 @@ def serve_forever(
         service.store.close()
 
 
-def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, Any, str]:
+def _server(
+    options: ServiceOptions, operations: Callable[[], Sequence[Operation]]
+) -> tuple[Any, Any, str]:
     try:
         import uvicorn
 
-        from placewright.service.access import Access, Tokens
         from placewright.service.app import Service, api
         from placewright.service.clusters import add_clusters
         from placewright.service.files import Files
         from placewright.service.flows import add_flows
         from placewright.service.jobs import JobLimits, Jobs
-        from placewright.service.operations import operation_of
         from placewright.service.pages import add_pages
         from placewright.service.process import JobFolder
         from placewright.service.ray_jobs import ray_folders
-        from placewright.service.services import OPTIONS, Services
+        from placewright.service.services import Services, serving_operation
         from placewright.service.serving import add_services
         from placewright.service.store import Store, sqlite_url
+        from placewright.service.tokens import Tokens
+        from placewright.web.access import Access
     except ModuleNotFoundError as error:
         name = str(error.name)
         raise MissingDependencyError(name, extra=EXTRA, purpose="placewright serve") from None
@@ -161,13 +164,12 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     store.lock()
     store.migrate()
     files = Files(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
-    listed = list(verbs())
-    serve = operation_of(listed, ("requests", "serve"), OPTIONS)
-    services = Services(folder / "services", files, serve)
+    listed = operations()
+    services = Services(folder / "services", files, serving_operation(listed))
     jobs = Jobs(
         store,
         files,
-        operations_of(listed),
+        offered(listed),
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
         limits=JobLimits(options.jobs, options.waiting),
@@ -185,7 +187,11 @@ def _server(options: ServiceOptions, verbs: Callable[[], Verbs]) -> tuple[Any, A
     add_flows(application, service, pages)
     add_services(application, service, pages, services)
     guarded = Access(
-        application, store=store, host=options.host, hosts=options.hosts, tokens=tokens
+        application,
+        host=options.host,
+        hosts=options.hosts,
+        owner=None if tokens is None else tokens.owner,
+        refused=partial(store.audit, "", "refused"),
     )
     config = uvicorn.Config(
         guarded,

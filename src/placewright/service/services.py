@@ -20,7 +20,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -45,12 +45,6 @@ ANSWER_S = 30.0
 
 READY_S = 2.0
 """For an answer about its state."""
-
-TAIL_BYTES = 1 << 17
-"""Of the log of requests, its end."""
-
-LATEST, COUNTED = 12, 500
-"""Requests that are listed, and of which percentiles are."""
 
 OPTIONS = ("server", "cluster", "policy", "max_waiting", "max_batch", "deadline", "drain")
 """Of ``requests serve``, those that a request may give."""
@@ -109,13 +103,19 @@ class Found:
     token: str = field(default="", repr=False)
 
 
+def serving_operation(operations: Iterable[Operation]) -> Operation:
+    """``requests serve`` with `OPTIONS`, of all operations."""
+    found = next(each for each in operations if each.path == ("requests", "serve"))
+    return replace(found, options=tuple(each for each in found.options if each.name in OPTIONS))
+
+
 class Services:
     """All request services.
 
     Parameters
     ----------
     operation
-        ``requests serve`` with `OPTIONS`.
+        See `serving_operation`.
     """
 
     def __init__(self, folder: Path, files: Files, operation: Operation) -> None:
@@ -260,18 +260,6 @@ class Services:
         finally:
             connection.close()
 
-    def recent(self, found: Found) -> dict[str, Any]:
-        """Latest requests, percentiles of latency, and what each server and variant answered."""
-        lines = _tail(found.folder.out / "log.jsonl")[-COUNTED:]
-        answered = [line for line in lines if line.get("status") == 200]
-        taken = sorted(line["end_s"] - line["arrival_s"] for line in answered)
-        shares: dict[str, dict[str, int]] = {}
-        for line in answered:
-            row = shares.setdefault(line["server"], {})
-            row[line["variant"]] = row.get(line["variant"], 0) + 1
-        percentile = {f"p{q}": taken[(len(taken) - 1) * q // 100] for q in (50, 95, 99) if taken}
-        return {"latest": lines[: -LATEST - 1 : -1], "percentiles_s": percentile, "served": shares}
-
     def _start(self, found: Found) -> None:
         """Start its process; what it names is copied beside it first."""
         asked, folder = found.asked, found.folder
@@ -352,19 +340,3 @@ def _read(path: Path) -> RequestService:
 def _write(found: Found) -> None:
     """Keep what was asked for; at any time a whole file is there."""
     write_file(found.folder.path / "service.json", json.dumps(asdict(found.asked)))
-
-
-def _tail(path: Path) -> list[dict[str, Any]]:
-    """The last lines of a log of requests."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - TAIL_BYTES))
-            data = file.read()
-    except OSError:
-        return []
-    found = []
-    for line in data.splitlines():
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return [each for each in found if isinstance(each, dict)]

@@ -12,8 +12,12 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from placewright.errors import InputError, PlacewrightError, RunError
-from placewright.requests.serving.measured import measured_problem
+from placewright.errors import InputError, PlacewrightError
+from placewright.requests.serving.measured import (
+    example_inputs,
+    measured_problem,
+    recent_requests,
+)
 from placewright.service.app import (
     ErrorParts,
     JobDetails,
@@ -383,26 +387,18 @@ def status(services: Services, found: Found) -> ServiceStatus:
             numbers = numbers if code == 200 else None
         except PlacewrightError:
             state = services.state(found)
-    return ServiceStatus(state=state, numbers=numbers, recent=services.recent(found))
+    return ServiceStatus(
+        state=state, numbers=numbers, recent=recent_requests(found.folder.out / "log.jsonl")
+    )
 
 
 def _example(services: Services, found: Found) -> list[dict[str, Any]]:
     """One row of zeros for every input of the model."""
-    path = f"/v2/models/{quote(found.asked.family)}"
-    code, data = services.ask(found, "GET", path, wait_s=READY_S)
+    code, data = services.ask(
+        found, "GET", f"/v2/models/{quote(found.asked.family)}", None, READY_S
+    )
     _refuse(code, data, found)
-    inputs = []
-    for each in data["inputs"]:
-        shape = [1, *each["shape"][1:]]
-        size = 1
-        for n in shape:
-            size *= n
-        zero: Any = False if each["datatype"] == "BOOL" else 0
-        if size > 100_000:
-            raise RunError("its inputs are too large for an example", where=found.asked.name)
-        tensor = {"name": each["name"], "datatype": each["datatype"], "shape": shape}
-        inputs.append(tensor | {"data": [zero] * size})
-    return inputs
+    return example_inputs(data)
 
 
 def _problem(services: Services, found: Found, given: CapacityBody) -> dict[str, Any]:

@@ -1,11 +1,15 @@
-"""A running server as a problem: what it has measured, in the form that `requests plan` reads."""
+"""A running server from outside: what it has measured as a problem, its model, its log."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import urllib.request
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from placewright.errors import InputError, RunError, UnknownNameError
@@ -14,6 +18,15 @@ ANSWER_S = 10.0
 
 REQUESTS = 5000
 """About so many are simulated, within a minute."""
+
+TAIL_BYTES = 1 << 17
+"""Of the log of requests, its end."""
+
+LATEST, COUNTED = 12, 500
+"""Requests that are listed, and of which percentiles are."""
+
+MOST_VALUES = 100_000
+"""Of an example's tensor."""
 
 Status = Mapping[str, Any]
 """What a server answers at ``/status.json``."""
@@ -103,3 +116,47 @@ def _of_family(rows: Mapping[str, Any], family: str) -> dict[str, Any]:
     """Latencies by variant; a server calls variants ``family/variant`` where it has several."""
     named = {v.rpartition("/"): row for v, row in rows.items()}
     return {v: row for (of, _, v), row in named.items() if of in ("", family)}
+
+
+def example_inputs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row of zeros for every input of a model, from its metadata (Open Inference Protocol).
+
+    Raises `RunError`: they are too large.
+    """
+    inputs = []
+    for each in metadata["inputs"]:
+        shape = [1, *each["shape"][1:]]
+        zero: Any = False if each["datatype"] == "BOOL" else 0
+        if (size := math.prod(shape)) > MOST_VALUES:
+            where = f"input {each['name']}"
+            raise RunError("is too large for an example", where=where, by=f"{size} values")
+        tensor = {"name": each["name"], "datatype": each["datatype"], "shape": shape}
+        inputs.append(tensor | {"data": [zero] * size})
+    return inputs
+
+
+def recent_requests(log: Path) -> dict[str, Any]:
+    """Latest requests of a log, percentiles of latency, and what servers and variants answered."""
+    lines = _last_lines(log)[-COUNTED:]
+    answered = [line for line in lines if line.get("status") == 200]
+    taken = sorted(line["end_s"] - line["arrival_s"] for line in answered)
+    served: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in answered:
+        served[line["server"]][line["variant"]] += 1
+    percentiles = {f"p{q}": taken[(len(taken) - 1) * q // 100] for q in (50, 95, 99) if taken}
+    return {"latest": lines[: -LATEST - 1 : -1], "percentiles_s": percentiles, "served": served}
+
+
+def _last_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects of the last lines; the first may have been cut, or a line not be written out yet."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found: list[Any] = []
+    for line in lines:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]

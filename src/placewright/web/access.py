@@ -6,25 +6,18 @@
     a form of a page that a browser sends without asking     415
     a body that is too large, or too slow                    413, 408
 
-A token is 256 random bits. Clients send it as ``Authorization: Bearer TOKEN``; the page keeps it in
-a cookie that scripts cannot read and pages of other sites cannot send. Only its hash is stored.
+Clients send a token as ``Authorization: Bearer TOKEN``; the page keeps it in a cookie that scripts
+cannot read and pages of other sites cannot send.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import json
-import secrets
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
-from sqlalchemy import delete, select
-
-from placewright.service.store import Store, Token
 from placewright.web.bodies import BodyBudget, Message, Receive, read_body
 from placewright.web.refusals import LOOPBACK, Refusal, host_name, refuse_foreign
 
@@ -67,45 +60,6 @@ HEADERS = {
 WILDCARDS = ("0.0.0.0", "::", "")
 
 
-class Tokens:
-    """The tokens of a service."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        with store.session() as session:
-            self._names = {row.sha256: row.name for row in session.scalars(select(Token))}
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def make(self, name: str) -> str:
-        """A new token, which nobody can look up later; an earlier one of this name ends."""
-        made = secrets.token_urlsafe(32)
-        self.end(name)
-        with self._store.session() as session:
-            session.add(Token(sha256=_hash(made), name=name, created_s=time.time()))
-        self._names[_hash(made)] = name
-        return made
-
-    def end(self, name: str) -> None:
-        """Let nobody in any more by the token of this name."""
-        with self._store.session() as session:
-            session.execute(delete(Token).where(Token.name == name))
-        self._names = {sha256: owner for sha256, owner in self._names.items() if owner != name}
-
-    def owner(self, token: str) -> str | None:
-        """The name of the holder of a token, ``None`` where there is no such token."""
-        given, found = _hash(token), None
-        for known, name in self._names.items():  # each is compared, however early one is equal
-            if hmac.compare_digest(known, given):
-                found = name
-        return found
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
-
-
 class Access:
     """ASGI middleware that answers whoever may not be answered otherwise.
 
@@ -115,20 +69,23 @@ class Access:
         The address that the service listens at.
     hosts
         Further names of it.
-    tokens
-        ``None``: everybody who can reach the address is let in.
+    owner
+        The name of the holder of a token, ``None`` where there is no such token. Without it
+        everybody who can reach the address is let in.
+    refused
+        Is told of everybody who is not let in.
     """
 
     def __init__(
         self,
         application: Application,
         *,
-        store: Store,
         host: str = "127.0.0.1",
         hosts: Collection[str] = (),
-        tokens: Tokens | None = None,
+        owner: Callable[[str], str | None] | None = None,
+        refused: Callable[[str], object] = lambda what: None,
     ) -> None:
-        self._application, self._store, self.tokens = application, store, tokens
+        self._application, self._owner_of, self._refused = application, owner, refused
         self._hosts = {*LOOPBACK, *(each.lower() for each in hosts), host}
         self._any_address = host in WILDCARDS
         self._budget = BodyBudget(BODIES_BYTES)
@@ -153,7 +110,7 @@ class Access:
                 await self._application(scope, _replayed(body, receive), sending)
         except Refusal as refusal:
             if refusal.status in (401, 403):
-                self._store.audit("", "refused", f"{scope['method']} {scope['path']}: {refusal}")
+                self._refused(f"{scope['method']} {scope['path']}: {refusal}")
             await _refuse(refusal, headers, scope["path"], sending)
 
     def _names(self, headers: Mapping[str, str]) -> Collection[str]:
@@ -168,11 +125,11 @@ class Access:
 
     def _owner(self, path: str, headers: Mapping[str, str]) -> str:
         """Who asks."""
-        if self.tokens is None or path.startswith(OPEN):
+        if self._owner_of is None or path.startswith(OPEN):
             return ""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else cookie_of(headers)
-        owner = self.tokens.owner(given) if given else None
+        owner = self._owner_of(given) if given else None
         if owner is None:
             raise Refusal(401, "a token is needed", code="token")
         return owner
