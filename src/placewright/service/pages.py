@@ -25,11 +25,11 @@ from placewright.planning.side_by_side import (
 from placewright.planning.wings import wings
 from placewright.report.gantt import timelines_in
 from placewright.report.text import amount, percent, size
-from placewright.service.access import REPORT_CONTENT
 from placewright.service.app import JobId, Service, clusters, described, details
 from placewright.service.jobs import parts
 from placewright.service.operations import Operation, Option, find
 from placewright.service.store import ENDED, Job, State, paged
+from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
 
