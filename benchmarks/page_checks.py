@@ -95,6 +95,7 @@ def _checked(
         Client(url).ask("POST", "services/digits/drain", b"{}")  # it would go on by itself
         for path, one in found.items() if audited else ():
             _audit(url + path, one, lighthouse, folder)
+            print(f"{path}: {one.score:.2f}, {one.paint_s:.2f} s", file=sys.stderr)
     return found
 
 
