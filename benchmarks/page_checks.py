@@ -131,6 +131,8 @@ def _prepared(url: str, folder: Path) -> list[str]:
     client.upload(problem)
     plan = client.run("samples.plan", file="nodes.yaml")
     plan.wait()
+    client.run("samples.compare", file="nodes.yaml").wait()
+    sides = [file["name"] for file in client.ask("GET", "files?kind=samples-plan")["files"]]
     broken = client.run("samples.plan", file="nodes.yaml", planner="gredy")
     body = {"name": "digits", "family": "digits", "variants": [], "options": {}}
     client.ask("POST", "services", json.dumps(body).encode())
@@ -138,6 +140,7 @@ def _prepared(url: str, folder: Path) -> list[str]:
     return [
         *("/", "/new", "/new/operators.plan?on=edge-duo", "/jobs", f"/jobs/{plan.id}"),
         *(f"/jobs/{broken.id}", "/clusters", "/clusters/edge-quad", "/train", f"/train?{chosen}"),
+        *("/samples", "/samples?file=nodes.yaml", f"/beside?first={sides[0]}&second={sides[-1]}"),
         *("/services", "/services/new", "/services/digits", "/files", "/api", "/login"),
     ]
 

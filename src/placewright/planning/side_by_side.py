@@ -181,7 +181,7 @@ def _values(first: Side, second: Side) -> str:
         told("planned in", lambda side: elapsed(_number(side.data.get("runtime_s")))),
     ]
     shown = [row for row in rows if {row[1], row[2]} != {"-"}]
-    return _table(("", first.name, second.name, "change"), shown, numbers=True)
+    return _table(("what", first.name, second.name, "change"), shown, numbers=True)
 
 
 def _differences(first: Side, second: Side) -> str:

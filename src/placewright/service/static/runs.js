@@ -97,13 +97,17 @@ function marks(part, steps, events) {
   for (const path of part.querySelectorAll(".mark")) path.setAttribute("d", d);
 }
 
-/** What a change of the plan did to the step time: of the last three steps before it, and of those after it. */
-function effect({ event, step }, steps) {
-  if (!["migrate", "roll back", "recover"].includes(event)) return "";
-  const at = steps.findIndex((each) => each.step > step);
-  const times = (from, to) => steps.slice(Math.max(0, from), to).map((each) => each.step_s);
-  if (at < 1) return "";
-  const then = median(times(at - 3, at)), now = median(times(at + (at + 1 < steps.length), at + 10));
+const CHANGES = ["migrate", "roll back", "recover"];
+
+/** What a change of the plan did to the step time: of the last steps under the plan before it, and of those under it. */
+function effect(part, { event, step }, steps, events) {
+  if (!CHANGES.includes(event)) return "";
+  const others = events.filter((each) => CHANGES.includes(each.event)).map((each) => each.step);
+  const began = Math.max(0, ...others.filter((at) => at < step)), ended = Math.min(Infinity, ...others.filter((at) => at > step));
+  const times = (from, to) => steps.filter((each) => each.step > from && each.step <= to).map((each) => each.step_s);
+  const before = times(began, step).slice(part.dataset.step === "epoch" ? -1 : -3), after = times(step, ended).slice(0, 11);
+  if (!before.length || !after.length) return "";
+  const then = median(before), now = median(after.length > 3 ? after.slice(1) : after); // the first step begins cold
   const change = Math.round((now / then - 1) * 100);
   return `${amount(then, "s")} before, ${amount(now, "s")} after (${change > 0 ? "+" : ""}${change} %)`;
 }
@@ -126,7 +130,7 @@ function show(part, steps, events) {
     const item = list.children[k] ?? list.appendChild(document.createElement("li"));
     const kind = document.createElement("b"), did = document.createElement("em");
     kind.textContent = each.event;
-    did.textContent = effect(each, steps);
+    did.textContent = effect(part, each, steps, told);
     if (item.dataset.did === did.textContent) return;
     item.dataset.did = did.textContent;
     item.replaceChildren(`${part.dataset.step} ${each.step}: `, kind, ` ${each.text}${did.textContent ? ": " : ""}`, did);
