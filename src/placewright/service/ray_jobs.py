@@ -84,12 +84,13 @@ class RayJobFolder(JobFolder):
         environment = python_environment()
         handed = {name: environment[name] for name in HANDED_ON if name in environment}
         stop = {"RAY_JOB_STOP_SIGNAL": "SIGINT", "RAY_JOB_STOP_WAIT_TIME_S": f"{2 * GRACE_S:.0f}"}
+        progress = {PROGRESS: str(self.progress)}
         command = shlex.join(python_command("-m", "placewright", *arguments))
         work, table, log = (shlex.quote(str(each)) for each in (self.work, self.table, self.log))
         self._client.submit_job(
             entrypoint=f"cd {work} && exec {command} > {table} 2>> {log}",
             submission_id=self._submission(),
-            runtime_env={"env_vars": handed | stop | variables | {PROGRESS: str(self.progress)}},
+            runtime_env={"env_vars": {**handed, **stop, **variables, **progress}},
             entrypoint_num_cpus=1,
         )
 

@@ -182,8 +182,14 @@ def profile(
     """
     from placewright.requests.serving.measured import measured_problem, read_status
 
-    needs = {"deadline_s": deadline, "min_accuracy": min_accuracy, "rate": rate}
-    found = measured_problem(read_status(url), "measured", family, **needs)
+    found = measured_problem(
+        read_status(url),
+        "measured",
+        family,
+        deadline_s=deadline,
+        min_accuracy=min_accuracy,
+        rate=rate,
+    )
     counts = f"{len(found['servers'])} servers, {len(found['variants'])} variants"
     expected = f"{found['arrivals'][0]['rate']:.4g} requests per second expected"
     console.answer(lambda: found, lambda: f"{counts}, {expected}")
