@@ -1,14 +1,16 @@
 """Compare planners of layers: with all plans, on large chains, on Piper's inputs, and the swarm.
 
-    python benchmarks/layers_planners.py [equal N | large | piper | swarm] ...
+    python benchmarks/layers_planners.py [equal N | memory N | large | piper | swarm] ...
 
 Without words all tables. `equal`: N random small cases (default 1,000) in which `dp` and the
-enumeration of all plans must agree. `swarm`: 20 seeds, cold and warm, as multiples of the best
-plan that `dp` finds.
+enumeration of all plans must agree. `memory`: N chains on two kinds of workers (default 20), with
+less and less memory: `dp` must not become better, nor be worse than `data` and `pipeline`.
+`swarm`: 20 seeds, cold and warm, as multiples of the best plan that `dp` finds.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -43,10 +45,12 @@ PUBLISHED = (
 
 def main() -> None:
     """Print the selected tables."""
-    words = sys.argv[1:] or ["equal", "large", "piper", "swarm"]
+    words = sys.argv[1:] or ["equal", "memory", "large", "piper", "swarm"]
+    numbers = [int(w) for w in words if w.isdigit()]
     if "equal" in words:
-        numbers = [int(w) for w in words if w.isdigit()]
         equal(numbers[0] if numbers else 1000)
+    if "memory" in words:
+        memory(numbers[0] if numbers else 20)
     if "large" in words:
         large()
     if "piper" in words:
@@ -71,6 +75,33 @@ def equal(count: int) -> None:
         done += 1
         agreed += _score(ours) == _score(best)
     print(f"dp equals enumeration on {agreed} of {done} random cases")
+
+
+def memory(count: int) -> None:
+    """Chains with less and less memory."""
+    rows = rises = beaten = 0
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        n, nodes = int(rng.integers(6, 27)), int(rng.integers(2, 4))
+        p = chain(n, 2 * nodes, nodes).replace(global_batch=int(rng.choice([32, 48, 64])))
+        p, before = p.replace(degrees=(1,), **_first_degree(p)), 0.0
+        room = float(judge(p, Uniform("single")(p, Context())).held_bytes.max())
+        for part in (math.inf, 2.0, 1.0, 0.8, 0.6, 0.45, 0.33):
+            q = p.replace(memory_bytes=np.full(p.w, part * room))
+            ours = judge(q, Dp()(q, Context()))
+            rows += 1
+            rises += ours.feasible and ours.value < before * (1 - 1e-12)
+            before = max(before, ours.value) if ours.feasible else math.inf
+            others = [judge(q, Uniform(name)(q, Context())) for name in ("data", "pipeline")]
+            beaten += any(better(other, ours) for other in others)
+    print(f"{rows} problems: better with less memory {rises}, worse than data or pipeline {beaten}")
+
+
+def _first_degree(p: LayerProblem) -> dict[str, object]:
+    """The tables of tensor degree 1."""
+    tables = ("parameters", "output_bytes", "activation_bytes", "working_bytes", "update_bytes")
+    found: dict[str, object] = {name: getattr(p, name)[:, :1] for name in tables}
+    return found | {name: getattr(p, name)[:, :1] for name in ("forward_s", "backward_s")}
 
 
 def _score(judgement: LayerJudgement | None) -> tuple[float, float] | None:

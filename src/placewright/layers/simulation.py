@@ -134,6 +134,11 @@ class SimulationState:
         self.units = list(self.lists)
         self.at = dict.fromkeys(self.units, 0)
         self.clock = dict.fromkeys(self.units, 0.0)
+        self.pass_s = {
+            (s, r): (costs.forward, costs.backward)
+            for s, row in enumerate(net.costs)
+            for r, costs in enumerate(row)
+        }
         self.arrived: dict[tuple[str, Unit, Unit, int], float] = {}
         self.channel: dict[tuple[str, Unit, Unit], float] = {}
         self.received = [
@@ -178,8 +183,7 @@ class SimulationState:
                 if arrival is None:
                     return False
                 start = max(start, arrival)
-        costs = self.net.costs[unit[0]][unit[1]]
-        end = start + (costs.forward if what == "forward" else costs.backward)
+        end = start + self.pass_s[unit][what == "backward"]
         self.clock[home] = end
         if self.keep:
             self.out.spans.append(Span(unit, f"{what} {m}", start, end))

@@ -17,13 +17,14 @@ from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
 from placewright.layers.planners.space import better, judged, micro_batch_counts, shares
 from placewright.layers.planners.swarm import Decoder, Pso
-from placewright.layers.problem import Refusal, Training
+from placewright.layers.problem import LayerProblem, Refusal, Training
+from placewright.layers.workers import Link
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import compare, solve
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 def test_the_small_space_is_searched_to_its_end(seed: int) -> None:
     """The dynamic programme's plan is as good as the best of all plans."""
     p = random_tiny(seed)
@@ -37,6 +38,65 @@ def test_the_small_space_is_searched_to_its_end(seed: int) -> None:
     assert (best is None) == (ours is None)
     if best is not None and ours is not None:
         assert (ours.violation_size, ours.value) == (best.violation_size, best.value)
+
+
+def two_kinds(memory: float = np.inf) -> LayerProblem:
+    """Ten layers, two nodes of two workers, one kind 2.5 times as slow; cards of 1.25 GB/s."""
+    forward = np.array([1.0, 2.5])[:, None, None, None] * np.full(10, 0.004)
+    sizes = np.array([1.0, 16.0])
+    forward = forward * np.array([1.0, 13.0])[:, None]
+    return tiny(
+        [0.004] * 10,
+        4,
+        2,
+        degrees=(1,),
+        sizes=sizes,
+        forward_s=forward,
+        backward_s=2 * forward,
+        parameters=np.full((10, 1), 12e6),
+        output_bytes=np.full((10, 1), 8e6),
+        activation_bytes=np.full((10, 1), 36e6),
+        tensor_bytes=np.zeros((10, 2)),
+        kind_names=("fast", "slow"),
+        worker_kind=np.array([0, 0, 1, 1]),
+        links=(Link.linear(2e10, 1e-5), Link.linear(1.25e9, 2e-5, 1.25e9)),
+        link_index=np.array([[0, 1], [1, 0]]),
+        global_batch=16,
+        memory_bytes=np.full(4, memory),
+    )
+
+
+def test_more_memory_is_never_worse_and_no_part_beats_the_whole() -> None:
+    """`dp` against pipelines and data parallelism, from no limit down to what hardly fits."""
+    before = 0.0
+    for memory in (np.inf, 4.1e9, 2.5e9, 1.9e9):
+        p = two_kinds(memory)
+        ours = judge(p, Dp()(p, Context()))
+        assert ours.feasible
+        assert ours.value >= before
+        before = ours.value
+        for name in ("data", "pipeline"):
+            other = judge(p, proposal_of(planners(p)[name](p, Context())).plan)
+            assert not better(other, ours)
+
+
+def test_the_first_workers_of_an_order_may_be_left_out() -> None:
+    """A slow worker that hardly pays may stay idle while another one begins the pipeline."""
+    p = two_kinds()
+    begun = {plan.stages[0].workers[0] for plan in every_plan(p.replace(**_few_layers(p)))}
+    assert begun == set(range(4))
+
+
+def _few_layers(p: LayerProblem) -> dict[str, object]:
+    """The first two layers of a problem."""
+    tables = ("parameters", "output_bytes", "activation_bytes", "tensor_bytes", "working_bytes")
+    kept: dict[str, object] = {name: getattr(p, name)[:2] for name in (*tables, "update_bytes")}
+    kept |= {name: getattr(p, name)[..., :2] for name in ("forward_s", "backward_s")}
+    kept |= {name: getattr(p, name)[:2] for name in ("layer_names", "layer_kinds", "flops")}
+    kept |= {name: getattr(p, name)[:2] for name in ("gather_s", "scatter_s")}
+    return kept | {
+        name: getattr(p, name)[:1] for name in ("edge_source", "edge_target", "edge_bytes")
+    }
 
 
 def test_large_spaces_are_not_counted_to_their_end() -> None:

@@ -14,20 +14,29 @@ units; for falling limits T on ``M tau + exchange`` a compiled dynamic programme
 layer, worker) finds the least sum within T that fits in memory with as many micro-batches in flight
 as stages follow. The judge values the best of them; cuts are then moved layer by layer.
 
+That is done without a limit on memory and for the memory that there is; up to `FEW` layers times
+workers for a ladder of memories down to where nothing fits, whatever the workers have. There every
+plan that was judged is a candidate for every problem in which it fits, so that more memory never
+makes the answer worse (unless time is up).
+
 Exact for what, exactly: plans of at most `SMALL` in number whose stages have one strategy each
 (all TENSOR, or DATA), consecutive workers in one of the orders of
-`placewright.layers.planners.space.orders`, shares by speed, and a divisor of the batch as
-micro-batches. Stages that mix strategies by layer come from `mixed_plans` (one stage, least sum)
-and single changes that the judge finds better, which is a search. So the planner itself claims no
-optimum: a result is OPTIMAL only where its value meets a bound of `placewright.layers.bounds`.
+`placewright.layers.planners.space.orders`, from any of them on, shares by speed, and a divisor of
+the batch as micro-batches. Stages that mix strategies by layer come from `mixed_plans` (one stage,
+least sum) and single changes that the judge finds better, which is a search. So the planner itself
+claims no optimum: a result is OPTIMAL only where its value meets a bound of
+`placewright.layers.bounds`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, final
+
+import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.layers.costs.passes import replica_costs
@@ -38,15 +47,19 @@ from placewright.layers.planners.mixing import mixed_plans, polished
 from placewright.layers.planners.piper import LoadDp
 from placewright.layers.planners.space import (
     Cell,
+    Pool,
     better,
     build,
     judged,
     memory_options,
     micro_batch_counts,
     orders,
+    starts,
 )
-from placewright.layers.planners.stage_tables import Table
+from placewright.layers.planners.stage_tables import Draft, Table, memory_shape
+from placewright.layers.planners.uniform import Uniform
 from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 
 SMALL = 2_000
@@ -63,14 +76,14 @@ class Dp:
     groups, units
         Blocks of layers and of workers in large spaces.
     limits
-        Thresholds on the slowest stage.
+        Most thresholds on the slowest stage.
     judged
-        Plans that the judge values before cuts are moved.
+        Plans that the judge values, for each memory, before cuts are moved.
     """
 
     groups: int = 48
     units: int = 16
-    limits: int = 6
+    limits: int = 30
     judged: int = 12
     name: ClassVar[str] = "dp"
 
@@ -84,70 +97,160 @@ class Dp:
         """The plan; raises `InfeasibleError` where none can run."""
         if problem.variants is not None:
             return LoadDp()(problem, context)
-        best: LayerJudgement | None = None
+        pool = Pool(problem)
         if space_size(problem, SMALL) < SMALL:
-            best = small_space(problem)
+            small = small_space(problem)
+            pool.add(None if small is None else small.plan)
         else:
-            best = self._large(problem, context)
-        few = problem.n * problem.w <= 400
-        mixed: LayerJudgement | None = None
+            self._large(pool, context)
+        few = problem.n * problem.w <= FEW
+        mixed = Pool(problem)
         for plan in mixed_plans(problem, 4 if few else 1):
-            if best is not None and context.remaining_s() < 0:
+            if pool.found and context.remaining_s() < 0:
                 break
-            found = judged(problem, plan)
-            mixed = found if better(found, mixed) else mixed
-        if mixed is not None and few:
-            mixed = polished(problem, mixed, context)
-        best = mixed if better(mixed, best) else best
+            mixed.add(plan)
+        if few:
+            for room in _rooms(mixed):
+                start = mixed.best(room)
+                if start is not None:
+                    polished(mixed, start, room, context)
+        pool.found |= mixed.found
+        best = pool.best(problem.memory_bytes)
         if best is None:
             raise InfeasibleError("no plan can run on these workers and links", where=problem.name)
-        return best.plan
+        return best
 
-    def _large(self, p: LayerProblem, context: Context) -> LayerJudgement | None:
-        drafts = sorted(
-            (draft for draft in self._drafts(p, context)), key=lambda draft: (draft[0], draft[1])
-        )
-        best: LayerJudgement | None = None
-        seen = set()
-        for _, _, plan in drafts:
-            if plan in seen:
-                continue
-            seen.add(plan)
-            found = judged(p, plan)
-            best = found if better(found, best) else best
-            if len(seen) >= self.judged or (best is not None and context.remaining_s() < 0):
+    def _large(self, pool: Pool, context: Context) -> None:
+        """Judge drafts for every memory of the ladder: first without limit, then as there is."""
+        p, shape = pool.p, memory_shape(pool.p)
+        tables = list(self._tables(p, context))
+        drafts = {k: table.plans(math.inf, self.limits) for k, table in enumerate(tables)}
+        self._try(pool, tables, drafts, np.full(p.w, math.inf), context)
+        top = max((d.needs_bytes for found in drafts.values() for d in found), default=0.0)
+        few = p.n * p.w <= FEW
+        if few:
+            _add_uniform(pool, context)
+        own = float(p.memory_bytes[np.isfinite(p.memory_bytes)].max(initial=0.0)) or math.inf
+        free = drafts
+        for room in _ladder(top, own) if few else [own] * math.isfinite(own):
+            if context.remaining_s() < 0:
                 break
-        return None if best is None else moved_cuts(p, best, context)
+            # Where the drafts without a limit fit, they are those of this memory.
+            drafts = {}
+            for k, table in enumerate(tables):
+                kept = max((d.needs_bytes for d in free[k]), default=math.inf) <= room
+                drafts[k] = free[k] if kept else table.plans(room, self.limits if few else COARSE)
+            if any(drafts.values()):
+                self._try(pool, tables, drafts, room * shape, context)
 
-    def _drafts(self, p: LayerProblem, context: Context) -> Iterator[tuple[float, int, LayerPlan]]:
-        count = 0
-        for order in orders(p):
-            for micro_batches in micro_batch_counts(p, 6):
+    def _tables(self, p: LayerProblem, context: Context) -> Iterator[Table]:
+        """A table for every order, number of micro-batches and memory option, large numbers first.
+
+        In half of the time that is left.
+        """
+        end_s, count = context.remaining_s() / 2, 0
+        counts = micro_batch_counts(p, 10 if p.n * p.w <= FEW else 6)
+        for micro_batches in reversed(counts):
+            for order in orders(p):
                 for zero, again in memory_options(p):
-                    if count and context.remaining_s() < 0:
+                    if count and context.remaining_s() < end_s:
                         return
-                    table = Table.of(p, order, micro_batches, zero, again, self.groups, self.units)
-                    for value, cells in table.plans(self.limits):
-                        plan = build(p, order, cells, micro_batches)
-                        if plan is not None:
-                            count += 1
-                            yield value, count, plan
+                    count += 1
+                    yield Table.of(p, order, micro_batches, zero, again, self.groups, self.units)
+
+    def _try(
+        self,
+        pool: Pool,
+        tables: Sequence[Table],
+        drafts: Mapping[int, Sequence[Draft]],
+        room: FloatArray,
+        context: Context,
+    ) -> None:
+        """Judge the best drafts, then move the cuts of the best plan."""
+        ranked = sorted(
+            (d.estimate_s, k, j) for k, own in drafts.items() for j, d in enumerate(own)
+        )
+        count = 0
+        for estimate, k, j in ranked:
+            table = tables[k]
+            plan = build(pool.p, table.order, drafts[k][j].cells, table.micro_batches)
+            count += pool.add(plan) is not None
+            if estimate > WORSE * ranked[0][0]:
+                break
+            if count >= self.judged or (pool.found and context.remaining_s() < 0):
+                break
+        best = pool.best(room)
+        if best is not None:
+            moved_cuts(pool, best, room, context)
 
 
-def moved_cuts(p: LayerProblem, best: LayerJudgement, context: Context) -> LayerJudgement:
-    """Move cuts by ever smaller steps while that is better."""
-    step, tried = max(1, p.n // 32), 0
+FEW = 400
+"""Layers times workers up to which more numbers of micro-batches and single changes are tried."""
+
+WORSE = 1.25
+"""Drafts whose estimate is so many times the best one's are not judged."""
+
+
+def _add_uniform(pool: Pool, context: Context) -> None:
+    """Judge data parallelism and even pipelines of all numbers of workers, in half of the time.
+
+    The dynamic programme guesses how much of an exchange is hidden, and may leave out one of them.
+    """
+    end_s = context.remaining_s() / 2
+    for plan in chain(*(Uniform(name).plans(pool.p) for name in ("pipeline", "data"))):
+        if context.remaining_s() < end_s:
+            return
+        pool.add(plan)
+
+
+COARSE = 8
+"""Limits on the slowest stage within the memory of larger problems."""
+
+PER_OCTAVE = 4
+"""Memories of the ladder between one and its double."""
+
+
+def _ladder(top: float, own: float) -> list[float]:
+    """Memories from below `top` to a hundredth, those around `own` first.
+
+    They are powers of two and between: the same for every problem, whatever its memory.
+    """
+    if top <= 0:
+        return []
+    first = math.ceil(PER_OCTAVE * math.log2(top)) - 1
+    steps = range(first, first - 7 * PER_OCTAVE, -1)
+    rungs = [2.0 ** (k / PER_OCTAVE) for k in steps]
+    above = [x for x in rungs if x >= own]
+    return above[-1:] + [x for x in rungs if x < own] + above[-2::-1]
+
+
+def _rooms(pool: Pool) -> list[FloatArray]:
+    """The memories at which other plans of a pool fit, on the ladder."""
+    shape = memory_shape(pool.p)
+    found = [x for x in pool.found.values() if x is not None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needs = [float(np.nan_to_num(np.nanmax(x.held_bytes / shape))) for x in found]
+    known = [x for x in needs if 0 < x < math.inf]
+    rooms = [np.full(pool.p.w, math.inf)] if found else []
+    if not known:
+        return rooms
+    low, high = (math.log2(x) * PER_OCTAVE for x in (min(known), max(known)))
+    rungs = range(math.ceil(high), math.floor(low), -1)
+    return rooms + [2.0 ** (k / PER_OCTAVE) * shape for k in rungs]
+
+
+def moved_cuts(pool: Pool, best: LayerPlan, room: FloatArray, context: Context) -> None:
+    """Move cuts by ever smaller steps while that is better; `room`: see `Pool.better`."""
+    step, tried = max(1, pool.p.n // 32), 0
     while step >= 1 and tried < 40 and context.remaining_s() > 0:
         before = best
-        for s in range(len(best.plan.stages) - 1):
+        for s in range(len(best.stages) - 1):
             for by in (-step, step):
-                plan = shifted(best.plan, s, by)
-                found = judged(p, plan)
+                plan = shifted(best, s, by)
                 tried += 1
-                best = found if found is not None and better(found, best) else best
+                best = plan if plan is not None and pool.better(plan, best, room) else best
         if best is before:
             step //= 2
-    return best
 
 
 def shifted(plan: LayerPlan, s: int, by: int) -> LayerPlan | None:
@@ -195,7 +298,8 @@ class Search:
 
     def run(self) -> None:
         """Search; `best` is then at least as good as every plan of this part."""
-        self._extend((), 0.0, 0.0)
+        for start in starts(self.p):
+            self._extend((), 0.0, 0.0, start)
 
     def _cells(self, layer: int, worker: int) -> Iterator[Cell]:
         for last in range(layer, self.p.n):
@@ -227,9 +331,8 @@ class Search:
                 )
         return found
 
-    def _extend(self, cells: tuple[Cell, ...], before: float, bound: float) -> None:
+    def _extend(self, cells: tuple[Cell, ...], before: float, bound: float, worker: int) -> None:
         layer = cells[-1].last_layer + 1 if cells else 0
-        worker = cells[-1].end if cells else 0
         if layer == self.p.n:
             plan = build(self.p, self.order, cells, self.M)
             found = judged(self.p, plan)
@@ -246,7 +349,7 @@ class Search:
             if best is not None and best.feasible and whole * (1 - SLACK) >= best.value:
                 continue
             if whole < math.inf:
-                self._extend((*cells, cell), after, own)
+                self._extend((*cells, cell), after, own, cell.end)
 
 
 def cell_times(

@@ -14,6 +14,7 @@ from placewright.layers.planners.space import (
     memory_options,
     micro_batch_counts,
     orders,
+    starts,
 )
 from placewright.layers.problem import LayerProblem
 from placewright.planning.contract import Context
@@ -34,7 +35,8 @@ def cells_of(p: LayerProblem) -> Iterator[tuple[Cell, ...]]:
                         for rest in extend(last + 1, end):
                             yield (cell, *rest)
 
-    return extend(0, 0)
+    for start in starts(p):
+        yield from extend(0, start)
 
 
 def space_size(p: LayerProblem, most: int) -> int:

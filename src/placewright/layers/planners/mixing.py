@@ -22,14 +22,12 @@ from placewright.errors import InputError
 from placewright.layers.costs.gradients import sync_layer_s
 from placewright.layers.costs.passes import WHOLE, replica_costs
 from placewright.layers.costs.transfers import ring_s
-from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.planners.space import (
     Cell,
+    Pool,
     best_of,
-    better,
     build,
-    judged,
     memory_options,
     micro_batch_counts,
     orders,
@@ -125,21 +123,22 @@ def mixed_plans(p: LayerProblem, counts: int = 4) -> Iterator[LayerPlan]:
                             yield plan
 
 
-def polished(p: LayerProblem, start: LayerJudgement, context: Context) -> LayerJudgement:
+def polished(pool: Pool, start: LayerPlan, room: FloatArray, context: Context) -> LayerPlan:
     """Change the strategy of one layer at a time while the judge finds that better.
 
     The sum that the PBQP minimises counts hidden exchange layer by layer; the exchange of the
-    first layers, which nothing follows, is what the judge still sees.
+    first layers, which nothing follows, is what the judge still sees. `room`: see `Pool.better`.
     """
-    best = start
+    best, p = start, pool.p
     for _ in range(ROUNDS):
         before = best
         for layer in range(p.n):
             for strategy in Strategy:
                 if context.remaining_s() < 0:
                     return best
-                found = judged(p, _changed(p, best.plan, layer, strategy))
-                best = found if found is not None and better(found, best) else best
+                plan = _changed(p, best, layer, strategy)
+                if plan is not None and pool.better(plan, best, room):
+                    best = plan
         if best is before:
             break
     return best

@@ -1,9 +1,10 @@
 """The plans that planners of wing 2 choose from, and how one is put together.
 
-Workers are taken in one of a few orders (as given, fastest first, slowest first), always node by
-node; a stage has consecutive workers of the order, so that workers that are left out are its last
-ones. A stage of k workers is a mesh of k/t replicas of tensor degree t, each inside one node. The
-replicas' shares of a micro-batch are proportional to their speeds, rounded so that they add up.
+Workers are taken in one of a few orders (as given, fastest first, slowest first; three kinds of
+nodes in every order), always node by node. A stage has consecutive workers of the order; workers
+that are left out are its last ones, and where workers differ its first ones too. A stage of k
+workers is a mesh of k/t replicas of tensor degree t, each inside one node. The replicas' shares of
+a micro-batch are proportional to their speeds, rounded so that they add up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from placewright.layers.costs.passes import pass_s
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 
 MOST_MICRO_BATCHES = 10
@@ -57,7 +60,28 @@ def orders(p: LayerProblem) -> tuple[tuple[int, ...], ...]:
     )
     if len({(int(k), m) for k, m in zip(p.worker_kind, p.memory_bytes, strict=True)}) == 1:
         return (tuple(given),)
-    return tuple(dict.fromkeys([tuple(given), tuple(fast), tuple(reversed(fast))]))
+    found = [tuple(given), tuple(fast), tuple(reversed(fast))]
+    likeness = _node_kinds(p)
+    kinds = list(dict.fromkeys(likeness[int(p.worker_node[w])] for w in fast))
+    if len(kinds) == 3:
+        for kinds_first in permutations(kinds):
+            rank = {kind: k for k, kind in enumerate(kinds_first)}
+            found.append(tuple(sorted(fast, key=lambda w: rank[likeness[int(p.worker_node[w])]])))
+    return tuple(dict.fromkeys(found))
+
+
+def _node_kinds(p: LayerProblem) -> dict[int, tuple[object, ...]]:
+    """Nodes of equal workers have equal entries."""
+    found: dict[int, list[tuple[int, float]]] = {}
+    for w in range(p.w):
+        own = found.setdefault(int(p.worker_node[w]), [])
+        own.append((int(p.worker_kind[w]), float(p.memory_bytes[w])))
+    return {node: tuple(sorted(own)) for node, own in found.items()}
+
+
+def starts(p: LayerProblem) -> range:
+    """Where in an order the first stage may begin: anywhere, if workers differ."""
+    return range(p.w if len(orders(p)) > 1 else 1)
 
 
 @lru_cache(maxsize=4)
@@ -168,6 +192,48 @@ def better(one: LayerJudgement | None, other: LayerJudgement | None) -> bool:
     if one is None or other is None:
         return one is not None
     return (one.violation_size, one.value) < (other.violation_size, other.value)
+
+
+class Pool:
+    """Judged plans of a problem, whatever memory they need.
+
+    What is judged must not depend on the memory of the workers: then more memory lets more plans of
+    the same pool fit, and the best of them is never worse.
+    """
+
+    def __init__(self, p: LayerProblem) -> None:
+        self.p = p
+        self.found: dict[LayerPlan, LayerJudgement | None] = {}
+
+    def add(self, plan: LayerPlan | None) -> LayerJudgement | None:
+        """Judge a plan, once."""
+        if plan is None:
+            return None
+        if plan not in self.found:
+            self.found[plan] = judged(self.p, plan)
+        return self.found[plan]
+
+    def better(self, plan: LayerPlan, other: LayerPlan | None, room: FloatArray) -> bool:
+        """Whether a plan is better than another one with `room` bytes, shape (W,), on workers."""
+        one = self.add(plan)
+        if one is None:
+            return False
+        two = self.add(other)
+        if two is None:
+            return True
+        return (_missing(one, room), one.value) < (_missing(two, room), two.value)
+
+    def best(self, room: FloatArray) -> LayerPlan | None:
+        """The best of all with so much room."""
+        best: LayerPlan | None = None
+        for plan in self.found:
+            if self.better(plan, best, room):
+                best = plan
+        return best
+
+
+def _missing(found: LayerJudgement, room: FloatArray) -> float:
+    return max(0.0, float(np.nan_to_num(found.held_bytes - room, nan=-math.inf).max()))
 
 
 def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what: str) -> LayerPlan:

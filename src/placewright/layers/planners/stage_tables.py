@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from placewright.errors import InputError
 from placewright.layers.costs.passes import replica_costs
 from placewright.layers.costs.transfers import crossing_times, ring_s
 from placewright.layers.plan import Replica, Stage, Strategy
-from placewright.layers.planners.space import Cell, replicas, worker_speeds
+from placewright.layers.planners.space import Cell, replicas, starts, worker_speeds
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
@@ -29,18 +29,21 @@ class Table:
         Shape (blocks + 1,): where blocks of layers begin.
     rows
         Begin and end of the workers (in units), and the degree.
-    pass_s, tail_s
-        Shape (rows, blocks + 1): prefix sums of a micro-batch's passes, of the exchange.
+    pass_s, tail_s, sync_s
+        Shape (rows, blocks + 1): prefix sums of a micro-batch's passes, of what follows the last
+        one (a guess of the exchange that is not hidden, and the optimizer), of the exchange.
     kept, state
         Shape (rows, blocks + 1): prefix sums of activations of a micro-batch, of states.
-    room
-        Shape (rows,): least memory of the workers.
+    shape, fixed
+        Shape (rows,): the least memory of the workers as a part of the largest memory of any; bytes
+        that are gone before any layer.
     cut_s
         Shape (rows, blocks + 1): both transfers of a cut before a block, to the first replica from
         as many workers before it.
     """
 
     p: LayerProblem
+    order: tuple[int, ...]
     unit: int
     micro_batches: int
     option: tuple[int, bool]
@@ -48,9 +51,11 @@ class Table:
     rows: IntArray
     pass_s: FloatArray
     tail_s: FloatArray
+    sync_s: FloatArray
     kept: FloatArray
     state: FloatArray
-    room: FloatArray
+    shape: FloatArray
+    fixed: FloatArray
     cut_s: FloatArray
 
     @staticmethod
@@ -91,75 +96,142 @@ class Table:
                     rows.append((begin // unit, -(-last // unit), degree))
                     prefix.append([np.concatenate([[0.0], np.cumsum(c)])[ends] for c in columns])
                     cut.append(_cut_s(p, order, begin, found[0], sent))
-        stacked = np.array(prefix).reshape(len(rows), 4, len(ends))
-        room = np.array([_room(p, order, r, unit) for r in rows])
-        passes, tails, kept, state = (np.ascontiguousarray(stacked[:, k]) for k in range(4))
+        stacked = np.array(prefix).reshape(len(rows), 5, len(ends))
+        part, gone = memory_shape(p), _gone(p)
+        own = [list(order[a * unit : min(b * unit, p.w)]) for a, b, _ in rows]
+        shape = np.array([part[w].min() for w in own])
+        fixed = np.array([gone[w].max() for w in own])
+        passes, tails, sync, kept, state = (np.ascontiguousarray(stacked[:, k]) for k in range(5))
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
         option = (zero, again)
         cut_s = np.array(cut).reshape(len(rows), len(ends))
         return Table(
-            p, unit, micro_batches, option, ends, table, passes, tails, kept, state, room, cut_s
+            p,
+            tuple(order),
+            unit,
+            micro_batches,
+            option,
+            ends,
+            table,
+            passes,
+            tails,
+            sync,
+            kept,
+            state,
+            shape,
+            fixed,
+            cut_s,
         )
 
-    def plans(self, limits: int) -> Iterator[tuple[float, list[Cell]]]:
-        """Estimates and stages for falling limits on the slowest stage."""
-        if not len(self.rows):
-            return
-        units = -(-self.p.w // self.unit)
-        blocks = len(self.ends) - 1
-        bounded = bool(np.isfinite(self.room).any())
-        stages = min(blocks, units, 12) if bounded else 1
+    def plans(self, room_bytes: float, limits: int) -> list[Draft]:
+        """Drafts for falling limits on the slowest stage, if the roomiest worker has `room_bytes`.
+
+        The least sum of stages within a limit T and T itself bound the step from both sides: the
+        best step is among the least sums of all limits. They fall in steps of `STEP`, until the sum
+        alone is above the best estimate.
+        """
+        found: list[Draft] = []
         limit = math.inf
-        for _ in range(limits):
-            total, choice = least_sums(
-                self.rows,
-                self.pass_s,
-                self.tail_s,
-                self.kept,
-                self.state,
-                self.room,
-                self.cut_s,
-                units,
-                stages,
-                bounded,
-                self.micro_batches,
-                limit,
+        while len(self.rows) and len(found) < limits:
+            draft = self._least(room_bytes, limit)
+            if draft is None:
+                break
+            found.append(draft)
+            if draft.spent_s >= min(d.estimate_s for d in found):
+                break
+            limit = (STEP if limits > 10 else COARSE_STEP) * min(limit, draft.slowest_s)
+        return found
+
+    def _least(self, room_bytes: float, limit: float) -> Draft | None:
+        """The draft of least sum within a limit, ``None`` if there is none."""
+        units, blocks = -(-self.p.w // self.unit), len(self.ends) - 1
+        bounded = room_bytes < math.inf
+        total, choice = least_sums(
+            self.rows,
+            self.pass_s,
+            self.tail_s,
+            self.kept,
+            self.state,
+            room_bytes * self.shape - self.fixed if bounded else np.full(len(self.rows), math.inf),
+            self.cut_s,
+            units,
+            min(blocks, units, 12) if bounded else 1,
+            bounded,
+            self.micro_batches,
+            limit,
+        )
+        first = total[:, 0, : starts(self.p).stop]
+        k, a = (int(x) for x in np.unravel_index(int(np.argmin(first)), first.shape))
+        if not first[k, a] < math.inf:
+            return None
+        spent, slowest, longest, chosen = float(first[k, a]), 0.0, 0.0, []
+        i = 0
+        while i < blocks:
+            row, j = choice[k, i, a].tolist()
+            chosen.append((row, i, j))
+            each, tail, sync = (
+                float(x[row, j] - x[row, i]) for x in (self.pass_s, self.tail_s, self.sync_s)
             )
-            k = int(np.argmin(total[:, 0, 0]))
-            if not total[k, 0, 0] < math.inf:
-                return
-            cells, slowest, spent = [], 0.0, 0.0
-            i, a = 0, 0
-            while i < blocks:
-                row, j = choice[k, i, a].tolist()
-                begin, end, degree = self.rows[row].tolist()
-                cells.append(
-                    Cell(
-                        int(self.ends[i]),
-                        int(self.ends[j]) - 1,
-                        begin * self.unit,
-                        min(end * self.unit, self.p.w),
-                        degree,
-                        (),
-                        *self.option,
-                    )
-                )
-                each = float(self.pass_s[row, j] - self.pass_s[row, i])
-                tail = float(self.tail_s[row, j] - self.tail_s[row, i])
-                slowest = max(slowest, self.micro_batches * each + tail)
-                spent += each
-                i, a, k = j, end, k - 1 if bounded else k
-            # Sum of the stages, and the slowest one M - 1 times more.
-            yield spent + slowest * (1 - 1 / self.micro_batches), cells
-            # Below what this plan has, or the next one would be the same.
-            limit = min(limit * 0.9, slowest * 0.85)
+            slowest = max(slowest, self.micro_batches * each + tail)
+            # The last backward pass, two thirds of both, hides what it can.
+            shown = max(sync - each * 2 / 3, 0.0) if self.p.training.overlap_sync else sync
+            tail += shown - _shown(self.p) * sync
+            longest = max(longest, (self.micro_batches - 1) * each + tail)
+            i, a, k = j, int(self.rows[row, 1]), k - 1 if bounded else k
+        cells = tuple(self._cell(row, i, j) for row, i, j in chosen)
+        return Draft(spent + longest, spent, slowest, self._needs(chosen), cells)
+
+    def _cell(self, row: int, i: int, j: int) -> Cell:
+        """Blocks i to j - 1 on the workers of a row."""
+        begin, end, degree = self.rows[row].tolist()
+        last = min(end * self.unit, self.p.w)
+        layers = int(self.ends[i]), int(self.ends[j]) - 1
+        return Cell(*layers, begin * self.unit, last, degree, (), *self.option)
+
+    def _needs(self, chosen: Sequence[tuple[int, int, int]]) -> float:
+        """The least `room_bytes` in which the stages fit."""
+        needs = 0.0
+        for s, (row, i, j) in enumerate(chosen):
+            flight = min(len(chosen) - s, self.micro_batches)
+            state, kept = (float(x[row, j] - x[row, i]) for x in (self.state, self.kept))
+            needs = max(needs, (state + flight * kept + self.fixed[row]) / self.shape[row])
+        return needs
+
+
+STEP, COARSE_STEP = 0.96, 0.88
+"""From one limit on the slowest stage to the next; where there are ten at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Stages and their estimates: of the step, the sum and the slowest of them; room they need."""
+
+    estimate_s: float
+    spent_s: float
+    slowest_s: float
+    needs_bytes: float
+    cells: tuple[Cell, ...]
+
+
+def memory_shape(p: LayerProblem) -> FloatArray:
+    """Shape (W,): memories as parts of the largest finite one; 1 where none is finite."""
+    known = p.memory_bytes[np.isfinite(p.memory_bytes)]
+    if not len(known):
+        return np.ones(p.w)
+    return np.asarray(p.memory_bytes / max(float(known.max()), 1.0), dtype=np.float64)
+
+
+def _gone(p: LayerProblem) -> FloatArray:
+    """Shape (W,): what a process holds before any tensor, and what a backward pass works with."""
+    work = float(p.working_bytes[:, 0].max() if p.working_bytes.any() else 0.0)
+    return np.asarray(np.nan_to_num(p.framework_bytes) + work, dtype=np.float64)
 
 
 Known = dict[tuple[object, ...], FloatArray]
 
 
 def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, ...]:
-    """By layer: passes of the slowest replica, exchange, kept activations, states."""
+    """By layer: passes of the slowest replica, tail, exchange, kept activations, states."""
     passes = np.zeros(p.n)
     for replica in dict.fromkeys(_likeness(p, stage, r) for r in stage.replicas):
         # Of many stages with such a replica: `known` is shared by all rows of a table.
@@ -177,9 +249,13 @@ def _columns(p: LayerProblem, stage: Stage, known: Known) -> tuple[FloatArray, .
     kept = np.nan_to_num(p.activation_bytes[:, t]) * share
     if stage.recompute:
         kept = np.minimum(kept, np.concatenate([[0.0], p.output_bytes[:-1, t]]) * share)
-    # A guess for ranking drafts; the judge values them.
-    hidden = 0.3 if p.training.overlap_sync else 1.0
-    return passes, held * (hidden * each + optimizer), kept, held * _state_each(p, stage)
+    tail = held * (_shown(p) * each + optimizer)
+    return passes, tail, held * each, kept, held * _state_each(p, stage)
+
+
+def _shown(p: LayerProblem) -> float:
+    """Part of the exchange that backward passes do not hide: a guess, for the search of drafts."""
+    return 0.3 if p.training.overlap_sync else 1.0
 
 
 def _likeness(p: LayerProblem, stage: Stage, replica: Replica) -> tuple[object, ...]:
@@ -201,12 +277,6 @@ def _state_each(p: LayerProblem, stage: Stage) -> float:
         + t.optimizer_bytes * (shard if zero >= 1 else 1.0)
         + t.buffer_bytes
     )
-
-
-def _room(p: LayerProblem, order: Sequence[int], row: tuple[int, int, int], unit: int) -> float:
-    workers = [order[w] for w in range(row[0] * unit, min(row[1] * unit, p.w))]
-    free = [float(p.memory_bytes[w] - np.nan_to_num(p.framework_bytes[w])) for w in workers]
-    return min(free) - float(p.working_bytes[:, 0].max() if p.working_bytes.any() else 0.0)
 
 
 def _refused(p: LayerProblem, degree: int) -> bool:

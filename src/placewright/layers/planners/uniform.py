@@ -61,9 +61,10 @@ class Uniform:
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where there is none."""
-        return best_of(problem, self._plans(problem), context, f"{self.strategy} plan")
+        return best_of(problem, self.plans(problem), context, f"{self.strategy} plan")
 
-    def _plans(self, p: LayerProblem) -> Iterator[LayerPlan]:
+    def plans(self, p: LayerProblem) -> Iterator[LayerPlan]:
+        """All that it chooses from, whatever memory they need."""
         for order in orders(p):
             if self.strategy == "single":
                 yield from _single(p)
