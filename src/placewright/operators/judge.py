@@ -27,6 +27,7 @@ from placewright.operators.problem import (
     Overlap,
 )
 from placewright.operators.simulation import scores
+from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState, copy_fast_state, make_fast_state
 from placewright.operators.simulation.full import largest_load, makespan, simulate
 from placewright.operators.simulation.full_state import SimulatorState, copy_state, make_state
@@ -123,14 +124,25 @@ class Judge:
         rows, fixed = checked_batch(p, placements, order)
         if p.communication is Communication.STAR:
             return star_scores(p, rows)
-        value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
         mode = self.mode(dispatch, memory=_can_be_short(p))
         throughput = p.objective is Objective.THROUGHPUT
+        value_s, over = self._scored(rows, fixed, mode, full=throughput or mode.serial)
+        unsure = np.flatnonzero(value_s == UNSURE)
+        if len(unsure):
+            value_s[unsure], over[unsure] = self._scored(rows[unsure], fixed, mode, full=True)
+        return value_s, over
 
-        def run(fast: FastState, full: SimulatorState, part: slice) -> None:
-            scores.run_many(
-                fast, *full, mode, throughput, rows[part], fixed, value_s[part], over[part]
-            )
+    def _scored(
+        self, rows: IntArray, order: IntArray, mode: Mode, *, full: bool
+    ) -> tuple[FloatArray, IntArray]:
+        """Scores of placements by the kernels, on several cores where there are many."""
+        p = self.problem
+        value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
+
+        def run(fast: FastState, simulator: SimulatorState, part: slice) -> None:
+            load_s = np.zeros(p.m) if p.objective is Objective.THROUGHPUT else None
+            asked = simulator if full else None
+            scores.run_many(fast, asked, mode, load_s, rows[part], order, value_s[part], over[part])
 
         parts = parts_of_batch(len(rows), len(rows) * (p.n + len(p.consumers)))
         if len(parts) == 1:

@@ -86,6 +86,23 @@ def test_same_seed_same_walk() -> None:
     assert np.array_equal(place, before)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_the_walk_is_the_same_with_the_full_simulator_from_the_start(seed: int) -> None:
+    """Where the fast simulator is unsure of a move, the walk goes on as if not asked before."""
+    problem = random_problem(seed, most_operators=12, links="contended", objective="latency")
+    place = random_placement(problem, np.random.default_rng(seed))
+    ends = []
+    for full in (False, True):
+        judge = Judge(problem)
+        start = score_all(judge, [place])[0]
+        with pytest.MonkeyPatch.context() as patch:
+            if full:
+                patch.setattr(placements, "_asked", lambda judge: (judge.full, None))
+            ends.append(improve(judge, groups_of(problem), start, moves=150, heat=1.0, seed=3))
+    assert ends[0].score == ends[1].score
+    assert np.array_equal(ends[0].place, ends[1].place)
+
+
 def test_memory_comes_before_time() -> None:
     """From a fast plan that does not fit the walk goes to a slow one that does."""
     chain = [(i, 0.0, [i + 1]) for i in range(5)]
@@ -104,7 +121,7 @@ def test_operators_that_end_together_are_taken_in_input_order() -> None:
     order = np.append(np.random.default_rng(0).permutation(n - 1), n - 1)
     judge, groups = Judge(problem), groups_of(problem)
     start = score_plan(judge, OperatorPlan(np.zeros(n, dtype=np.int64), order))
-    walk = begin(n, problem.m, start.place, (0.0, 0.0), 0)
+    walk = begin(n, start.place, (0.0, 0.0), 0)
     list_critical(placements._instance(judge, groups, start), judge.full, walk)
     before = order[np.flatnonzero(order == 0)[0] : -1]
     assert walk.critical[:2].tolist() == [n - 1, before.min()]

@@ -27,7 +27,7 @@ from placewright.operators.planners.sequences.decode import (
     overloaded,
     start_state,
 )
-from placewright.operators.planners.sequences.moves import anneal_windows, close_window, open_window
+from placewright.operators.planners.sequences.moves import anneal, close_window, open_window
 from placewright.operators.planners.sequences.search import (
     USUAL,
     OrderSearch,
@@ -109,7 +109,7 @@ def test_windows_forget_what_was_not_taken(links: Links) -> None:
     for seed in range(20):
         orders, state = a_line(random_problem(seed, most_operators=40, links=links))
         state.score[TEMPERATURE] = 0.1 * state.score[VALUE]
-        anneal_windows(orders.instance, state, 20, len(state.sequence), 30, 0.99)
+        anneal(orders.instance, state, 20, len(state.sequence), 30, 0.99)
         again = orders.improve(state.best_sequence, state.best_place, moves=0, heat=0.0, seed=0)
         assert again.value_s == state.score[BEST]
         check_plan(orders.problem, OperatorPlan(state.best_place, state.best_sequence))
@@ -122,7 +122,7 @@ def test_channels_are_what_a_fresh_decoding_gives() -> None:
         orders, state = a_line(problem)
         state.score[TEMPERATURE] = 0.02 * state.score[VALUE]
         for _ in range(12):
-            anneal_windows(orders.instance, state, 2, 64, 60, 1.0)
+            anneal(orders.instance, state, 2, 64, 60, 1.0)
             again = orders.improve(state.sequence, state.place, moves=0, heat=0.0, seed=0)
             assert state.score[VALUE] == pytest.approx(again.value_s, rel=1e-9)
 
@@ -136,7 +136,7 @@ def test_windows_that_estimate_transfers_are_exact_when_closed(links: Links) -> 
         before = state.score[VALUE]
         state.score[TEMPERATURE] = 0.02 * before
         for _ in range(12):
-            anneal_windows(orders.instance, state, 2, 64, 60, 0.99)
+            anneal(orders.instance, state, 2, 64, 60, 0.99)
             again = orders.improve(state.sequence, state.place, moves=0, heat=0.0, seed=0)
             assert state.score[VALUE] == pytest.approx(again.value_s, rel=1e-9)
         best = orders.improve(state.best_sequence, state.best_place, moves=0, heat=0.0, seed=0)

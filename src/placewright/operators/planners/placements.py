@@ -23,6 +23,7 @@ from placewright.operators.judge import Judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.full import simulate
 from placewright.operators.simulation.full_state import SimulatorState, StateLayout
@@ -101,20 +102,31 @@ def improve(
         placements = np.prod(groups.allowed.sum(axis=1), dtype=np.float64)
     if placements <= moves:
         return _best_of_all(judge, groups, start, deadline_s)
-    instance, simulator = _instance(judge, groups, start), judge.full
+    instance = _instance(judge, groups, start)
+    full, load_s = _asked(judge)
     score = (start.score.value_s, start.score.over_bytes)
-    walk = begin(len(groups.allowed), judge.problem.m, start.place, score, seed)
+    walk = begin(len(groups.allowed), start.place, score, seed)
     walk.score[TEMPERATURE] = heat * mean_operator_s(judge.problem)
     cooling = COLDEST ** (1.0 / max(1, moves))
     while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
         done = int(walk.counts[EVALUATED])
-        list_critical(instance, simulator, walk)
-        anneal_moves(instance, *simulator, walk, min(CHUNK, moves - done), cooling)
+        list_critical(instance, judge.full, walk)
+        count = min(CHUNK, moves - done)
+        if not anneal_moves(instance, full, load_s, walk, count, cooling):
+            full = judge.full
+            anneal_moves(instance, full, load_s, walk, count, cooling)
         # Only the simulation of `list_critical` was counted: no move changes anything any more.
         if walk.counts[EVALUATED] <= done + 1:
             break
     best = Score(float(walk.score[BEST_OVER]), float(walk.score[BEST_VALUE]))
     return Start(walk.best.copy(), best, start.order, start.dispatch)
+
+
+def _asked(judge: Judge) -> tuple[SimulatorState | None, FloatArray | None]:
+    """What moves are scored with beside the fast simulator, as `run_many` takes it."""
+    throughput = judge.problem.objective is Objective.THROUGHPUT
+    full = judge.full if throughput or judge.mode().serial else None
+    return full, np.zeros(judge.problem.m) if throughput else None
 
 
 def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) -> Start:
@@ -153,7 +165,6 @@ def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
     return PlacementInstance(
         fast=judge.fast,
         mode=judge.mode(start.dispatch, memory=bool(np.isfinite(problem.memory_bytes).any())),
-        throughput=problem.objective is Objective.THROUGHPUT,
         group=groups.group,
         group_start=group_start,
         members=members,
@@ -184,8 +195,9 @@ def operator_bytes(problem: OperatorProblem) -> FloatArray:
 VALUE, OVER, BEST_VALUE, BEST_OVER, TEMPERATURE = 0, 1, 2, 3, 4
 """Slots of `PlacementWalk.score`."""
 
-RANDOM, CRITICAL, MOVED, EVALUATED = 0, 1, 2, 3
-"""Slots of `PlacementWalk.counts`: random state, lengths of the two lists, placements evaluated."""
+RANDOM, CRITICAL, MOVED, EVALUATED, LEFT, IDLE = range(6)
+"""Slots of `PlacementWalk.counts`: random state, lengths of the two lists, placements evaluated,
+moves of a chunk that are still to be evaluated, and draws in it that changed nothing."""
 
 
 class PlacementInstance(NamedTuple):
@@ -207,7 +219,6 @@ class PlacementInstance(NamedTuple):
 
     fast: FastState
     mode: Mode
-    throughput: bool
     group: IntArray
     group_start: IntArray
     members: IntArray
@@ -230,24 +241,20 @@ class PlacementWalk(NamedTuple):
     moved: IntArray
     moved_from: IntArray
     seen: BoolArray
-    load_s: FloatArray
 
 
-def begin(
-    groups: int, devices: int, place: IntArray, score: tuple[float, float], seed: int
-) -> PlacementWalk:
+def begin(groups: int, place: IntArray, score: tuple[float, float], seed: int) -> PlacementWalk:
     """A walk that starts at `place` with its score: value, excess bytes."""
     n, (value, over) = len(place), score
     walk = PlacementWalk(
         place=place.copy(),
         best=place.copy(),
         score=np.array([value, over, value, over, np.inf]),
-        counts=np.zeros(4, dtype=np.int64),
+        counts=np.zeros(6, dtype=np.int64),
         critical=np.zeros(2 * n, dtype=np.int64),
         moved=np.zeros(groups, dtype=np.int64),
         moved_from=np.zeros(groups, dtype=np.int64),
         seen=np.zeros(groups, dtype=np.bool_),
-        load_s=np.zeros(devices),
     )
     walk.counts[RANDOM] = (seed * 2 + 1) & 0x7FFFFFFF
     walk.counts[EVALUATED] = 1
@@ -257,21 +264,32 @@ def begin(
 @njit_no_refcount
 def anneal_moves(
     s: PlacementInstance,
-    w: IntArray,
-    x: FloatArray,
-    o: StateLayout,
+    full: SimulatorState | None,
+    load_s: FloatArray | None,
     walk: PlacementWalk,
     evaluations: int,
     cooling: float,
-) -> None:
-    """Evaluate `evaluations` moves; the temperature is multiplied by `cooling` after each."""
-    stop = walk.counts[EVALUATED] + evaluations
-    idle = 0
-    while walk.counts[EVALUATED] < stop and idle < 100 * evaluations:
+) -> bool:
+    """Evaluate `evaluations` moves; the temperature is multiplied by `cooling` after each.
+
+    `full`, `load_s`: see `run_many`. Without `full` it returns False where the fast simulator is
+    unsure: that move is taken back, as if it had not been drawn, and the next call goes on there.
+    """
+    if walk.counts[LEFT] == 0:
+        walk.counts[LEFT], walk.counts[IDLE] = evaluations, 0
+    while walk.counts[LEFT] > 0 and walk.counts[IDLE] < 100 * evaluations:
+        drawn = walk.counts[RANDOM]
         if not _propose(s, walk):
-            idle += 1
+            walk.counts[IDLE] += 1
             continue
-        value, over = _evaluate(s, w, x, o, walk)
+        value, excess = score(s.fast, full, s.mode, walk.place, s.order, load_s)
+        if value == UNSURE:
+            _undo(s, walk)
+            walk.counts[RANDOM] = drawn
+            return False
+        walk.counts[EVALUATED] += 1
+        walk.counts[LEFT] -= 1
+        over = np.inf if value == np.inf else float(excess)
         if _accepted(walk, value, over):
             walk.score[VALUE], walk.score[OVER] = value, over
             if over < walk.score[BEST_OVER] or (
@@ -283,16 +301,8 @@ def anneal_moves(
         else:
             _undo(s, walk)
         walk.score[TEMPERATURE] *= cooling
-
-
-@njit_inline
-def _evaluate(
-    s: PlacementInstance, w: IntArray, x: FloatArray, o: StateLayout, walk: PlacementWalk
-) -> tuple[float, float]:
-    """Value and excess bytes of the current placement."""
-    walk.counts[EVALUATED] += 1
-    value, over = score(s.fast, w, x, o, s.mode, s.throughput, walk.place, s.order, walk.load_s)
-    return value, np.inf if value == np.inf else float(over)
+    walk.counts[LEFT] = 0
+    return True
 
 
 @njit_internal

@@ -78,9 +78,32 @@ def simulate_prepared(s: FastState, mode: Mode, count: int) -> None:
     while busy:
         busy = False
         for number in range(count):
-            if s.unfinished[number] > 0:
-                _step(s, mode, offsets_of(s, number), number)
-                busy = True
+            if s.unfinished[number] == 0:
+                continue
+            busy = True
+            base = offsets_of(s, number)
+            d, now = _next_event(s, base)
+            device = index(d)
+            i = s.devices[base.device + device].running
+            # Idle before it sends: what it makes may be read on the device itself.
+            s.devices[base.device + device].running = s.n
+            s.unfinished[number] -= i != s.n
+            # Wakings of idle devices set it too, but the last event of all is an end.
+            s.makespan_s[number] = now
+            # The same requests either way: where no two can meet on one channel, or channels carry
+            # any number of transfers, they need not be sorted by best reader first.
+            if s.static[i].separate == 1 or not mode.contended:
+                certain = _send_separately(s, mode, base, i, device, now)
+            else:
+                certain = _send_contended(s, mode, base, i, device, now)
+            if now == np.inf:  # nothing is left to happen: the order contradicts the graph
+                s.unfinished[number] = 0
+            elif not certain:
+                s.unfinished[number], s.makespan_s[number] = 0, UNSURE
+            elif mode.in_order:
+                start_in_order(s, mode, base, device, now)
+            else:
+                start_ready(s, mode, base, device, now)
 
 
 @njit_inline
@@ -96,8 +119,8 @@ def offsets_of(s: FastState, number: int) -> Offsets:
 
 
 @njit_inline
-def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
-    """Take the next event: an operator ends, or a device may start what it waited for."""
+def _next_event(s: FastState, base: Offsets) -> tuple[int, float]:
+    """The device of the next event, and its time: an operator ends, or the device may start one."""
     # Events are per device, so that the least of m times replaces a heap. Ties go to the lower
     # device; which one is first makes no difference unless the result is unsure.
     d, now = 0, s.devices[base.device].next_s
@@ -106,22 +129,7 @@ def _step(s: FastState, mode: Mode, base: Offsets, number: int) -> None:
         sooner = its < now
         d = other if sooner else d
         now = its if sooner else now
-    device = index(d)
-    i = s.devices[base.device + device].running
-    # Idle before it sends: what it makes may be read on the device itself.
-    s.devices[base.device + device].running = s.n
-    s.unfinished[number] -= i != s.n
-    # Wakings of idle devices set it too, but the last event of all is an end.
-    s.makespan_s[number] = now
-    certain = send(s, mode, base, i, device, now)
-    if now == np.inf:  # nothing is left to happen: the order contradicts the graph
-        s.unfinished[number] = 0
-    elif not certain:
-        s.unfinished[number], s.makespan_s[number] = 0, UNSURE
-    elif mode.in_order:
-        start_in_order(s, mode, base, device, now)
-    else:
-        start_ready(s, mode, base, device, now)
+    return d, now
 
 
 @njit_inline
@@ -276,22 +284,13 @@ def _push_pending(s: FastState, base: Offsets, device: int) -> None:
 
 
 @njit_inline
-def send(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
+def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
     """Send the outputs of operator `i`, which has ended on device `d`, and set their arrivals.
 
-    False where the result is unsure (see `placewright.operators.simulation.fast`):
-    a transfer takes no time, or another operator has requested its channel at this instant.
+    For where the order does not matter: no two requests for one channel, or none waits. False
+    where the result is unsure (see the top of this file): a transfer takes no time, or another
+    operator has requested its channel at this instant.
     """
-    # The same requests either way: where no two can meet on one channel, or channels carry any
-    # number of transfers, they need not be sorted by best reader first.
-    if s.static[i].separate == 1 or not mode.contended:
-        return _send_separately(s, mode, base, i, d, now)
-    return _send_contended(s, mode, base, i, d, now)
-
-
-@njit_inline
-def _send_separately(s: FastState, mode: Mode, base: Offsets, i: int, d: int, now: float) -> bool:
-    """Send where the order does not matter: no two requests for one channel, or none waits."""
     here, certain = index(d * s.m), True
     for e in range(s.static[i].first, s.static[i].last):
         edge = s.edges[e]

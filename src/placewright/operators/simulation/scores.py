@@ -1,6 +1,8 @@
 """Value and excess bytes of placements, compiled: used by searches and batches.
 
-The fast simulator runs first; where it is unsure, and for serial problems, the full one.
+The fast simulator runs first; where it is unsure, and for serial problems, the full one. Kernels
+take that one as an argument that may be ``None``, so that it is compiled into them only for
+problems that need it.
 
 *Bytes over the memories* are computed after a fast simulation (rules M1 to M7).
 When a copy of a tensor is held follows from when operators start and end and when transfers
@@ -25,42 +27,44 @@ from placewright.operators.simulation.fast import (
 )
 from placewright.operators.simulation.fast_state import FastState, Offsets
 from placewright.operators.simulation.full import largest_load, makespan, over_bytes, simulate
-from placewright.operators.simulation.full_state import StateLayout
+from placewright.operators.simulation.full_state import SimulatorState
 from placewright.operators.simulation.inputs import DONE, Mode
 
 
 @njit_inline
 def score(
     s: FastState,
-    w: IntArray,
-    x: FloatArray,
-    o: StateLayout,
+    full: SimulatorState | None,
     mode: Mode,
-    throughput: bool,
     place: IntArray,
     order: IntArray,
-    load_s: FloatArray,
+    load_s: FloatArray | None,
 ) -> tuple[float, int]:
     """Value and bytes over; ``inf`` and 0 where a placement cannot be simulated.
 
-    Bytes are counted with `mode.memory` only. `load_s` is scratch of shape (m,).
+    Bytes are counted with `mode.memory` only. `load_s`: see `run_many`.
     """
-    needed, value, over = _needs_simulation(s, mode, throughput), UNSURE, 0
-    if needed and not mode.serial:
+    value, over = UNSURE, 0
+    if _has_events(s, mode, load_s):
         prepare(s, mode, place, order, 0)
         simulate_prepared(s, mode, 1)
         value, over = _fast_result(s, mode, 0)
-    if needed and value == UNSURE:
-        value, over = _full_result(w, x, o, mode, place, order)
-    if throughput and value < np.inf:
-        value = largest_load(w, x, o, place, load_s)
-    return value, over
+    return _finished(s, full, mode, place, order, load_s, value, over)
 
 
 @njit_inline
-def _needs_simulation(s: FastState, mode: Mode, throughput: bool) -> bool:
+def _needs_simulation(s: FastState, mode: Mode, load_s: FloatArray | None) -> bool:
     """Whether the loads of the devices alone do not suffice."""
-    return not throughput or mode.memory or mode.in_order or not s.all_linked
+    needed = True
+    if load_s is not None:
+        needed = mode.memory or mode.in_order or not s.all_linked
+    return needed
+
+
+@njit_inline
+def _has_events(s: FastState, mode: Mode, load_s: FloatArray | None) -> bool:
+    """Whether the fast simulator is asked: it knows no serial mode."""
+    return _needs_simulation(s, mode, load_s) and not mode.serial
 
 
 @njit_inline
@@ -73,46 +77,65 @@ def _fast_result(s: FastState, mode: Mode, number: int) -> tuple[float, int]:
 
 
 @njit_inline
-def _full_result(
-    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, order: IntArray
+def _finished(
+    s: FastState,
+    full: SimulatorState | None,
+    mode: Mode,
+    place: IntArray,
+    order: IntArray,
+    load_s: FloatArray | None,
+    value: float,
+    over: int,
 ) -> tuple[float, int]:
-    """Makespan and bytes over by the full simulator."""
-    if simulate(w, x, o, mode, place, order) != DONE:
-        return np.inf, 0
-    return makespan(x, o), over_bytes(w, o) if mode.memory else 0
+    """What the fast simulator found, or the full one where that is unsure; then the loads."""
+    # Numba compiles neither branch for an argument that is None.
+    if full is not None:
+        if _needs_simulation(s, mode, load_s) and value == UNSURE:
+            value, over = np.inf, 0
+            if simulate(full.w, full.x, full.o, mode, place, order) == DONE:
+                value = makespan(full.x, full.o)
+                over = over_bytes(full.w, full.o) if mode.memory else 0
+        if load_s is not None and value < np.inf:
+            value = largest_load(full.w, full.x, full.o, place, load_s)
+    return value, over
 
 
 @njit_nogil
 def run_many(
     s: FastState,
-    w: IntArray,
-    x: FloatArray,
-    o: StateLayout,
+    full: SimulatorState | None,
     mode: Mode,
-    throughput: bool,
+    load_s: FloatArray | None,
     placements: IntArray,
     order: IntArray,
     value_s: FloatArray,
     violation_bytes: IntArray,
 ) -> None:
-    """`score` for every row; as many as the fast simulator interleaves are simulated at once."""
-    load_s, interleaved, rows = np.zeros(o.m), len(s.unfinished), len(placements)
-    needed = _needs_simulation(s, mode, throughput)
+    """`score` for every row; as many as the fast simulator interleaves are simulated at once.
+
+    Each combination of what is ``None`` is compiled on its own, when it is needed first.
+
+    Parameters
+    ----------
+    full
+        ``None``: rows of which the fast simulator is unsure get the value `UNSURE`.
+    load_s
+        Scratch of shape (m,) where values are loads (throughput), which needs `full`; ``None``:
+        values are makespans.
+    """
+    interleaved, rows = len(s.unfinished), len(placements)
     for first in range(0, rows, interleaved):
         count = min(interleaved, rows - first)
-        # The fast simulator knows no serial mode: `UNSURE` stays, and the full one runs.
-        if needed and not mode.serial:
+        events = _has_events(s, mode, load_s)
+        if events:
             for number in range(count):
                 prepare(s, mode, placements[first + number], order, number)
             simulate_prepared(s, mode, count)
         for number in range(count):
             value, over, place = UNSURE, 0, placements[first + number]
-            if needed and not mode.serial:
+            if events:
                 value, over = _fast_result(s, mode, number)
-            if needed and value == UNSURE:
-                value, over = _full_result(w, x, o, mode, place, order)
-            if throughput and value < np.inf:
-                value = largest_load(w, x, o, place, load_s)
+            value, over = _finished(s, full, mode, place, order, load_s, value, over)
             value_s[first + number], violation_bytes[first + number] = value, over
 
 

@@ -358,7 +358,7 @@ def _send(f: SequenceInstance, s: SequenceState, kd: int, i: int, pair: int) -> 
     s.arrival_s[kd] = there
 
 
-@njit_no_refcount
+@njit_internal
 def settle(f: SequenceInstance, s: SequenceState) -> float:
     """Sort a decoded sequence by ends until it is in the order in which the judge's channels serve.
 

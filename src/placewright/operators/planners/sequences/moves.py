@@ -46,7 +46,7 @@ SMALLEST = 32
 
 
 @njit_nogil
-def anneal_windows(
+def anneal(
     f: SequenceInstance,
     s: SequenceState,
     windows: int,
@@ -54,12 +54,18 @@ def anneal_windows(
     moves: int,
     cooling: float,
 ) -> None:
-    """Anneal in `windows` windows of `SMALLEST` to `largest` positions, `moves` moves in each.
+    """Try `moves` moves in the whole sequence, or in each of some windows.
 
-    A window lies about a critical operator three times of four. Where transfers wait, the window's
-    makespan is an estimate: it is checked by decoding to the end, and undone if it was far off.
+    Each multiplies the temperature by `cooling`. Without windows (0) moves are in the whole
+    sequence. Else there are `windows` of `SMALLEST` to `largest` positions; one lies about a
+    critical operator three times of four. Where transfers wait, a window's makespan is an
+    estimate: it is checked by decoding to the end, and undone if it was far off.
     """
     n = len(s.sequence)
+    # One entry for both: every entry holds a compiled copy of all that it calls.
+    if windows == 0:
+        list_critical(f, s)
+        _moves(f, s, moves, cooling)
     for _ in range(windows):
         list_critical(f, s)
         size = SMALLEST
@@ -120,13 +126,6 @@ def _keep_best(s: SequenceState) -> None:
     for x in range(len(s.sequence)):
         s.best_place[x] = s.place[x]
         s.best_sequence[x] = s.sequence[x]
-
-
-@njit_nogil
-def anneal(f: SequenceInstance, s: SequenceState, moves: int, cooling: float) -> None:
-    """Try `moves` moves in the whole sequence; each multiplies the temperature by `cooling`."""
-    list_critical(f, s)
-    _moves(f, s, moves, cooling)
 
 
 @njit_internal

@@ -32,7 +32,7 @@ from placewright.operators.planners.sequences.decode import (
     SequenceState,
     start_state,
 )
-from placewright.operators.planners.sequences.moves import anneal, anneal_windows
+from placewright.operators.planners.sequences.moves import anneal
 from placewright.operators.planners.starts import LIST_SCHEDULERS
 from placewright.operators.planners.trivial import Single
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
@@ -234,15 +234,15 @@ class OrderSearch:
         n = self.problem.n
         if n <= WHOLE:
             moves = min(left, CHUNK)
-            anneal(self.instance, state, moves, cooling)
+            anneal(self.instance, state, 0, 0, moves, cooling)
             return moves
         each, work = min(left, self.windows.moves), self.windows.work(n)
         windows = max(1, min(left // each, int(DECODED / (each * work))))
-        anneal_windows(self.instance, state, windows, min(self.windows.largest, n), each, cooling)
+        anneal(self.instance, state, windows, min(self.windows.largest, n), each, cooling)
         moves = windows * each
         if self.spread:
             whole = max(1, int(moves * work / (n / 2)))
-            anneal(self.instance, state, whole, cooling)
+            anneal(self.instance, state, 0, 0, whole, cooling)
             moves += whole
         return moves
 
