@@ -6,9 +6,24 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from benchmarks.doppler_queues import Found, Queues, make_queues, simulate, walk
+import pytest
+from benchmarks.doppler_queues import (
+    Found,
+    Queues,
+    QueueValues,
+    make_queues,
+    read_queues,
+    simulate,
+    walk,
+)
+
+from placewright import Context, bounds
+from placewright.operators.planners.lists.planners import HEFT
+from placewright.operators.readers.task_graphs import read_dag
+from tests.published import published
 
 
 class _Reference:
@@ -104,3 +119,24 @@ def test_a_walk_finds_the_optimum_of_small_graphs_and_its_seed_fixes_it() -> Non
         assert found.value == min(simulate(b, place) for place in rows)
         assert found.value == simulate(b, found.place)
         assert found.place.tolist() == again.place.tolist()
+
+
+@pytest.mark.parametrize(
+    ("column", "graph"),
+    enumerate(("chain_mm_112nodes", "transformer_block_215nodes", "8gpu_transformer_block")),
+)
+def test_documented_values_are_those_of_the_planners(column: int, graph: str) -> None:
+    """Rows of docs/results/doppler.md that need no search: lower bound, best device, HEFT."""
+    path = published(f"doppler/{graph}.json")
+    problem, values = read_dag(path), QueueValues(*read_queues(path))
+    heft = HEFT(problem, Context()).placement
+    alone = np.repeat(np.arange(problem.m)[:, None], problem.n, axis=1)
+    found = {
+        "lower bound": max(bounds(problem).values()),
+        "best single device": values(alone).min(),
+        "`heft`, placement judged": values(heft[None])[0],
+    }
+    page = (Path(__file__).parents[1] / "docs" / "results" / "doppler.md").read_text("utf-8")
+    for row, value in found.items():
+        cells = page.split(f"| {row} |", 1)[1].split("\n", 1)[0].split("|")
+        assert float(cells[column]) == pytest.approx(value, abs=0.006), row

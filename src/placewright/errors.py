@@ -124,7 +124,7 @@ EXTRAS = {
     **dict.fromkeys(("ortools", "highspy", "pymetis"), "exact"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
     **dict.fromkeys(("httptools", "prometheus_client", "sklearn", "uvicorn", "uvloop"), "serve"),
-    **{name: name for name in ("openvino", "ray", "tensorflow")},
+    **{name: name for name in ("openvino", "pandas", "pydot", "ray", "tensorflow")},
 }
 """The extra that brings an optional package."""
 

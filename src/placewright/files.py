@@ -34,6 +34,8 @@ long as reading it."""
 def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **options: Any) -> Any:
     """Read a file of any kind: a cluster, a graph, a problem, a plan, or a published format.
 
+    Of a folder every file is read, also as ``dag:FOLDER``: a dict by name.
+
     Parameters
     ----------
     source
@@ -59,8 +61,19 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
     if isinstance(source, Mapping):
         return _of_data(dict(source))
     name, colon, rest = str(source).partition(":")
+    form, query = "", ""
     if colon and not Path(source).exists():
-        return _published(str(source), name, rest, options)
+        form, rest, query = f"{name}:", *rest.partition("?")[::2]
+    folder = Path(rest if form else source)
+    if folder.is_dir():
+        ending = f"?{query}" if query else ""
+        return {
+            path.name: read(f"{form}{path}{ending}", problem=problem, **options)
+            for path in sorted(folder.iterdir())
+            if path.is_file() and not path.name.startswith((".", "README"))
+        }
+    if form:
+        return _published(str(source), name, rest, query, options)
     path, where = Path(source), str(source)
     kind = kind_of(read_document(path), where=where)
     if kind in _OF_NO_WING:
@@ -139,12 +152,11 @@ def _kinds(files: Files) -> tuple[str, str]:
     return files.plan_document.kind, files.problem_document.kind
 
 
-def _published(source: str, name: str, rest: str, options: Mapping[str, Any]) -> Any:
+def _published(source: str, name: str, path: str, query: str, options: Mapping[str, Any]) -> Any:
     """The problem of a file whose format is named."""
     known = formats()
     if name not in known:
         raise UnknownNameError("format", name, known, where=source)
-    path, _, query = rest.partition("?")
     return _called(known[name].read, path, {**query_options(known[name], query), **options}, source)
 
 

@@ -16,7 +16,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.streaming.copies import DEALT
 from placewright.operators.views import explored, fragment, saved_page, stream_trace
 from placewright.operators.views import page as view
-from placewright.planning.candidates import Outcome, Status
+from placewright.planning.candidates import Candidates, Outcome, Status
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.solving import solve
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
@@ -240,7 +240,7 @@ def test_devices_that_were_not_tried_alone_are_not_said_to_be_too_small() -> Non
     result = result_of(chain())
     unfit = [replace(c, outcome=Outcome.DOES_NOT_FIT) for c in result.candidates[:2]]
     for tried, said in ((unfit, True), (unfit[:1], False)):
-        shown = view(replace(result, candidates=(*tried, result.candidates[2])))
+        shown = view(replace(result, candidates=Candidates((*tried, result.candidates[2]))))
         assert ("No single device can take it alone" in shown) is said
 
 

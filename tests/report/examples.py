@@ -12,7 +12,7 @@ from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
 from placewright.planning.result import Provenance, Result
 from placewright.report.trace import Trace
 
@@ -41,10 +41,12 @@ def result_of(problem: OperatorProblem, **changes: Any) -> Result:
         bound=judgement.value / 2,
         status=Status.FEASIBLE,
         runtime_s=0.01,
-        candidates=(
-            Candidate("only:dev0", float("inf"), Outcome.UNSUPPORTED, 1e-4, "does not run 'op1'"),
-            Candidate("only:dev1", judgement.value * 1.5, Outcome.FITS, 1e-4),
-            Candidate("heft", judgement.value, Outcome.FITS, 1e-3),
+        candidates=Candidates(
+            (
+                Candidate("only:dev0", np.inf, Outcome.UNSUPPORTED, 1e-4, "does not run 'op1'"),
+                Candidate("only:dev1", judgement.value * 1.5, Outcome.FITS, 1e-4),
+                Candidate("heft", judgement.value, Outcome.FITS, 1e-3),
+            )
         ),
         provenance=Provenance(problem.hash(), 7),
         bound_names={"ceft": judgement.value / 2},

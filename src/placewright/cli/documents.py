@@ -22,7 +22,9 @@ from placewright.cli.options import (
     ObjectiveOption,
     OnOption,
     OverlapOption,
+    SeedOption,
     Source,
+    TimeLimitOption,
     TrainingOption,
 )
 
@@ -112,6 +114,21 @@ def profile(
         console.kept(write_problem(problem, console.output))
 
 
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FOLDER...",
+        show_default=False,
+        help="Problem files or folders of them; published formats by name, as in dag:FOLDER.",
+    ),
+]
+BenchPlannersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--planners", metavar="NAMES", help="Separated by commas; by default those of compare."
+    ),
+]
+
 Data = dict[str, Any]
 
 FileArgument = Annotated[
@@ -170,6 +187,37 @@ def show(
     console.show(lambda: {"kind": kind, "page": str(target)}, lambda: str(target))
     if open_page and not webbrowser.open(target.resolve().as_uri()):
         console.note("no browser was found; open the page yourself")
+
+
+def bench(
+    console: Console,
+    sources: SourcesArgument,
+    planners: BenchPlannersOption = None,
+    time_limit: TimeLimitOption = 10.0,
+    seed: SeedOption = 0,
+) -> None:
+    """Run planners on every problem of a folder: ratio to best and bound, wins, time.
+
+    Each planner runs alone, within the time limit.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright bench dag:graphs --planners heft,cpop,auto[/cyan]
+
+    [cyan]placewright bench 'stg:rnc50?devices=4' -o bench.json[/cyan]
+    """
+    from placewright.files import read
+    from placewright.planning.benchmark import bench as run
+    from placewright.planning.parameters import planner_names
+
+    problems: dict[str, Any] = {}
+    for source in sources:
+        found = read(source)
+        problems |= found if isinstance(found, dict) else {Path(source).name: found}
+    names = [] if planners is None else planner_names(planners)
+    with console.meter("bench", names=("", "", "")) as meter:
+        found = run(problems, names, time_limit_s=time_limit, seed=seed, progress=meter)
+    console.answer(found.as_json, lambda: repr(found))
 
 
 def schema(console: Console, kind: KindArgument = None, format: FormatOption = "json") -> None:

@@ -268,6 +268,7 @@ app.command("profile")(console_command(documents.profile))
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
 app.command("serve")(console_command(serve))
+app.command("bench")(console_command(documents.bench))
 app.command("schema")(console_command(documents.schema))
 
 

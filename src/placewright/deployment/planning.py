@@ -31,7 +31,7 @@ from placewright.operators.streaming.copies import (
 )
 from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
 from placewright.operators.streaming.trials import stream_interference, try_streams
-from placewright.planning.candidates import Status, TriedPlan
+from placewright.planning.candidates import Candidates, Status, TriedPlan
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import Auto, auto_of, opened
 from placewright.planning.result import Result
@@ -370,7 +370,7 @@ def planned(
         return (result,) if auto is None else _for_its_objective(known, (result,), seed, copies)
     # The page compares with what a device takes alone, not beside others.
     others = (c for c in result.candidates if not c.planner.startswith(SINGLE))
-    result = replace(result, candidates=(*others, *single.candidates))
+    result = replace(result, candidates=Candidates((*others, *single.candidates)))
     found = (single, result) if single.value < result.value else (result, single)
     return _for_its_objective(known, found, seed, copies)
 

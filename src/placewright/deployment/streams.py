@@ -36,6 +36,7 @@ from placewright.operators.streaming.copies import (
 from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import cut_of, refuse_what_cannot_stream
 from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
+from placewright.planning.candidates import Candidate, Candidates
 from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.result import Result
 from placewright.planning.solving import solve
@@ -358,11 +359,11 @@ def _judged(stream: _Stream, best: Result) -> Result:
     judged = solve(stream.problem, FixedPlan(stream.plan, name=stream.name))
     # Bounds of the value hold for every plan of one problem; nothing is proved of its period.
     bound = max(judged.bound, best.bound) if judged.problem is best.problem else judged.bound
-    candidates = best.candidates
+    candidates: tuple[Candidate, ...] = best.candidates
     if not any(c.planner == stream.name and c.plan is not None for c in candidates):
         others = (c for c in candidates if c.planner != stream.name)
         candidates = (*judged.candidates, *others)
-    return replace(judged, bound=bound, candidates=candidates)
+    return replace(judged, bound=bound, candidates=Candidates(candidates))
 
 
 def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,22 @@ def _stages(p: LayerProblem, plan: LayerPlan, judged: LayerJudgement) -> str:
                 str(s),
                 f"{p.layer_names[stage.first_layer]} .. {p.layer_names[stage.last_layer]}",
                 f"{len(stage.replicas)} x {stage.tensor_degree}",
+                _worker_names(p, stage.workers),
                 " ".join([*kinds, *extra]),
                 f"{shares[0]}" if len(shares) == 1 else f"{shares[0]}-{shares[-1]}",
                 "-" if math.isnan(held) else size(held),
             )
         )
-    header = ("stage", "layers", "replicas x degree", "strategies", "samples", "peak memory")
+    header = ("stage", "layers", "replicas x degree", "workers", "strategies", "samples", "peak")
     batches = "1 micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
     head = f"{batches}, schedule {plan.schedule}"
-    return f"{head}\n{plain_table(header, rows, '    rr')}"
+    return f"{head}\n{plain_table(header, rows, '     rr')}"
+
+
+def _worker_names(p: LayerProblem, workers: Sequence[int]) -> str:
+    """The first and the last of many."""
+    names = [p.worker_names[w] for w in workers]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} .. {names[-1]}"
 
 
 def page(

@@ -21,6 +21,7 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_msr, read_pipedream
 from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
+from placewright.operators.readers.tasks import read_dot
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
 from placewright.planning.wing import Document, Format
@@ -31,6 +32,7 @@ plan_document = Document("plan", ("plan.placement",), PlanFile)
 
 formats = (
     Format("dag", "a task graph on heterogeneous nodes", read_dag),
+    Format("dot", "a directed graph of Graphviz with seconds and bytes", read_dot),
     Format("stg", "a task graph of the Standard Task Graph Set", read_stg),
     Format("wfcommons", "a scientific workflow with measured times", read_wfcommons),
     Format("msr", "accelerators and CPUs around host memory", read_msr),

@@ -7,8 +7,10 @@ simulated.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,11 +59,16 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
         An operator on a device that cannot run it, a tensor between devices without a link.
     """
     check_plan(problem, plan)
-    if problem.communication is Communication.STAR:
-        judgement = judge_star(problem, plan)
-    else:
-        judgement = Judge(problem)(plan)
-        judgement = as_pipeline(judgement, plan) if is_pipeline(problem) else judgement
+    star = problem.communication is Communication.STAR
+    return _with_rules(problem, plan, judge_star(problem, plan) if star else Judge(problem)(plan))
+
+
+def _with_rules(
+    problem: OperatorProblem, plan: OperatorPlan, judgement: OperatorJudgement
+) -> OperatorJudgement:
+    """With the rules of pipelines and contiguity, which simulators do not know."""
+    if problem.communication is not Communication.STAR and is_pipeline(problem):
+        judgement = as_pipeline(judgement, plan)
     broken = break_of_chain(problem, judgement.placement) if problem.contiguous else ""
     if not broken:
         return judgement
@@ -187,6 +194,60 @@ class Judge:
         by = np.lexsort((target, tensor, start))
         source = place[self.problem.tensor_producer[tensor]]
         return Transfers(tensor[by], source[by], target[by], start[by], end[by])
+
+
+class PreparedJudge:
+    """What `placewright.Judge` asks wing 1 for: all rules are checked, groups and pins too."""
+
+    def __init__(self, problem: OperatorProblem) -> None:
+        self._judge = Judge(problem)
+
+    def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
+        """As `judge`."""
+        problem = self._judge.problem
+        check_plan(problem, plan)
+        return _with_rules(problem, plan, self._judge(plan))
+
+    def values(self, plans: npt.ArrayLike | Sequence[Any]) -> FloatArray:
+        """Shape (k,): the value of each plan, ``inf`` where it does not fit.
+
+        `plans`: an array of placements, shape (k, n), or plans as `plan_of` takes them.
+        """
+        p = self._judge.problem
+        rows = None if p.contiguous or is_pipeline(p) else _placements(p, plans)
+        if rows is None:
+            return np.array([self._value(plan_of(p, plan)) for plan in plans])  # type: ignore[union-attr]
+        values, over = self._judge.many(rows)
+        _, first, group = np.unique(p.colocation, return_index=True, return_inverse=True)
+        kept = (rows[:, first][:, group] == rows).all(axis=1)
+        kept &= ((p.pinned < 0) | (rows == p.pinned)).all(axis=1)
+        return np.where(kept & (over == 0), values, np.inf)
+
+    def _value(self, plan: OperatorPlan) -> float:
+        try:
+            judgement = self(plan)
+        except InfeasibleError:
+            return float("inf")
+        return judgement.value if judgement.feasible else float("inf")
+
+
+def plan_of(problem: OperatorProblem, given: Any) -> OperatorPlan:
+    """A plan of devices by operator, both by name, or of the indices of devices, shape (n,)."""
+    if isinstance(given, OperatorPlan):
+        return given
+    if isinstance(given, Mapping):
+        return OperatorPlan.of(problem, given)
+    return OperatorPlan(given)
+
+
+def _placements(problem: OperatorProblem, plans: Any) -> IntArray | None:
+    """Plans that are nothing but placements as one array; ``None`` where one has more."""
+    if isinstance(plans, np.ndarray) and plans.ndim == 2:
+        return plans
+    made = [plan_of(problem, plan) for plan in plans]
+    if not made or any(plan.order is not None or plan.call is not None for plan in made):
+        return None
+    return np.stack([plan.placement for plan in made])
 
 
 def evaluate_many(

@@ -9,7 +9,7 @@ from functools import partial
 from placewright.operators.bounds import bounds as quick_bounds
 from placewright.operators.bounds import check_fits, refined_s
 from placewright.operators.bounds import refined_bounds as relaxed_bounds
-from placewright.operators.judge import judge
+from placewright.operators.judge import PreparedJudge, judge, plan_of
 from placewright.operators.plan import SINGLE
 from placewright.operators.planners import LISTS, planners, portfolio
 from placewright.operators.problem import OperatorProblem
@@ -20,12 +20,19 @@ __all__ = [
     "bounds",
     "judge",
     "objective",
+    "plan_of",
     "planners",
     "portfolio",
+    "prepared_judge",
     "refined_bounds",
     "refined_s",
     "rehearsals",
 ]
+
+
+def prepared_judge(problem: OperatorProblem) -> PreparedJudge:
+    """The judge, laid out for many plans."""
+    return PreparedJudge(problem)
 
 
 BOUNDS_S = 1e-6

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
+from placewright.errors import UnknownNameError
 from placewright.io.arguments import NumberOrUnknown, SecondsOrUnknown, checked
 from placewright.planning.contract import Direction, Proposal
 from placewright.report.text import amount, elapsed, percent, shorten
@@ -84,6 +85,29 @@ class Candidate:
     def status(self) -> Status:
         """FEASIBLE or INFEASIBLE: as files say it."""
         return Status.FEASIBLE if self.fits else Status.INFEASIBLE
+
+
+class Candidates(tuple[Candidate, ...]):
+    """What was tried, in that order: ``candidates[0]``, or by the planner, ``candidates["heft"]``.
+
+    Raises `UnknownNameError`: no planner of that name was tried; offers the nearest.
+    """
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, key: SupportsIndex | str, /) -> Candidate: ...
+
+    @overload
+    def __getitem__(self, key: slice, /) -> tuple[Candidate, ...]: ...
+
+    def __getitem__(self, key: SupportsIndex | str | slice, /) -> Candidate | tuple[Candidate, ...]:
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        found = [c for c in self if c.planner == key]
+        if not found:
+            raise UnknownNameError("planner", key, [c.planner for c in self], where="candidates")
+        return found[-1]
 
 
 @checked

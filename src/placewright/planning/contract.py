@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from placewright.io.arguments import LARGEST as LARGEST
 from placewright.io.arguments import AnyNumber, NumberOrUnknown, checked
@@ -115,6 +115,23 @@ class Judgement(Protocol):
     def trace(self) -> Trace | None:
         """Which device ran what when; ``None`` where plans have no timeline."""
         ...
+
+
+Objective: TypeAlias = Callable[[Any], float]
+"""Of one's own: the value of a plan as a function of its judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJudgement:
+    """A judgement with the value of another objective; all else is the judge's."""
+
+    judgement: Any
+    value: float
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self).__slots__:  # of a copy that is not filled yet
+            raise AttributeError(name)
+        return getattr(self.judgement, name)
 
 
 class Progress(Protocol):

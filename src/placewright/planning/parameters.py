@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -90,6 +91,11 @@ def auto_of(choice: PlannerChoice) -> Auto | None:
 
 LONGEST = 10_000
 """Characters of a planner's text."""
+
+
+def planner_names(text: str) -> list[str]:
+    """Planners that commas separate; those between parentheses separate parameters."""
+    return [each.strip() for each in re.split(r",(?![^(]*\))", text) if each.strip()]
 
 
 def choose(planners: Mapping[str, Planner], choice: PlannerChoice) -> tuple[str, Planner]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,22 +23,29 @@ from placewright.errors import (
     described,
 )
 from placewright.numerics.clocks import CompileClock
-from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
 from placewright.planning.contract import (
     Context,
     Direction,
     Judgement,
+    Needs,
+    Objective,
     Planner,
     Proposal,
     Simplifier,
+    needs_of,
     proposal_of,
 )
 from placewright.planning.wing import Planning, Wing
+from placewright.planning.wings import judge_by
 
 PROOF = 1e-6
 """Gap up to which a plan is called optimal, whichever planner proved the bound. Solvers on whole
 numbers that have searched to their end state their own resolution."""
 
+
+INCUMBENT = "incumbent"
+"""The candidate that the caller gave."""
 
 QUICK_S = 0.2
 """About what the quick planners take for a small problem."""
@@ -94,10 +101,14 @@ class Portfolio:
         What no plan can beat, by name; planners add what they prove.
     proved_up_to
         Values up to it are optimal within the resolution of the solver that proved it.
+    objective
+        A function of a judgement that gives the value in the wing's place; ``None`` for the wing's.
     started_from
         The planner whose plan the best one was given to start from, empty if none.
     judging_s
         The longest time that the judge has taken for a plan.
+    overrun_s
+        What planners have taken beyond the time limit.
     simplified
         How the best plan was replaced by a simpler one, empty if it was not.
     """
@@ -117,13 +128,21 @@ class Portfolio:
     nearest_miss: str = ""
     missed_by: float = math.inf
     judging_s: float = 0.0
+    overrun_s: float = 0.0
+    objective: Objective | None = None
     planning: Planning = field(init=False)
+    judge: Callable[[Any, Any], Judgement] = field(init=False)
+    unproved: float = field(init=False)
     direction: Direction = field(init=False)
     proved_up_to: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.planning, self.direction = self.wing.planning(), self.wing.direction
-        self.proved_up_to = self.direction.unproved
+        self.judge = judge_by(self.planning, self.objective)
+        # Nothing is known of the values of an objective of the caller's own.
+        own = self.objective is not None
+        self.unproved = -self.direction.worst if own else self.direction.unproved
+        self.proved_up_to = self.unproved
 
     @property
     def value(self) -> float:
@@ -133,7 +152,7 @@ class Portfolio:
     @property
     def bound(self) -> float:
         """The tightest bound."""
-        return self.direction.tightest(self.bounds.values())
+        return self.direction.tightest(self.bounds.values()) if self.bounds else self.unproved
 
     @property
     def closed(self) -> bool:
@@ -145,23 +164,35 @@ class Portfolio:
         limit = self.direction.tightest((within, self.proved_up_to))
         return not self.direction.better(limit, value)
 
-    def run(self, planner: Planner, context: Context, name: str = "") -> bool:
+    def run(
+        self, planner: Planner, context: Context, name: str = "", end_s: float = math.inf
+    ) -> bool:
         """Run one planner: plan, judge, keep if better. True if it was interrupted.
 
         `name`: of the candidate; the planner's own by default.
+        `end_s`: ``time.perf_counter()`` value at which the time limit is reached; what is taken
+        after it is added to `overrun_s`.
         Raises `Exception`: the planner's own, or a package that is missing; where `tolerant` it is
         noted instead.
         """
         name = name or planner.name
-        reason = planner.unsupported_reason(self.problem)
-        if reason is not None:
-            self.leave_out(name, Outcome.UNSUPPORTED, reason)
-            return False
+        late_s = max(0.0, time.perf_counter() - end_s)
+        end_s -= self.clock.seconds
+        try:
+            return self._run(planner, context, name)
+        finally:
+            self.overrun_s += max(0.0, self._now_s() - end_s) - late_s
+
+    def _run(self, planner: Planner, context: Context, name: str) -> bool:
         began, compiled_s = self._now_s(), self.clock.seconds
         try:
+            reason = planner.unsupported_reason(self.problem)
+            if reason is not None:
+                self.leave_out(name, Outcome.UNSUPPORTED, reason)
+                return False
             proposal = proposal_of(planner(self.problem, context))
             took_s = self._now_s() - began
-            judgement = self.planning.judge(self.problem, proposal.plan)
+            judgement = self.judge(self.problem, proposal.plan)
             self.judging_s = max(self.judging_s, self._now_s() - began - took_s)
         except KeyboardInterrupt:
             why = "interrupted before it had a plan"
@@ -171,7 +202,7 @@ class Portfolio:
             compiled_s = self.clock.seconds - compiled_s
             if compiled_s > 0:  # no time of its own: try again without compiling
                 later = replace(context, deadline_s=context.deadline_s + compiled_s)
-                return self.run(planner, later, name)
+                return self._run(planner, later, name)
             self.leave_out(name, Outcome.NOT_RUN, str(error.what), self._now_s() - began)
             return False
         except InfeasibleError as error:
@@ -179,17 +210,29 @@ class Portfolio:
             self.nearest_miss = self.nearest_miss or error.brief
             return False
         except Exception as error:  # a plug-in's defect must not lose what others have found
-            missing = self.named and isinstance(error, MissingDependencyError)
-            if missing or not self.tolerant:
-                if name == planner.name or isinstance(error, PlacewrightError):
-                    raise
-                what = "fails with these parameters"
-                raise InputError(what, where=name, by=described(error)) from error
-            self.leave_out(name, *_failure_note(name, error), self._now_s() - began)
+            self.failed(planner, name, error, self._now_s() - began)
             return False
         relayed = context.incumbent is not None
         self._enter(name, proposal, judgement, took_s, relayed=relayed)
         return proposal.interrupted
+
+    def needs(self, planner: Planner, name: str) -> Needs | None:
+        """What a planner estimates that it needs; ``None`` where that failed."""
+        try:
+            return needs_of(planner, self.problem)
+        except Exception as error:  # ends its own row, as when it plans
+            self.failed(planner, name, error)
+            return None
+
+    def failed(self, planner: Planner, name: str, error: Exception, took_s: float = 0.0) -> None:
+        """Note that a planner raised; where it may not, raise that."""
+        missing = self.named and isinstance(error, MissingDependencyError)
+        if missing or not self.tolerant:
+            if name == planner.name or isinstance(error, PlacewrightError):
+                raise error
+            what = "fails with these parameters"
+            raise InputError(what, where=name, by=described(error)) from error
+        self.leave_out(name, *_failure_note(name, error), took_s)
 
     def simplify(self, simplifier: Simplifier, tolerance: float, limits: Limits) -> bool:
         """Replace the best plan by the simplest of about its value. True if interrupted."""
@@ -202,12 +245,12 @@ class Portfolio:
         factor = 1 + sign * tolerance
         near = [c for c in self.tried if c.fits and not self._worse_by(c.value, factor)]
         near.sort(key=lambda c: (c.plan is not self.best_plan, sign * c.value))
-        context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.planning.judge)
+        context = Context(limits.seed, limits.deadline_s(self.clock, 1), self.judge)
         began = self._now_s()
         try:
             plans = [c.plan for c in near]
             proposal = proposal_of(simplifier(self.problem, plans, tolerance, context))
-            judgement = self.planning.judge(self.problem, proposal.plan)
+            judgement = self.judge(self.problem, proposal.plan)
         except KeyboardInterrupt:
             return True
         except Exception as error:  # the plan that is there must not be lost
@@ -236,6 +279,11 @@ class Portfolio:
         return time.perf_counter() - self.clock.seconds
 
     @property
+    def given_plan(self) -> Any:
+        """The plan that the caller gave to start from, ``None`` where it does not fit."""
+        return next((c.plan for c in self.tried if c.planner == INCUMBENT and c.fits), None)
+
+    @property
     def best_plan(self) -> Any:
         """``None`` before there is one."""
         return None if self.best is None else self.best.plan
@@ -262,6 +310,8 @@ class Portfolio:
         outcome = Outcome.FITS if judgement.feasible else Outcome.DOES_NOT_FIT
         if proposal.interrupted and judgement.feasible:
             outcome, note = Outcome.INTERRUPTED, "interrupted"
+        if self.objective is not None:  # what was proved is about another one
+            proposal = replace(proposal, bound=None, resolution=0.0)
         claim = self._contradiction(proposal, value if judgement.feasible else self.direction.worst)
         if claim:
             note, proposal = _failed(name, claim), replace(proposal, bound=None, resolution=0.0)
@@ -302,7 +352,7 @@ class Portfolio:
             warnings.warn(
                 f"bound {name!r} is left out: {claim} {self.value:g}", RuntimeWarning, stacklevel=2
             )
-            self.proved_up_to = self.direction.unproved
+            self.proved_up_to = self.unproved
 
     def _prove(self, name: str, proposal: Proposal[Any]) -> None:
         """Keep what was proved, where it is more than was known."""
@@ -314,9 +364,9 @@ class Portfolio:
             limit = proposal.bound + self.direction.sign * proposal.resolution
             self.proved_up_to = self.direction.tightest((self.proved_up_to, limit))
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> Candidates:
         """All that was tried; plans whose value the final bound reaches are optimal."""
-        return tuple(
+        return Candidates(
             replace(c, outcome=Outcome.OPTIMAL) if c.fits and self._optimal(c.value) else c
             for c in self.tried
         )
@@ -334,7 +384,7 @@ class Portfolio:
             text += f"; it started from the plan of {self.started_from}"
         if self.closed:
             text += f"; nothing can be better ({self._tightest()} bound)"
-        elif self.bound and self.bound != self.direction.unproved:
+        elif self.bound and self.bound != self.unproved:
             off = 100 * abs(self.value / self.bound - 1)
             side = "above" if self.direction is Direction.MINIMISE else "below"
             text += f"; at most {off:.1f} % {side} the best ({self._tightest()} bound)"

@@ -7,13 +7,14 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from placewright.errors import UnsupportedError
+from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.io.arguments import AnyNumber, checked
 from placewright.io.stored import write_data, write_file
 from placewright.planning.candidates import (
     Candidate,
+    Candidates,
     Outcome,
     Status,
     TriedPlan,
@@ -24,6 +25,7 @@ from placewright.version import __version__
 
 if TYPE_CHECKING:
     from placewright.measurement.measurement import Measurement
+    from placewright.report.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,16 @@ class Result:
     bound
         No plan is better: none has a smaller value, or a larger one where the wing maximises.
     candidates
-        All plans that were tried, in the order in which they were.
+        All plans that were tried, in the order in which they were, and by name:
+        ``candidates["heft"]``.
     planner
         The planner whose plan was chosen.
     compile_s
         Seconds of `runtime_s` in which kernels were compiled: on the first run only.
     interrupted
         Whether Ctrl-C ended the search, also where the plan is proved optimal.
+    own_objective
+        Whether values are those of a function that the caller gave: without a unit or a bound.
     """
 
     problem: Any
@@ -68,13 +73,14 @@ class Result:
     bound: AnyNumber
     status: Status
     runtime_s: float
-    candidates: tuple[Candidate, ...]
+    candidates: Candidates
     provenance: Provenance
     bound_names: Mapping[str, AnyNumber] = field(default_factory=dict)
     note: str = ""
     compile_s: float = 0.0
     direction: Direction = Direction.MINIMISE
     interrupted: bool = False
+    own_objective: bool = False
 
     def demand_finished(self) -> Result:
         """The result itself, for callers whose work begins with the plan: Ctrl-C ends that too.
@@ -93,6 +99,13 @@ class Result:
         """The chosen planner's own answer."""
         chosen = (c.proposal for c in self.candidates if c.plan is self.plan)
         return next((p for p in chosen if p is not None), Proposal(self.plan))
+
+    @property
+    def unit(self) -> str:
+        """Of the values: ``s``, ``bytes`` or another; empty where they have none."""
+        from placewright.planning.wings import unit_of
+
+        return "" if self.own_objective else unit_of(self.problem)
 
     @property
     def lower_bound(self) -> float:
@@ -124,7 +137,7 @@ class Result:
             if t.planner not in {c.planner for c in self.candidates}
         ]
         note = "; ".join(filter(None, [self.note, trial_words(tried)]))
-        return replace(self, candidates=(*known, *new), note=note)
+        return replace(self, candidates=Candidates((*known, *new)), note=note)
 
     @checked
     def report(
@@ -175,11 +188,50 @@ class Result:
         """Write a Perfetto/Chrome trace (``.json.gz``)."""
         from placewright.report.trace import write_trace
 
-        predicted = self.judgement.trace()
+        measured = None if measurement is None else measurement.trace
+        return write_trace(path, predicted=self._predicted(), measured=measured)
+
+    @checked
+    def gantt(self, path: str | Path) -> Path:
+        """Draw the simulated timeline of the plan as an SVG file.
+
+        Raises `UnsupportedError`: its plans have no timeline.
+        """
+        from placewright.report.gantt import gantt
+        from placewright.report.page import svg_file
+        from placewright.report.text import bare_numbers
+
+        with bare_numbers(not self.unit):
+            drawn = gantt(self._predicted(), title=f"{self.problem.name}, by {self.planner}")
+        return write_file(path, svg_file(drawn))
+
+    @checked
+    def frame(self, of: Literal["candidates", "schedule"] = "candidates") -> Any:
+        """A table of pandas: the candidates, or the plan's simulated schedule.
+
+        Candidates have the columns ``planner``, ``value``, ``gap``, ``outcome``, ``runtime_s`` and
+        ``note``; the schedule ``track`` (a device or a link), ``label`` (an operator or a tensor),
+        ``start_s`` and ``end_s``.
+
+        Raises `MissingDependencyError`: pandas is not installed.
+        """
+        if of == "candidates":
+            return data_frame([_candidate_row(self, c) for c in self.candidates])
+        found = self._predicted()
+        columns = {
+            "track": [found.tracks[k] for k in found.track],
+            "label": [found.labels[k] for k in found.label],
+            "start_s": found.start_s,
+            "end_s": found.end_s,
+        }
+        return data_frame(columns)
+
+    def _predicted(self) -> Trace:
+        """The simulated timeline."""
+        predicted: Trace | None = self.judgement.trace()
         if predicted is None:
             raise UnsupportedError("has no timeline", where=f"the plan of {self.problem.name}")
-        measured = None if measurement is None else measurement.trace
-        return write_trace(path, predicted=predicted, measured=measured)
+        return predicted
 
     def as_json(self) -> dict[str, Any]:
         """What ``-f json`` prints and `save` writes; infinite numbers are ``null``."""
@@ -242,6 +294,30 @@ def head_json(result: Result) -> dict[str, Any]:
             for c in result.candidates
         ],
     }
+
+
+def _candidate_row(result: Result, c: Candidate) -> dict[str, Any]:
+    gap = result.direction.gap(c.value, result.bound) if c.fits else math.inf
+    return {
+        "planner": c.planner,
+        "value": c.value,
+        "gap": gap,
+        "outcome": str(c.outcome),
+        "runtime_s": c.runtime_s,
+        "note": c.note,
+    }
+
+
+def data_frame(content: Any) -> Any:
+    """A ``pandas.DataFrame``.
+
+    Raises `MissingDependencyError`: pandas is not installed.
+    """
+    try:
+        from pandas import DataFrame
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError.of(error, "frame") or error from None
+    return DataFrame(content)
 
 
 def _finite(value: float) -> float | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.planning.candidates import (
     Candidate,
+    Outcome,
     any_measured,
     best_first,
     candidate_cells,
     short_list,
 )
 from placewright.planning.views import baselines_of, views_of
-from placewright.planning.wings import unit_of
 from placewright.report.text import amount, elapsed, joined, percent, plain_table
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ HEADER = ("planner", "value", "gap", "time", "status", "note")
 
 def result_table(result: Result) -> str:
     """Value, bound, gap and status; the first candidates of many; the wing's summary."""
-    unit = unit_of(result.problem)
+    unit = result.unit
     compiled = f", {elapsed(result.compile_s)} of it for compiling" if result.compile_s > 1 else ""
     head = (
         f"predicted {result.objective} {amount(result.value, unit)} by {result.planner}: "
@@ -54,18 +54,31 @@ def _outcomes(candidates: Sequence[Candidate]) -> str:
 def compare_table(result: Result, *, terminal: bool | None = None) -> Any:
     """Every candidate, best first, the chosen one marked: a rich table, or text in a pipe.
 
+    Planners that cannot take the problem are no rows; a line below names them, with the reason.
     `terminal`: whether stdout is one; looked up where ``None``.
     """
-    unit = unit_of(result.problem)
+    unit = result.unit
     title = (
         f"{result.problem.name}: {result.objective}, {result.direction.bound_name} "
         f"{amount(result.bound, unit)}, chosen {amount(result.value, unit)} by {result.planner}"
     )
-    ordered = best_first(result.candidates, result.direction)
+    able = [c for c in result.candidates if c.outcome is not Outcome.UNSUPPORTED]
+    ordered, below = best_first(able, result.direction), not_applicable(result.candidates)
     coloured = sys.stdout.isatty() if terminal is None else terminal
     if coloured:
-        return _rich_table(result, title, ordered)
-    return joined(title, _candidate_table(result, ordered), result.note, summary_text(result))
+        return _rich_table(result, title, ordered, below)
+    table = _candidate_table(result, ordered)
+    return joined(title, table, below, result.note, summary_text(result))
+
+
+def not_applicable(candidates: Sequence[Candidate]) -> str:
+    """Planners that cannot take the problem, by their reasons; a line each."""
+    names: dict[str, list[str]] = {}
+    for candidate in candidates:
+        if candidate.outcome is Outcome.UNSUPPORTED:
+            names.setdefault(candidate.note, []).append(candidate.planner)
+    lines = (f"   {', '.join(some)} ({reason})" for reason, some in names.items())
+    return joined("do not apply:" if names else "", *lines)
 
 
 def summary_text(result: Result, measurement: Measurement | None = None) -> str:
@@ -87,13 +100,12 @@ def _header(measured: bool) -> tuple[str, ...]:
 
 def _row(result: Result, candidate: Candidate, measured: bool) -> tuple[str, ...]:
     mark = "*" if candidate.planner == result.planner else ""
-    unit = unit_of(result.problem)
-    cells = candidate_cells(candidate, result.bound, unit, result.direction)
+    cells = candidate_cells(candidate, result.bound, result.unit, result.direction)
     took = (elapsed(candidate.measured_s),) if measured else ()
     return mark, *cells[:2], *took, *cells[2:]
 
 
-def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Group:
+def _rich_table(result: Result, title: str, ordered: Sequence[Candidate], unable: str) -> Group:
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -108,7 +120,7 @@ def _rich_table(result: Result, title: str, ordered: Sequence[Candidate]) -> Gro
     for candidate in ordered:
         cells = [Text(cell) for cell in _row(result, candidate, measured)]
         table.add_row(*cells, style=_style(candidate, result))
-    below = joined(result.note, summary_text(result))
+    below = joined(unable, result.note, summary_text(result))
     return Group(Text(title), table, *([Text(below)] if below else []))
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,19 @@ from placewright.planning.contract import (
     BoundContext,
     Context,
     Needs,
+    Objective,
     Planner,
     Progress,
     Simplifier,
-    needs_of,
     on_request,
     silent,
 )
+from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
-from placewright.planning.portfolio import Limits, Portfolio
+from placewright.planning.portfolio import INCUMBENT, Limits, Portfolio
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
-from placewright.planning.wings import wing_of
+from placewright.planning.wings import plan_of, wing_of
 from placewright.report.text import seconds, size
 
 __all__ = ["AUTO", "compare", "solve"]
@@ -51,6 +52,8 @@ def solve(
     progress: Progress = silent,
     measure: Any = None,
     bounds: bool = True,
+    incumbent: Any = None,
+    objective: Callable[[Any], float] | None = None,
 ) -> Result:
     """The best plan that `planner` finds, with a bound.
 
@@ -73,6 +76,13 @@ def solve(
     bounds
         Whether to compute bounds of the problem; without them a plan is proved optimal only by a
         planner that proves it.
+    incumbent
+        A plan, or a `Result` with one, to begin with: planners that improve on plans start from
+        it, and the answer is never worse.
+    objective
+        A function of the plan's judgement, such as ``lambda j: j.peak_bytes.max()``: plans are
+        chosen by its value, and planners that ask the judge look for it. Smaller is better, or
+        larger where the wing maximises; there is no bound on it.
 
     Raises
     ------
@@ -91,7 +101,8 @@ def solve(
         chosen = [choose(known, choice)]
     steps = math.inf if auto is None else auto.steps
     limits = Limits(time.perf_counter(), time_limit_s, seed, measure, steps, bounds)
-    return _run(wing, problem, chosen, limits, progress, tolerant=auto is not None, auto=auto)
+    asked = Competition(limits, incumbent=incumbent, objective=objective, auto=auto)
+    return _run(wing, problem, chosen, progress, asked)
 
 
 @checked
@@ -104,11 +115,14 @@ def compare(
     progress: Progress = silent,
     measure: Any = None,
     bounds: bool = True,
+    incumbent: Any = None,
+    objective: Callable[[Any], float] | None = None,
 ) -> Result:
     """Every planner of the wing (or those named, as in `solve`), judged alike; the best's Result.
 
-    A planner that fails only ends its own row, unless it was named alone; so does a package that is
-    not installed, unless its planner was named.
+    Each one is given the same `incumbent`, not what others found. A planner that fails only ends
+    its own row, unless it was named alone; so does a package that is not installed, unless its
+    planner was named.
     """
     wing = wing_of(problem)
     known = wing.planning().planners(problem)
@@ -116,32 +130,56 @@ def compare(
     usual = [(name, planner) for name, planner in known.items() if not on_request(planner)]
     chosen = [choose(known, choice) for choice in asked] or usual
     limits = Limits(time.perf_counter(), time_limit_s, seed, measure, bounds=bounds)
-    return _run(
-        wing, problem, chosen, limits, progress, tolerant=len(asked) != 1, named=bool(asked)
+    competition = Competition(
+        limits,
+        incumbent=incumbent,
+        objective=objective,
+        tolerant=len(asked) != 1,
+        named=bool(asked),
     )
+    return _run(wing, problem, chosen, progress, competition)
+
+
+@dataclass(frozen=True, slots=True)
+class Competition:
+    """How planners compete: by the options of `solve` and `compare`.
+
+    `tolerant`, `named`: as of `Portfolio`; ``auto`` is tolerant of all of its planners.
+    """
+
+    limits: Limits
+    incumbent: Any = None
+    objective: Objective | None = None
+    tolerant: bool = False
+    named: bool = False
+    auto: Auto | None = None
 
 
 def _run(
     wing: Wing,
     problem: Any,
     planners: Sequence[tuple[str, Planner]],
-    limits: Limits,
     progress: Progress,
-    *,
-    tolerant: bool,
-    named: bool = False,
-    auto: Auto | None = None,
+    asked: Competition,
 ) -> Result:
     """Run the planners one after another, keep the best plan by the judge's value."""
+    limits, auto, objective = asked.limits, asked.auto, asked.objective
     start = limits.start
+    if objective is not None:
+        limits = replace(limits, bounds=False)
+    if asked.incumbent is not None:
+        given = FixedPlan(plan_of(problem, asked.incumbent), INCUMBENT)
+        planners = [(INCUMBENT, given), *planners]
 
     def compiling() -> None:
         report(progress, COMPILING, portfolio, start)
         compile_beside(wing)
 
     with CompileClock(compiling) as clock:
-        portfolio = Portfolio(wing, problem, clock, tolerant, named)
-        simplifier = None if auto is None else simplifier_of(wing, problem)
+        tolerant = asked.tolerant or auto is not None
+        portfolio = Portfolio(wing, problem, clock, tolerant, asked.named, objective=objective)
+        plain = auto is None or objective is not None
+        simplifier = None if plain else simplifier_of(wing, problem)
         before = limits if simplifier is None else limits.less(simplifying_s(limits))
         interrupted = run_portfolio(portfolio, planners, before, progress, auto is not None)
         if auto is not None and simplifier is not None and not interrupted:
@@ -155,7 +193,7 @@ def _run(
         plan=portfolio.best.plan,
         judgement=portfolio.best_judgement,
         planner=portfolio.best_planner,
-        objective=portfolio.planning.objective(problem),
+        objective=portfolio.planning.objective(problem) if objective is None else _named(objective),
         value=portfolio.value,
         bound=portfolio.bound,
         status=portfolio.status(interrupted),
@@ -167,7 +205,14 @@ def _run(
         note=portfolio.why() if auto is not None else "",
         compile_s=clock.seconds,
         interrupted=interrupted,
+        own_objective=objective is not None,
     )
+
+
+def _named(objective: Objective) -> str:
+    """The name of a function of the caller's own; a lambda has none."""
+    name = str(getattr(objective, "__name__", "own objective"))
+    return "own objective" if name == "<lambda>" else name
 
 
 def run_portfolio(
@@ -195,20 +240,26 @@ def run_portfolio(
             context = Context(
                 limits.seed,
                 limits.deadline_s(p.clock, 1 if auto else len(planners) - k, kept_s + judging_s),
-                planning.judge,
+                p.judge,
                 _under_its_name(progress, name, p, limits.start),
-                bound=p.direction.unproved,
+                bound=p.unproved,
                 measure=limits.measure,
             )
-            if auto and _is_quick(needs_of(planner, p.problem), limits.time_limit_s):
-                context = replace(context, deadline_s=math.inf)
+            needs = p.needs(planner, name)
+            if needs is None:
+                continue
+            end_s = context.deadline_s
+            if auto and _is_quick(needs, limits.time_limit_s):
+                spare_s = _overrun_limit_s(limits.time_limit_s) - p.overrun_s
+                context = replace(context, deadline_s=max(end_s, time.perf_counter() + spare_s))
             reason = _reason_to_skip(p, context, limits, auto)
-            if reason := reason or _too_much(p, planner, context, limit_bytes, auto):
+            if reason := reason or _too_much(p, needs, context, limit_bytes, auto):
                 p.leave_out(name, Outcome.NOT_RUN, reason)
                 continue
+            context = replace(context, incumbent=p.best_plan if auto else p.given_plan)
             if auto:
-                context = replace(context, incumbent=p.best_plan, bound=p.bound)
-            if p.run(planner, context, name):
+                context = replace(context, bound=p.bound)
+            if p.run(planner, context, name, end_s=end_s):
                 return True
         if limits.bounds and not p.closed:
             _refine(p, limits, progress, kept_s, auto)
@@ -231,8 +282,15 @@ def _reason_to_skip(p: Portfolio, context: Context, limits: Limits, auto: bool) 
 
 
 QUICK_SHARE, QUICK_S = 0.05, 0.02
-"""Of the time limit, and seconds: planners that end within one of them run in any case, though a
-slow start of the process, say, has used the time up."""
+"""Of the time limit, and seconds: planners that end within one of them may run though a slow start
+of the process, say, has used the time up."""
+
+OVERRUN_S = 0.05
+"""What they may take together beyond the time limit, or `QUICK_SHARE` of it if that is more."""
+
+
+def _overrun_limit_s(limit_s: float) -> float:
+    return max(QUICK_SHARE * limit_s, OVERRUN_S)
 
 
 def _is_quick(needs: Needs, limit_s: float) -> bool:
@@ -254,11 +312,8 @@ def _memory_limit(*, alone: bool) -> float:
     return free if alone else min(MOST_BYTES, free)
 
 
-def _too_much(
-    p: Portfolio, planner: Planner, context: Context, limit_bytes: float, auto: bool
-) -> str:
+def _too_much(p: Portfolio, needs: Needs, context: Context, limit_bytes: float, auto: bool) -> str:
     """Why a planner would need too much memory or, where there is a plan, too much time."""
-    needs = needs_of(planner, p.problem)
     if needs.bytes > limit_bytes:
         return f"needs about {size(needs.bytes)} of memory, the limit is {size(limit_bytes)}"
     if auto and p.best is not None and needs.seconds > context.remaining_s() / 2:

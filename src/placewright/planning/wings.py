@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from numbers import Real
+from typing import Any, final
 
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+import numpy as np
+
+from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
-from placewright.planning.contract import Judgement, Planner
-from placewright.planning.wing import Wing
+from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Judgement, Objective, OwnJudgement, Planner
+from placewright.planning.wing import Planning, Wing
 
 OWN = ("operators", "samples", "layers", "requests")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
@@ -67,13 +72,104 @@ def unit_of(problem: Any) -> str:
 
 @checked
 def judge(problem: Any, plan: Any) -> Judgement:
-    """The value of a plan, whether it fits, and its schedule: what the problem's judge computes."""
+    """The value of a plan, whether it fits, and its schedule: what the problem's judge computes.
+
+    `plan`: as `Judge` takes it.
+    """
+    return wing_of(problem).planning().judge(problem, plan_of(problem, plan))
+
+
+def plan_of(problem: Any, given: Any) -> Any:
+    """A plan of the problem's wing: itself, that of a result, or made of what the wing accepts."""
     wing = wing_of(problem)
-    kind = wing.plan_type()
-    if not isinstance(plan, kind):
-        by = f"got {type(plan).__name__}"
+    kind, make = wing.plan_type(), getattr(wing.planning(), "plan_of", None)
+    plan = getattr(given, "plan", given)
+    if isinstance(plan, kind):
+        return plan
+    if make is None:
+        by = f"got {described_value(given)}"
         raise InputError(f"must be of type {kind.__name__}", where="plan", by=by)
-    return wing.planning().judge(problem, plan)
+    return make(problem, plan)
+
+
+def judge_by(planning: Planning, objective: Objective | None) -> Callable[[Any, Any], Judgement]:
+    """The judge of a wing; with an objective of one's own, its values are those of that."""
+    if objective is None:
+        return planning.judge
+    return lambda problem, plan: valued(planning.judge(problem, plan), objective)
+
+
+def valued(judgement: Judgement, objective: Objective) -> Judgement:
+    """The judgement with the value that an objective gives it.
+
+    Raises `InputError`: that is no number.
+    """
+    value = objective(judgement)
+    if not isinstance(value, Real) or math.isnan(value):
+        by, hint = f"got {described_value(value)}", "return a number, math.inf for a useless plan"
+        raise InputError("must return a number", where="objective", by=by, hint=hint)
+    return OwnJudgement(judgement, float(value))
+
+
+@final
+class Judge:
+    """The judge of a problem, laid out once: for a search of one's own.
+
+    Parameters
+    ----------
+    problem
+        Of any wing.
+    objective
+        A function of a judgement whose value is used in place of the problem's own objective;
+        smaller is better, or larger where the wing maximises.
+    """
+
+    @checked
+    def __init__(self, problem: Any, objective: Callable[[Any], float] | None = None) -> None:
+        self.problem, self._objective = problem, objective
+        wing = wing_of(problem)
+        planning, self._worst = wing.planning(), wing.direction.worst
+        prepare = getattr(planning, "prepared_judge", None)
+        self._prepared: Any = None if prepare is None else prepare(problem)
+        self._judge: Callable[[Any], Judgement] = self._prepared or partial(planning.judge, problem)
+
+    def __call__(self, plan: Any) -> Judgement:
+        """The value of a plan, whether it fits, and its schedule.
+
+        Parameters
+        ----------
+        plan
+            Of the wing's type, a `Result` with one, or, where operators are placed, a device by
+            operator or an array of the indices of devices.
+
+        Raises
+        ------
+        InfeasibleError
+            It cannot be executed at all: a device that cannot run an operator, a missing link.
+        """
+        judgement = self._judge(plan_of(self.problem, plan))
+        return judgement if self._objective is None else valued(judgement, self._objective)
+
+    def many(self, plans: Any) -> FloatArray:
+        """The value of each of many plans, shape (k,); the worst one where a plan does not fit.
+
+        Parameters
+        ----------
+        plans
+            Each as for a call. Fastest for placements of operators as an array of shape (k, n),
+            without an objective of one's own: a kernel judges them on all cores.
+        """
+        if self._prepared is not None and self._objective is None:
+            values: FloatArray = self._prepared.values(plans)
+            return values
+        return np.array([self._value(plan) for plan in plans], dtype=np.float64)
+
+    def _value(self, plan: Any) -> float:
+        try:
+            judgement = self(plan)
+        except InfeasibleError:
+            return self._worst
+        return judgement.value if judgement.feasible else self._worst
 
 
 @checked

@@ -40,6 +40,16 @@ def html_page(title: str, *body: str) -> str:
     )
 
 
+def svg_file(drawn: str) -> str:
+    """A drawing as a file of its own, with its style and on the page's background."""
+    head, rest = drawn.split(">", 1)
+    width, height = head.split('viewBox="0 0 ')[1].split('"')[0].split()
+    xmlns = 'xmlns="http://www.w3.org/2000/svg" class="pw"'
+    head = head.replace("<svg ", f"<svg {xmlns} ", 1).replace('width="100%"', f'width="{width}"')
+    ground = tag("rect", width=width, height=height, style="fill:var(--bg)")
+    return f"{head}><style>{_part('style.css')}</style>{ground}{rest}\n"
+
+
 def scripts(*body: str) -> tuple[str, ...]:
     """Files of this folder that a page with these parts runs, in order."""
     drawn = [name for name in DRAWN if any(f'data-script="{name}"' in part for part in body)]

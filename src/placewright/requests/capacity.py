@@ -12,7 +12,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
-from placewright.planning.candidates import Candidate, Outcome, Status
+from placewright.planning.candidates import Candidate, Candidates, Outcome, Status
 from placewright.planning.contract import Context, Direction, Progress, silent
 from placewright.planning.parameters import PlannerChoice, choose, opened
 from placewright.planning.result import Provenance, Result
@@ -89,7 +89,7 @@ def played(
         bound=tightest,
         status=Status.OPTIMAL if optimal else Status.FEASIBLE,
         runtime_s=time.perf_counter() - start_s,
-        candidates=(Candidate(name, judged.value, Outcome.FITS, took_s),),
+        candidates=Candidates((Candidate(name, judged.value, Outcome.FITS, took_s),)),
         provenance=Provenance(problem.hash(), seed),
         bound_names=known,
         direction=Direction.MAXIMISE,

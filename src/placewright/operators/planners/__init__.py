@@ -32,6 +32,7 @@ from placewright.operators.planners.lists.planners import (
     M_SCT,
     PEFT,
 )
+from placewright.operators.planners.lists.ready import READY_LISTS
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches
@@ -79,6 +80,7 @@ def planners(problem: OperatorProblem) -> Mapping[str, Planner]:
         PEFT,
         CEFT,
         CEFT_CPOP,
+        *READY_LISTS,
         PbqpPlanner(),
         CeftPbqp(),
         Search(),
@@ -104,11 +106,13 @@ def portfolio(problem: OperatorProblem) -> Sequence[str]:
     """What ``auto`` tries, in order.
 
     The single device of least load, list schedules, other quick rules and plug-ins, the other
-    single devices, then `LAST`.
+    single devices, then `LAST`. Not the `READY_LISTS`, which look at every ready operator in each
+    step: they are for comparisons.
     """
     known = planners(problem)
     by_load = np.argsort(single_loads_s(problem), kind="stable").tolist()
     best, *others = (f"{SINGLE}{problem.device_names[d]}" for d in by_load)
     ordered = [best, *LISTS, *others, *LAST]
-    quick = [x for x, planner in known.items() if not on_request(planner) and x not in ordered]
+    elsewhere = {*ordered, *(x.name for x in READY_LISTS)}
+    quick = [x for x, planner in known.items() if not on_request(planner) and x not in elsewhere]
     return [x for x in (best, *LISTS, *quick, *others, *LAST) if x in known]

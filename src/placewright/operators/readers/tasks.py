@@ -1,12 +1,19 @@
-"""Task graphs that are described in Python: dicts of names, graphs of networkx."""
+"""Task graphs that are described by names: dicts, graphs of networkx, files of Graphviz."""
 
 from __future__ import annotations
 
+import io
+import math
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Unlimited, checked, described_value
+from placewright.io.boundary import placed
+from placewright.io.stored import stem, stored_text
 from placewright.operators.builder import ProblemBuilder, Seconds
 from placewright.operators.problem import OperatorProblem
 
@@ -34,7 +41,7 @@ def tasks(
     ----------
     seconds
         Of every task by device, or by kind of device of the cluster; ``math.inf`` where it cannot
-        run.
+        run. One number is that of every device.
     edges
         Bytes by ``(producer, consumer)``.
     cluster
@@ -117,6 +124,84 @@ def from_networkx(
     return tasks(seconds, edges, cluster=cluster, **options)
 
 
+@checked
+def read_dot(
+    path: str | Path, cluster: Cluster | None = None, *, bandwidth_bytes: Unlimited = math.inf
+) -> OperatorProblem:
+    """Read a directed graph in Graphviz's language.
+
+    Nodes have an attribute for each device, or each kind of device of the cluster: seconds, as in
+    ``a [cpu=1.2, gpu=0.1]``. Edges have ``bytes``, by default none. Numbers with an exponent need
+    quotes. Read by pydot.
+
+    Parameters
+    ----------
+    cluster
+        The devices and their links.
+    bandwidth_bytes
+        Without a cluster: bytes per second of every link.
+
+    Raises
+    ------
+    InputError
+        No directed graph, an attribute that is no number, or what `tasks` refuses; names the file.
+    MissingDependencyError
+        pydot is not installed.
+    """
+    import pydot
+
+    where, text = str(path), stored_text(path)
+    # It prints what it cannot parse, and returns nothing; its parser warns of its own age.
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        graphs = pydot.graph_from_dot_data(text) or []
+    if len(graphs) != 1 or graphs[0].get_type() != "digraph" or graphs[0].get_subgraphs():
+        hint = "write one digraph without subgraphs"
+        raise InputError("is no directed graph of Graphviz", where=where, hint=hint)
+    graph = graphs[0]
+    seconds: dict[str, dict[str, float]] = {}
+    for node in graph.get_nodes():
+        name = _unquoted(node.get_name())
+        if name not in ("node", "edge", "graph"):
+            seconds[name] = _numbers(node, f"{where}: node {name!r}")
+    edges: dict[tuple[str, str], float] = {}
+    for edge in graph.get_edges():
+        ends = _unquoted(edge.get_source()), _unquoted(edge.get_destination())
+        sent = _numbers(edge, f"{where}: edge {ends[0]} -> {ends[1]}").get("bytes", 0.0)
+        edges[ends] = edges.get(ends, 0.0) + sent  # parallel edges are one tensor
+    if cluster is not None:
+        keys = OperatorProblem.builder(cluster).keys
+        seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
+    bandwidth = bandwidth_bytes if cluster is None else None
+    try:
+        return tasks(seconds, edges, cluster=cluster, bandwidth=bandwidth, name=stem(path))
+    except InputError as error:
+        raise placed(error, where) from None
+
+
+_DRAWN = ("label", "shape", "style", "color", "fillcolor", "fontcolor", "pos", "tooltip")
+"""Attributes that say how a node is drawn."""
+
+
+def _numbers(part: Any, where: str) -> dict[str, float]:
+    """The attributes of a node or an edge that say more than how it is drawn."""
+    found = {}
+    for key, value in part.get_attributes().items():
+        if key in _DRAWN:
+            continue
+        try:
+            found[_unquoted(key)] = float(_unquoted(str(value)))
+        except ValueError:
+            hint, by = 'an exponent needs quotes, as in bytes="4e6"', f"got {value}"
+            what = f"{key!r} must be a number"
+            raise InputError(what, where=where, by=by, hint=hint) from None
+    return found
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
 def _loaded(cluster: Cluster | str) -> Cluster:
     from placewright.cluster.files import load_cluster
 
@@ -127,11 +212,11 @@ def _devices(seconds: Mapping[str, Any], name: str) -> list[str]:
     """Devices in the order in which tasks name them."""
     if not seconds:
         raise InputError("there is no task", where=f"{name}: seconds", hint="give at least one")
-    plain = [task for task, costs in seconds.items() if not isinstance(costs, Mapping)]
-    if plain:
-        where, hint = f"{name}: task {plain[0]!r}", "name the devices, or give a cluster"
+    named = [costs for costs in seconds.values() if isinstance(costs, Mapping)]
+    if not named:
+        where, hint = f"{name}: task {next(iter(seconds))!r}", "name the devices, or give a cluster"
         raise InputError("seconds name no device", where=where, hint=hint)
-    return list(dict.fromkeys(device for costs in seconds.values() for device in costs))
+    return list(dict.fromkeys(device for costs in named for device in costs))
 
 
 def _of_tasks(

@@ -173,10 +173,10 @@ class ListScheduler:
 
     def needs(self, problem: OperatorProblem) -> Needs:
         """Nanoseconds per operator and device, or pair of devices, and a few tables."""
-        pairs = problem.n * problem.m
-        table_s = 1e-9 * pairs * problem.m if self.device in AHEAD or "ceft" in self.rank else 0.0
-        tables = 2 + 2 * (table_s > 0) + self.reserved
-        return Needs(3e-8 * pairs * len(self.transfers) + table_s, 8.0 * tables * pairs, ends=True)
+        pairs, tabled = problem.n * problem.m, self.device in AHEAD or "ceft" in self.rank
+        table_s = (3e-9 if "ceft" in self.rank else 1.5e-9) * pairs * problem.m * tabled
+        list_s = 3e-8 * pairs * (5 if self.reserved else len(self.transfers))
+        return Needs(list_s + table_s, 8.0 * (2 + 2 * tabled + self.reserved) * pairs, ends=True)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: an operator that no linked device can run.
@@ -303,7 +303,7 @@ class EarliestTask:
     def needs(self, problem: OperatorProblem) -> Needs:
         """Nanoseconds per operator and device, and the heaps."""
         pairs = problem.n * problem.m
-        return Needs(1e-7 * pairs, 48.0 * pairs, ends=True)
+        return Needs((3e-7 if self.favourites else 1.5e-7) * pairs, 48.0 * pairs, ends=True)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
