@@ -26,6 +26,7 @@ from placewright.operators.bounds import bounds
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
+from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
@@ -116,6 +117,8 @@ def main() -> None:
         print(f"\nLower bound {bound:.6g}.")
         if "reference" in args.parts and entry is not None:
             rows = reproduced(values, entry)
+            heft = values(HEFT(problem, Context()).placement)[0]
+            rows.append(f"| heft of the package | {heft:.6g} | |")
             print("\n| placement | value | |\n|---|---|---|", *rows, sep="\n", flush=True)
         if "search" in args.parts:
             rows = searched(problem, values, bound, args.seeds)
