@@ -86,6 +86,8 @@ def test_the_answer_is_never_worse_than_the_given_plan() -> None:
     full = TWO.replace(memory_bytes=[0.0, np.inf], resident_bytes=[1.0, 1.0, 1.0])
     placewright.compare(full, [Looks(), "heft"], incumbent=given)
     assert seen == [given, None]
+    with pytest.raises(InputError, match="wrong length"):
+        placewright.solve(TWO, incumbent=[0, 1])
 
 
 def test_an_objective_of_ones_own_decides() -> None:

@@ -227,7 +227,7 @@ class Portfolio:
     def failed(self, planner: Planner, name: str, error: Exception, took_s: float = 0.0) -> None:
         """Note that a planner raised; where it may not, raise that."""
         missing = self.named and isinstance(error, MissingDependencyError)
-        if missing or not self.tolerant:
+        if missing or not self.tolerant or name == INCUMBENT:
             if name == planner.name or isinstance(error, PlacewrightError):
                 raise error
             what = "fails with these parameters"
