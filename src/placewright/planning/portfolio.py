@@ -164,6 +164,19 @@ class Portfolio:
         limit = self.direction.tightest((within, self.proved_up_to))
         return not self.direction.better(limit, value)
 
+    def give(self, plan: Any) -> None:
+        """Enter the plan that the caller gave to begin with.
+
+        Raises `InputError`: it is no plan of the problem.
+        """
+        try:
+            judgement = self.judge(self.problem, plan)
+        except InfeasibleError as error:
+            self.leave_out(INCUMBENT, Outcome.DOES_NOT_FIT, str(error.what))
+            self.nearest_miss = error.brief
+            return
+        self._enter(INCUMBENT, Proposal(plan), judgement, 0.0, relayed=False)
+
     def run(
         self, planner: Planner, context: Context, name: str = "", end_s: float = math.inf
     ) -> bool:
@@ -227,7 +240,7 @@ class Portfolio:
     def failed(self, planner: Planner, name: str, error: Exception, took_s: float = 0.0) -> None:
         """Note that a planner raised; where it may not, raise that."""
         missing = self.named and isinstance(error, MissingDependencyError)
-        if missing or not self.tolerant or name == INCUMBENT:
+        if missing or not self.tolerant:
             if name == planner.name or isinstance(error, PlacewrightError):
                 raise error
             what = "fails with these parameters"

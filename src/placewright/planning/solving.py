@@ -31,9 +31,8 @@ from placewright.planning.contract import (
     on_request,
     silent,
 )
-from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
-from placewright.planning.portfolio import INCUMBENT, Limits, Portfolio
+from placewright.planning.portfolio import Limits, Portfolio
 from placewright.planning.result import Provenance, Result
 from placewright.planning.wing import Wing
 from placewright.planning.wings import plan_of, wing_of
@@ -167,9 +166,6 @@ def _run(
     start = limits.start
     if objective is not None:
         limits = replace(limits, bounds=False)
-    if asked.incumbent is not None:
-        given = FixedPlan(plan_of(problem, asked.incumbent), INCUMBENT)
-        planners = [(INCUMBENT, given), *planners]
 
     def compiling() -> None:
         report(progress, COMPILING, portfolio, start)
@@ -178,6 +174,8 @@ def _run(
     with CompileClock(compiling) as clock:
         tolerant = asked.tolerant or auto is not None
         portfolio = Portfolio(wing, problem, clock, tolerant, asked.named, objective=objective)
+        if asked.incumbent is not None:
+            portfolio.give(plan_of(problem, asked.incumbent))
         plain = auto is None or objective is not None
         simplifier = None if plain else simplifier_of(wing, problem)
         before = limits if simplifier is None else limits.less(simplifying_s(limits))
