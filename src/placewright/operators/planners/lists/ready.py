@@ -180,7 +180,7 @@ def _key(s: Scores, score: FloatArray, i: int, k: int) -> float:
         return np.inf
     if s.rule == SUFFERAGE_RULE:
         return second - first
-    return first if s.rule == LARGEST else s.offset_s[i] - first  # type: ignore[no-any-return]
+    return first if s.rule == LARGEST else s.offset_s[i] - first
 
 
 @njit_internal
