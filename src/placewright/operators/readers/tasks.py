@@ -190,7 +190,7 @@ def _numbers(part: Any, where: str) -> dict[str, float]:
         if key in _DRAWN:
             continue
         try:
-            found[_unquoted(key)] = float(_unquoted(str(value)))
+            found[_unquoted(key)] = float(_unquoted(value))
         except ValueError:
             hint, by = 'an exponent needs quotes, as in bytes="4e6"', f"got {value}"
             what = f"{key!r} must be a number"
@@ -198,7 +198,8 @@ def _numbers(part: Any, where: str) -> dict[str, float]:
     return found
 
 
-def _unquoted(text: str) -> str:
+def _unquoted(given: Any) -> str:
+    text = str(given)
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 
