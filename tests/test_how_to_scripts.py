@@ -62,7 +62,7 @@ def test_the_search_with_the_judge_finds_no_worse_plans(
     (code,) = scripts("search-with-the-judge.md").values()
     made = run(code, "search", tmp_path, monkeypatch)
     # The search orders operators by the judge's rule, HEFT's plan has an order of its own.
-    start = made["placewright"].Judge(made["problem"]).many([made["heft"].plan.placement])[0]
+    start = made["Judge"](made["problem"]).many([made["heft"].plan.placement])[0]
     assert made["value"] <= start
     assert made["result"].value <= made["value"] * (1 + 1e-12)
     assert len(re.findall(r"\S.*", code)) <= 30

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright import InputError, generate_tasks
+from placewright import InputError
+from placewright.operators.generators import generate_tasks
 
 
 @pytest.mark.parametrize(

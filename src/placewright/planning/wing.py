@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class Planning(Protocol):
     """Planners, judge and bounds: all that `solve` needs. Inherit it for the defaults.
 
-    A module may have besides, for `placewright.Judge`: ``plan_of(problem, given)``, a plan in
-    other forms than the wing's plan type, and ``prepared_judge(problem)``, which is laid out once:
-    called with a plan it judges it, and ``values(plans)`` gives the values of many at once.
+    A module may have besides, for `placewright.planning.wings.Judge`: ``plan_of(problem, given)``,
+    a plan in other forms than the wing's plan type, and ``prepared_judge(problem)``, which is laid
+    out once: called with a plan it judges it, and ``values(plans)`` gives the values of many.
     """
 
     def planners(self, problem: Any) -> Mapping[str, Planner]:

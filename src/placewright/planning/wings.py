@@ -10,15 +10,15 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from numbers import Real
-from typing import Any, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, final
 
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
-from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Judgement, Objective, OwnJudgement, Planner
 from placewright.planning.wing import Planning, Wing
+
+if TYPE_CHECKING:
+    from placewright.numerics.arrays import FloatArray
 
 OWN = ("operators", "samples", "layers", "requests")
 """Wings of this distribution: subpackages of `placewright` with a `WING`, in the order in which
@@ -86,7 +86,7 @@ def plan_of(problem: Any, given: Any) -> Any:
     plan = getattr(given, "plan", given)
     if isinstance(plan, kind):
         return plan
-    if make is None:
+    if make is None or plan is None:
         by = f"got {described_value(given)}"
         raise InputError(f"must be of type {kind.__name__}", where="plan", by=by)
     return make(problem, plan)
@@ -162,6 +162,8 @@ class Judge:
         if self._prepared is not None and self._objective is None:
             values: FloatArray = self._prepared.values(plans)
             return values
+        import numpy as np
+
         return np.array([self._value(plan) for plan in plans], dtype=np.float64)
 
     def _value(self, plan: Any) -> float:
