@@ -197,7 +197,7 @@ class Judge:
 
 
 class PreparedJudge:
-    """What `placewright.Judge` asks wing 1 for: all rules are checked, groups and pins too."""
+    """What `planning.wings.Judge` asks wing 1 for: all rules are checked, groups and pins too."""
 
     def __init__(self, problem: OperatorProblem) -> None:
         self._judge = Judge(problem)
