@@ -123,7 +123,7 @@ def test_a_walk_finds_the_optimum_of_small_graphs_and_its_seed_fixes_it() -> Non
 
 @pytest.mark.parametrize(
     ("column", "graph"),
-    enumerate(("chain_mm_112nodes", "transformer_block_215nodes", "8gpu_transformer_block")),
+    list(enumerate(("chain_mm_112nodes", "transformer_block_215nodes", "8gpu_transformer_block"))),
 )
 def test_documented_values_are_those_of_the_planners(column: int, graph: str) -> None:
     """Rows of docs/results/doppler.md that need no search: lower bound, best device, HEFT."""
