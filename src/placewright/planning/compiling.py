@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 from placewright.errors import PlacewrightError
 from placewright.interpreter import python_command, python_environment
@@ -104,6 +105,8 @@ def main(name: str = "", first: int = 0) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if not name:
         os.nice(LOWEST)
+        with suppress(OSError):  # Linux shares CPUs among sessions first, and by nice within one
+            Path("/proc/self/autogroup").write_text(str(LOWEST))
     planned = [find_wing(name)] if name else wings().values()
     rehearsals = [each for wing in planned for each in wing.planning().rehearsals()]
     at = 0

@@ -168,6 +168,7 @@ class Store:
         self.url = url
         self.engine = _engine(url)
         self._lock: Connection | None = None
+        self._counts: Mapping[str, int] | None = None  # only this process changes jobs
 
     def migrate(self) -> None:
         """Make the tables, or bring those of an earlier version up to date."""
@@ -246,6 +247,7 @@ class Store:
         """Keep an accepted job."""
         with self.session() as session:
             session.add(job)
+        self._counts = None
 
     def update_job(self, id: str, *, only: State | None = None, **changes: Any) -> Job | None:
         """Change a job that has not ended; ``None`` where it has, so that nothing ends twice.
@@ -256,7 +258,9 @@ class Store:
         going = (Job.id == id, Job.state.in_(states))
         with self.session() as session:
             changed = session.execute(update(Job).where(*going).values(**changes).returning(Job.id))
-            return session.get(Job, id) if changed.scalar() is not None else None
+            found = session.get(Job, id) if changed.scalar() is not None else None
+        self._counts = None
+        return found
 
     def jobs(
         self,
@@ -279,9 +283,12 @@ class Store:
 
     def counts(self) -> Mapping[str, int]:
         """Number of jobs by state."""
-        query = select(Job.state, func.count()).group_by(Job.state)
-        with self.session() as session:
-            return {row[0]: row[1] for row in session.execute(query)}
+        found = self._counts
+        if found is None:
+            query = select(Job.state, func.count()).group_by(Job.state)
+            with self.session() as session:
+                found = self._counts = {row[0]: row[1] for row in session.execute(query)}
+        return found
 
     def files(
         self,
@@ -321,6 +328,7 @@ class Store:
         with self.session() as session:
             session.execute(delete(StoredFile).where(StoredFile.job == id))
             session.execute(delete(Job).where(Job.id == id, Job.state.in_(ENDED)))
+        self._counts = None
 
     def used_bytes(self) -> int:
         """Of all stored files."""
