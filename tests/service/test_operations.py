@@ -121,6 +121,10 @@ def test_no_module_is_named_by_what_looks_harmless(text: str) -> None:
         used_file(model, text, ["problem.json"], [])
     slow = next(each for each in OPERATIONS["layers.run"].options if each.name == "slow")
     assert used_file(slow, "worker:3:2.5", [], []) is None
+    with pytest.raises(InputError):
+        used_file(model, "only:board-a", ["problem.json"], [])
+    planner = next(each for each in OPERATIONS["operators.plan"].options if each.name == "planner")
+    assert used_file(planner, "only:board-a", [], []) is None
 
 
 @pytest.mark.parametrize("engine", ["testbed", "torchrun"])

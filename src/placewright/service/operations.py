@@ -313,6 +313,10 @@ NUMBERED = re.compile(r"[^:]+(?::[-+]?\d[\d.eE+-]*)+")
 """Names with numbers, as in ``board-a:0.5``; where a model may stand this would be a module."""
 
 
+ONE_DEVICE = re.compile(r"only:[^:]+")
+"""Planners that put all on one device: no planner is looked for in a module of this name."""
+
+
 def _schemes() -> set[str]:
     """What may stand before a file's name; anything else would be taken for a module."""
     from placewright.files import formats
@@ -324,6 +328,8 @@ def _refuse_code(option: Option, text: str, allowed: Collection[str]) -> None:
     if ":" not in text or SHIPPED.fullmatch(text):
         return
     if option.kind == "text" and NUMBERED.fullmatch(text):
+        return
+    if option.name == "planner" and ONE_DEVICE.fullmatch(text):
         return
     listed = ", ".join(sorted(allowed)) or "none"
     raise InputError(
