@@ -100,13 +100,19 @@ def test_infeasible_exits_with_3_and_the_excess(
 def test_compare_shows_every_planner(
     problem_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line each, the best first, the chosen one marked; only those that are named."""
+    """One line each, the best first, the chosen one marked; those that cannot take the problem are
+    named below; only those that are named.
+    """
     output = run_cli(capsys, "operators", "compare", problem_file, "-f", "json")
     names = {c["planner"] for c in output.data["candidates"]}
     assert {"only:dev0", "only:dev1", "heft", "random"} <= names
+    cannot = {c["planner"] for c in output.data["candidates"] if c["outcome"] == "unsupported"}
     table = run_cli(capsys, "operators", "compare", problem_file).out.splitlines()
-    where = next(k for k, line in enumerate(table) if line.startswith("device "))
-    assert where == 2 + len(names)
+    rows = table[2 : table.index("do not apply:")]
+    assert {row.strip("* ").split()[0] for row in rows} == names - cannot
+    assert len(rows) == len(names - cannot)
+    below = " ".join(table[table.index("do not apply:") :])
+    assert all(name in below for name in cannot)
     assert sum(line.startswith("*") for line in table) == 1
     two = run_cli(
         capsys, "operators", "compare", problem_file, "--planner", "heft", "--planner", "random"

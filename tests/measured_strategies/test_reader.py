@@ -50,7 +50,7 @@ def spearman(one: list[float], other: list[float]) -> float:
 @pytest.mark.parametrize(
     ("name", "error", "correlation"),
     [
-        ("sailor/opt-350-gh200", 0.06, 0.96),
+        ("sailor/opt-350-gh200", 0.06, 0.955),  # its authors: 0.060 and 0.957
         ("amp/homogeneous", 0.20, 0.95),
         ("amp/het_model", 0.10, 0.90),
     ],
