@@ -30,9 +30,11 @@ def packing(client: Client, tmp_path: Path) -> str:
     return client.upload(PackingFiles().write_problem(THREE, tmp_path / "three.json"))
 
 
-def until(job: Job, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def until(
+    job: Job, condition: Callable[[dict[str, Any]], bool], limit_s: float = LIMIT_S
+) -> dict[str, Any]:
     """The first status for which something holds."""
-    end_s = time.monotonic() + LIMIT_S
+    end_s = time.monotonic() + limit_s
     while not condition(status := job.status()):
         assert time.monotonic() < end_s, status
         time.sleep(0.05)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
+from placewright.io.boundary import errors_in
 from placewright.planning.contract import Judgement, Objective, OwnJudgement, Planner
 from placewright.planning.wing import Planning, Wing
 
@@ -89,7 +90,8 @@ def plan_of(problem: Any, given: Any) -> Any:
     if make is None or plan is None:
         by = f"got {described_value(given)}"
         raise InputError(f"must be of type {kind.__name__}", where="plan", by=by)
-    return make(problem, plan)
+    with errors_in("plan"):
+        return make(problem, plan)
 
 
 def judge_by(planning: Planning, objective: Objective | None) -> Callable[[Any, Any], Judgement]:

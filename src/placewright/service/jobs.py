@@ -253,7 +253,7 @@ class Jobs:
         """How the job's process has ended, which is started if it was not."""
         ending = folder.ending()
         if ending is None and not folder.is_running():
-            if job.attempts and not self._may_repeat(job):
+            if job.attempts and not (self._may_repeat(job) or self._was_never_started(job, folder)):
                 return Ending(None)
             refused = self._start(job, folder)
             if refused is not None:
@@ -267,6 +267,10 @@ class Jobs:
 
     def _may_repeat(self, job: Job) -> bool:
         return self.operations[job.operation].repeatable and job.attempts < ATTEMPTS
+
+    def _was_never_started(self, job: Job, folder: JobFolder) -> bool:
+        """Whether the latest attempt ended before it had a process."""
+        return self.operations[job.operation].repeatable and not folder.was_started()
 
     def _start(self, job: Job, folder: JobFolder) -> Ending | None:
         """Start the job's process, or say why that cannot be."""

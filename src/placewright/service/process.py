@@ -102,6 +102,10 @@ class JobFolder:
         """Whether its process is running."""
         return self.process() is not None
 
+    def was_started(self) -> bool:
+        """Whether the attempt that was begun last may have had a process."""
+        return True
+
     def wait(self, cancelled_s: Callable[[], float | None], stopping: Callable[[], bool]) -> bool:
         """Wait until its process has ended; end it where the job is cancelled.
 

@@ -31,7 +31,8 @@ SILENT_S = 60.0
 
 HANDED_ON = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")
 
-GOING = ("PENDING", "RUNNING")
+GOING, UNKNOWN = ("PENDING", "RUNNING"), "UNKNOWN"
+"""States of a submission."""
 
 
 def ray_folders() -> Callable[[Path], JobFolder]:
@@ -96,17 +97,24 @@ class RayJobFolder(JobFolder):
 
     def is_running(self) -> bool:
         """Whether Ray has the submission and it has not ended."""
+        status = self._status()
+        if status is None:
+            return time.monotonic() < self._answered_s + SILENT_S
+        self._answered_s = time.monotonic()
+        return status in GOING
+
+    def was_started(self) -> bool:
+        """Whether Ray knows the submission: a service may end before it has sent one."""
+        return self._status() != UNKNOWN
+
+    def _status(self) -> str | None:
+        """That of the submission, `UNKNOWN` where there is none; ``None``: Ray does not answer."""
         try:
-            status = self._client.get_job_status(self._submission())
+            return str(self._client.get_job_status(self._submission()).value)
         except RuntimeError as error:
-            if " 404:" in str(error):
-                return False
+            return UNKNOWN if " 404:" in str(error) else None
         except OSError:
-            pass
-        else:
-            self._answered_s = time.monotonic()
-            return status in GOING
-        return time.monotonic() < self._answered_s + SILENT_S
+            return None
 
     def end(self, sent: int) -> None:
         """Let Ray send Ctrl-C, and kill what is left later."""
