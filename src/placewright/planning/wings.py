@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
-from placewright.io.boundary import errors_in
 from placewright.planning.contract import Judgement, Objective, OwnJudgement, Planner
 from placewright.planning.wing import Planning, Wing
 
@@ -90,6 +89,8 @@ def plan_of(problem: Any, given: Any) -> Any:
     if make is None or plan is None:
         by = f"got {described_value(given)}"
         raise InputError(f"must be of type {kind.__name__}", where="plan", by=by)
+    from placewright.io.boundary import errors_in  # loads YAML, which the command line need not
+
     with errors_in("plan"):
         return make(problem, plan)
 
