@@ -32,6 +32,9 @@ EXTRA = "service"
 FIRST = "operator"
 """Name of the token that is made where one is needed and there is none."""
 
+KEEP_ALIVE_S = 30
+"""A connection without a request is closed then: a client's next one may be on its way."""
+
 LAUNCH_S = 1.0
 """From listening to loading DBOS, which would keep the first page waiting for half a second."""
 
@@ -201,6 +204,7 @@ def _server(
         log_level="error",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=3,
     )
 
