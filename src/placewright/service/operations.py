@@ -53,7 +53,7 @@ ALWAYS = ("output", "report")
 
 REPEATABLE = (
     *("plan", "compare", "simulate", "explain"),
-    *("capture", "profile", "devices", "doctor", "schema", "generate"),
+    *("bench", "capture", "profile", "devices", "doctor", "schema", "generate"),
 )
 """Verbs that compute and do nothing else: one that was lost is run again without asking."""
 

@@ -7,6 +7,7 @@ are in the service's folder; a table has no path, and a path on the disk no name
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,7 +169,9 @@ class Store:
         self.url = url
         self.engine = _engine(url)
         self._lock: Connection | None = None
-        self._counts: Mapping[str, int] | None = None  # only this process changes jobs
+        self._changing = threading.Lock()
+        # Only this process changes jobs: counts hold until the next change, by its number.
+        self._changes, self._counts = 0, (-1, dict[str, int]())
 
     def migrate(self) -> None:
         """Make the tables, or bring those of an earlier version up to date."""
@@ -226,6 +229,11 @@ class Store:
             self._lock.close()
         self.engine.dispose()
 
+    def _changed(self) -> None:
+        """Jobs were changed."""
+        with self._changing:
+            self._changes += 1
+
     def audit(self, owner: str, action: str, what: str = "") -> None:
         """Record an action."""
         with self.session() as session:
@@ -247,7 +255,7 @@ class Store:
         """Keep an accepted job."""
         with self.session() as session:
             session.add(job)
-        self._counts = None
+        self._changed()
 
     def update_job(self, id: str, *, only: State | None = None, **changes: Any) -> Job | None:
         """Change a job that has not ended; ``None`` where it has, so that nothing ends twice.
@@ -259,7 +267,7 @@ class Store:
         with self.session() as session:
             changed = session.execute(update(Job).where(*going).values(**changes).returning(Job.id))
             found = session.get(Job, id) if changed.scalar() is not None else None
-        self._counts = None
+        self._changed()
         return found
 
     def jobs(
@@ -283,11 +291,13 @@ class Store:
 
     def counts(self) -> Mapping[str, int]:
         """Number of jobs by state."""
-        found = self._counts
-        if found is None:
+        changes = self._changes
+        counted, found = self._counts
+        if counted != changes:
             query = select(Job.state, func.count()).group_by(Job.state)
             with self.session() as session:
-                found = self._counts = {row[0]: row[1] for row in session.execute(query)}
+                found = {row[0]: row[1] for row in session.execute(query)}
+            self._counts = changes, found
         return found
 
     def files(
@@ -328,7 +338,7 @@ class Store:
         with self.session() as session:
             session.execute(delete(StoredFile).where(StoredFile.job == id))
             session.execute(delete(Job).where(Job.id == id, Job.state.in_(ENDED)))
-        self._counts = None
+        self._changed()
 
     def used_bytes(self) -> int:
         """Of all stored files."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -44,6 +46,37 @@ def test_no_server(url: str, error: type[PlacewrightError]) -> None:
     """No address of one, and nobody there."""
     with pytest.raises(error):
         read_status(url)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"no HTTP at all\n\n", b"HTTP/1.1 200 OK\r\n\r\nno JSON", b"HTTP/1.1 200 OK\r\n\r\n[]"),
+        b'HTTP/1.1 200 OK\r\n\r\n{"models": {}, "batch_latency_s": {"a": 3}}',
+    ],
+)
+def test_something_else_answers(answer: bytes) -> None:
+    """No HTTP, no JSON, no object, no measurements."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(InputError if answer.startswith(b"HTTP") else RunError):
+            read_status(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        thread.join()
+
+
+def test_a_family_that_no_server_can_run() -> None:
+    """Nothing was measured of it."""
+    status = STATUS | {"batch_latency_s": {"b": {"cats/small": [None], "cats/large": [None]}}}
+    with pytest.raises(InputError, match="no server can run it"):
+        measured_problem(status, "mine", "cats", deadline_s=1)
 
 
 def test_a_family_that_is_not_served() -> None:

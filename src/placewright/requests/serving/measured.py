@@ -9,8 +9,11 @@ import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, RunError, UnknownNameError
 
@@ -28,8 +31,18 @@ LATEST, COUNTED = 12, 500
 MOST_VALUES = 100_000
 """Of an example's tensor."""
 
+MOST_BYTES = 16 << 20
+"""Of an answer."""
+
 Status = Mapping[str, Any]
 """What a server answers at ``/status.json``."""
+
+
+class Measured(BaseModel):
+    """What is read of it: accuracy by family and variant, seconds by server, variant and rows."""
+
+    models: dict[str, dict[str, float]] = Field(min_length=1)
+    batch_latency_s: dict[str, dict[str, list[float | None]]] = Field(min_length=1)
 
 
 def read_status(url: str) -> Status:
@@ -50,15 +63,16 @@ def read_status(url: str) -> Status:
     try:
         request = urllib.request.Request(f"{url.rstrip('/')}/status.json", headers=headers)
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            found: Any = json.loads(answer.read())
-    except OSError as error:
+            found: Any = json.loads(answer.read(MOST_BYTES))
+        Measured.model_validate(found)
+    except (OSError, HTTPException) as error:
         hint = "start it: placewright requests serve; PLACEWRIGHT_TOKEN is its token"
         raise RunError("no server answers", where=url, by=str(error)[:200], hint=hint) from None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not {"models", "batch_latency_s"} <= found.keys():
-        raise InputError("is no server of `requests serve`", where=url, hint="check the address")
-    return found
+        hint = "check the address"
+        raise InputError("is no server of `requests serve`", where=url, hint=hint) from None
+    status: Status = found
+    return status
 
 
 def measured_problem(
@@ -88,13 +102,18 @@ def measured_problem(
     ------
     UnknownNameError
         There is no such family.
+    InputError
+        No server can run it.
     """
     families, latency = status["models"], status["batch_latency_s"]
     family = next(iter(families)) if family is None else family
     if family not in families:
         raise UnknownNameError("family", family, families)
     rows = {server: _of_family(each, family) for server, each in latency.items()}
-    fastest = [min(s for row in each.values() for s in row if s) for each in rows.values()]
+    measured = [[s for row in each.values() for s in row if s] for each in rows.values()]
+    fastest = [min(each) for each in measured if each]
+    if not fastest:
+        raise InputError("no server can run it", where=f"family {family}", hint="add a server")
     arrivals = {
         "family": family,
         "rate": rate or sum(1 / s for s in fastest) / 2,
