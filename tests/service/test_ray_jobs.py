@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from placewright.errors import InputError, RunError
-from placewright.service.ray_jobs import ray_folders
+from placewright.service import ray_jobs
+from placewright.service.ray_jobs import RayJobFolder, ray_folders
 from placewright.web.client import Client, Job
 from tests.planning.test_toy_wing import PackingFiles
 from tests.service.serving import Serving
@@ -66,6 +67,41 @@ def lose_a_machine(cluster: Any, serving: Serving, tmp_path: Path) -> None:
     job.cancel()
     assert job.wait(time_limit_s=WAIT_S)["value"] == 3.0
     assert job.status()["state"] == "interrupted"
+
+
+class BusyHead:
+    """Refuses so many submissions, as a head does whose machines have just joined."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+
+    def submit_job(self, **_submission: Any) -> None:
+        """Take it, or say that there is no machine yet."""
+        if self.refusals:
+            self.refusals -= 1
+            raise RuntimeError("Request failed with status code 500: No available agent")
+
+    def get_job_status(self, submission: str) -> None:
+        """None was taken."""
+        raise RuntimeError(f"Request failed with status code 404: {submission}")
+
+    def get_address(self) -> str:
+        """Its own."""
+        return "http://head:8265"
+
+
+def test_a_head_without_a_machine_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For as long as a busy one may take; then the job fails by name."""
+    monkeypatch.setattr(RayJobFolder, "poll_s", 0.01)
+    head = BusyHead(refusals=3)
+    RayJobFolder(head, tmp_path).start(["doctor"], {})
+    assert head.refusals == 0
+    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.05)
+    with pytest.raises(RunError, match="No available agent") as raised:
+        RayJobFolder(BusyHead(refusals=10**6), tmp_path).start(["doctor"], {})
+    assert raised.value.where == "http://head:8265"
 
 
 @pytest.mark.parametrize(

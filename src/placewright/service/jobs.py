@@ -25,7 +25,7 @@ from pathlib import Path
 from shutil import copyfile, rmtree
 from typing import Any
 
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, Files, digest, document_kind
 from placewright.service.operations import Operation, used_file
@@ -289,7 +289,13 @@ class Jobs:
         if self.store.update_job(job.id, state=State.RUNNING, **running) is None:
             return Ending(None)  # cancelled in this moment
         folder.begin_attempt(job.attempts)
-        folder.start(operation.arguments(job.options, OUT), self._variables)
+        try:
+            folder.start(operation.arguments(job.options, OUT), self._variables)
+        except OSError as error:
+            hint = "look at the service's machine, and retry it"
+            return Ending(1, parts(RunError("it did not start", by=str(error), hint=hint)))
+        except PlacewrightError as error:
+            return Ending(error.exit_code, parts(error))
         return None
 
     def _finish(self, job: Job, folder: JobFolder, ending: Ending) -> str:

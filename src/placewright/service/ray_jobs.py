@@ -26,8 +26,8 @@ from placewright.service.process import GRACE_S, PROGRESS, JobFolder
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that name the cluster, as for ``ray job submit``: ``http://HEAD:8265``."""
 
-SILENT_S = 60.0
-"""For so long a head that does not answer is taken for a busy one."""
+SILENT_S = 120.0
+"""For so long a head that does not answer, or has no machine for a job, is taken for a busy one."""
 
 HANDED_ON = ("PYTHONPATH", "PYTHONSAFEPATH", "TORCHINDUCTOR_CACHE_DIR")
 
@@ -88,12 +88,30 @@ class RayJobFolder(JobFolder):
         progress = {PROGRESS: str(self.progress)}
         command = shlex.join(python_command("-m", "placewright", *arguments))
         work, table, log = (shlex.quote(str(each)) for each in (self.work, self.table, self.log))
-        self._client.submit_job(
+        self._submit(
             entrypoint=f"cd {work} && exec {command} > {table} 2>> {log}",
             submission_id=self._submission(),
             runtime_env={"env_vars": {**handed, **stop, **variables, **progress}},
             entrypoint_num_cpus=1,
         )
+
+    def _submit(self, **submission: Any) -> None:
+        """Hand it to the head, which may have no machine for it yet; `RunError`: it takes none."""
+        end_s = time.monotonic() + SILENT_S
+        while True:
+            try:
+                self._client.submit_job(**submission)
+            except (RuntimeError, OSError) as error:
+                if self._status() not in (UNKNOWN, None):
+                    return  # it was taken, and the answer was lost
+                if time.monotonic() > end_s:
+                    words = f"{SILENT_S:.0f} s: {str(error).strip()[:200]}"
+                    hint = "look at its machines: ray status"
+                    address = self._client.get_address()
+                    raise RunError("Ray takes no job", where=address, by=words, hint=hint) from None
+                time.sleep(self.poll_s)
+            else:
+                return
 
     def is_running(self) -> bool:
         """Whether Ray has the submission and it has not ended."""
