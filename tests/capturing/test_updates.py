@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.updates import check_parameters, current_settings, update_of
 from placewright.errors import InputError, PlacewrightError
 
@@ -39,13 +40,25 @@ def test_a_name_a_class_and_an_object_make_the_same_kind(
     assert len(update.moments) == moments
     if isinstance(given, OPTIM.Optimizer):
         ours, theirs = found.param_groups[0], given.param_groups[0]
-        assert {**ours, "params": []} == {**theirs, "params": []}
+        assert {**ours, "params": []} == {**theirs, "params": [], **_position(0)}
+
+
+def _position(group: int) -> dict[str, Any]:
+    return {"placewright_group": group}
 
 
 def _two_groups() -> OPTIM.Optimizer:
     first, second = _layers()
     groups = [{"params": [*first.parameters()]}, {"params": [*second.parameters()], "lr": 0.2}]
     return OPTIM.AdamW(groups, lr=0.1)
+
+
+def _two_kinds() -> OPTIM.Optimizer:
+    first, second = _layers()
+    groups = [{"params": [*first.parameters()]}, {"params": [*second.parameters()]}]
+    made = OPTIM.SGD(groups, lr=0.1, momentum=0.9)
+    made.param_groups[1]["nesterov"] = True
+    return made
 
 
 def _hooked() -> OPTIM.Optimizer:
@@ -58,7 +71,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a class": (OPTIM.LBFGS, "LBFGS"),
     "an object": (OPTIM.Adagrad(_layers().parameters()), "Adagrad"),
     "a name": ("adamw", "adamw"),
-    "groups": (_two_groups(), "lr 0.2, in the first 0.1"),
+    "groups of an unknown model": (_two_groups(), "lr 0.2, in the first 0.1"),
+    "groups of two kinds": (_two_kinds(), "nesterov True, in the first False"),
+    "accumulated gradients": (TrainingRecipe("sgd", accumulate=4), "accumulate=4"),
+    "half precision": (TrainingRecipe("sgd", autocast="bfloat16"), "autocast=bfloat16"),
+    "an object in a recipe": (TrainingRecipe(OPTIM.Adagrad(_layers().parameters())), "Adagrad"),
     "a hook": (_hooked(), "hooks"),
     "a tensor": (OPTIM.Adam(_layers().parameters(), torch.tensor(0.1)), "'lr'"),
     "dampening": (OPTIM.SGD(_layers().parameters(), 0.1, 0.9, 0.5), "dampening"),
@@ -74,6 +91,25 @@ def test_what_workers_cannot_do_is_refused_by_name(name: str) -> None:
     assert caught.value.hint or name == "a name"
 
 
+def test_groups_keep_their_numbers_by_name() -> None:
+    """Also where an optimizer has parameters of some of the groups only."""
+    model = _layers()
+    first, second = model
+    groups = [{"params": [*first.parameters()], "name": "a"}, {"params": [*second.parameters()]}]
+    given = OPTIM.AdamW(groups, lr=0.1)
+    given.param_groups[1].update(lr=1, weight_decay=0.0)
+    update = update_of(given, model=model)
+    named = {n: p for n, p in model.named_parameters() if n != "0.weight"}
+    both, one = update.made(named.values(), named), update.made([second.weight], ["1.weight"])
+    assert [len(g["params"]) for g in both.param_groups] == [1, 2]
+    assert [g["lr"] for g in (*both.param_groups, *one.param_groups)] == [0.1, 1, 1]
+    given.param_groups[1]["lr"] = 0.5
+    for made in (both, one):
+        update.set_numbers(made, current_settings(given, update).tolist())
+    assert [g["lr"] for g in (*both.param_groups, *one.param_groups)] == [0.1, 0.5, 0.5]
+    assert [g["weight_decay"] for g in both.param_groups] == [0.01, 0.0]
+
+
 def test_groups_with_the_same_settings_are_one() -> None:
     """Numbers are read as they are now; those that decide what state there is may not change."""
     model = _layers()
@@ -81,7 +117,8 @@ def test_groups_with_the_same_settings_are_one() -> None:
     placed = update_of(given)
     for group in given.param_groups:
         group["lr"] = 0.3
-    assert 0.3 in current_settings(given, placed).tolist()
+    (numbers,) = current_settings(given, placed).tolist()
+    assert 0.3 in numbers
     for group in given.param_groups:
         group["momentum"] = 0.9
     with pytest.raises(InputError, match=r"momentum 0\.9"):

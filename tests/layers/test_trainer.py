@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from placewright.adapt.training_loop import TrainingLoop, UnfinishedWarning
 from placewright.capturing.guards import Guards
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
@@ -169,26 +170,40 @@ def test_a_change_that_cannot_be_taken_over_is_refused() -> None:
 
 
 def test_an_optimizer_object_trains_as_in_eager() -> None:
-    """Its state at first, its scheduler, and what it has in the end; on two workers, ZeRO 1."""
+    """Its state at first, groups, scheduler and clipping; on two workers, ZeRO 1."""
     model = Scaled()
-    how = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True}
-    mine = torch.optim.SGD(model.parameters(), **how)  # type: ignore[arg-type]
+    mine = _grouped(model)
     _trained(model, mine, {}, 2)
     eager = copy.deepcopy(model)
-    its = torch.optim.SGD(eager.parameters(), **how)  # type: ignore[arg-type]
+    its = _grouped(eager)
     its.load_state_dict(copy.deepcopy(mine.state_dict()))
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.5) for o in (mine, its)]
+    its.register_step_pre_hook(
+        lambda *_: nn.utils.clip_grad_norm_(eager.parameters(), 0.1) and None
+    )
     want = _trained(eager, its, dict.fromkeys((1, 2), lambda _m, _o: schedulers[1].step()), 3)
     got = []
-    with _placed(model, mine, HALVES) as placed, placed.trainer(adapt=False) as trainer:
+    recipe = TrainingRecipe(mine, clip_norm=0.1)
+    with (
+        _placed(model, recipe, HALVES) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
         for step in range(3):
             if step:
                 schedulers[0].step()
             got.append(trainer.step(X, Y))
+            assert trainer.metrics["grad_norm"] > 0.1
     assert got == pytest.approx(want, rel=1e-5)
     for one, other in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
     _equal_states(mine, its)
+
+
+def _grouped(model: Scaled) -> torch.optim.Optimizer:
+    groups = [{"params": [*model.first.parameters()]}, {"params": [*model.second.parameters()]}]
+    made = torch.optim.SGD(groups, 0.1, momentum=0.9, weight_decay=0.01, nesterov=True)
+    made.param_groups[1].update(lr=0.05, weight_decay=0.0)
+    return made
 
 
 def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
@@ -209,7 +224,7 @@ def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
 
 
 def test_inputs_may_be_the_targets() -> None:
-    """As of an autoencoder: losses are those of eager steps, from the first one on."""
+    """As of an autoencoder: losses are those of eager steps; the optimizer comes of a factory."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 6))
     eager = copy.deepcopy(model)
@@ -221,9 +236,16 @@ def test_inputs_may_be_the_targets() -> None:
         loss.backward()
         its.step()
         want.append(loss.item())
-    given: dict[str, Any] = {"loss_fn": loss_fn, "targets": X, "optimizer": "sgd", "lr": 0.1}
+    given: dict[str, Any] = {"optimizer": lambda parameters: torch.optim.SGD(parameters, 0.1)}
+    heard = list[str]()
+
+    def progress(*, what: str, **_: float) -> None:
+        heard.append(what)
+
+    given |= {"loss_fn": loss_fn, "targets": X, "progress": progress}
     with (
         train(model, X, TWO, planner="single", trials=False, **given) as placed,
         placed.trainer(adapt=False) as trainer,
     ):
         assert [trainer.step(X, X) for _ in range(2)] == pytest.approx(want, rel=1e-6)
+    assert any("planning layers" in what for what in heard)

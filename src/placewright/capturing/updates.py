@@ -1,14 +1,16 @@
 """Update: what workers that share a batch do with gradients, from any way to give an optimizer.
 
 Workers hold whole parameters, or parts of them where a plan divides weights. So only optimizers are
-taken that treat each element by itself, with the same settings for all of them.
+taken that treat each element by itself; their groups may have unlike numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from inspect import signature
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import torch
@@ -19,7 +21,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from placewright.capturing.recipe import BUILT_IN
+from placewright.capturing.recipe import BUILT_IN, TrainingRecipe
 from placewright.capturing.source import Loss, modules_in
 from placewright.capturing.update_rule import UpdateRule, numbered
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
@@ -28,6 +30,9 @@ OPTIMIZER = "optimizer:"
 """Prefix of an optimizer's states in a file of training state: ``optimizer:exp_avg:NAME``."""
 
 GivenOptimizer: TypeAlias = str | type[Optimizer] | Optimizer
+
+Factory: TypeAlias = Callable[[list[nn.Parameter]], Optimizer]
+"""Makes an optimizer for the parameters of a model: ``partial(torch.optim.AdamW, lr=1e-4)``."""
 
 KINDS: Mapping[str, type[Optimizer]] = {
     "SGD": torch.optim.SGD,
@@ -38,23 +43,36 @@ KINDS: Mapping[str, type[Optimizer]] = {
 SETTINGS = f"{OPTIMIZER}settings"
 """Name under which the numbers of a step are fed with its batch."""
 
+_GROUP = "placewright_group"
+"""Key of a group of an optimizer: its position among those of `Update.settings`."""
+
 _AGAIN = "finish this trainer, and place the model with the optimizer as it is then"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A class of `KINDS` and the settings of its only group.
+    """A class of `KINDS`, the settings of its groups, and what is done with gradients before it.
 
-    `settings`: its numbers at first, in the order of `UpdateRule.numbers`.
+    Attributes
+    ----------
+    settings
+        Numbers of each group at first, in the order of `UpdateRule.numbers`.
+    groups
+        Position of a parameter's group by its name in the model; 0 for names that are not in it.
+    clip_value, clip_norm
+        As of `TrainingRecipe`.
     """
 
     rule: UpdateRule
-    settings: tuple[float, ...]
+    settings: tuple[tuple[float, ...], ...]
+    groups: Mapping[str, int] = field(default_factory=dict)
+    clip_value: float | None = None
+    clip_norm: float | None = None
 
     @property
     def moments(self) -> tuple[str, ...]:
         """Names of the states that are as large as the parameter."""
-        group = self.rule.group(self.settings)
+        group = self.rule.group(self.settings[0])
         if self.rule.kind == "SGD":
             return ("momentum_buffer",) if group["momentum"] else ()
         largest = ("max_exp_avg_sq",) if group["amsgrad"] else ()
@@ -66,23 +84,88 @@ class Update:
         return self.rule.kind != "SGD"
 
     def arguments(self) -> dict[str, Any]:
-        """Of the class' constructor."""
+        """Of the class' constructor: the settings of the first group."""
         known = signature(KINDS[self.rule.kind]).parameters
-        return {k: v for k, v in self.rule.group(self.settings).items() if k in known}
+        return {k: v for k, v in self.rule.group(self.settings[0]).items() if k in known}
 
-    def made(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """An optimizer; a stage without parameters gets one that does nothing."""
-        held = list(parameters) or [nn.Parameter(torch.zeros(()))]
+    def made(self, parameters: Iterable[nn.Parameter], names: Iterable[str] = ()) -> Optimizer:
+        """An optimizer; a stage without parameters gets one that does nothing.
+
+        `names`: of the parameters in the model; without them all are in the first group.
+        """
+        held: list[Any] = [*self.grouped(parameters, names)]
+        held = held or [nn.Parameter(torch.zeros(()))]
         return KINDS[self.rule.kind](held, **self.arguments())
 
+    def grouped(
+        self, parameters: Iterable[nn.Parameter], names: Iterable[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Groups that some of the parameters are in, each with its position among all of them."""
+        found: dict[int, list[nn.Parameter]] = {}
+        if len(self.settings) == 1:
+            names = repeat("")
+        for parameter, name in zip(parameters, names, strict=False):
+            found.setdefault(self.groups.get(name, 0), []).append(parameter)
+        return [
+            {**self.rule.group(self.settings[k]), "params": members, _GROUP: k}
+            for k, members in found.items()
+        ]
 
-def update_of(given: GivenOptimizer | Update, lr: float = 1e-3) -> Update:
-    """What any of the ways to give an optimizer asks for; `lr`: of a name or a class.
+    def set_numbers(self, optimizer: Optimizer, rows: Sequence[Sequence[float]]) -> None:
+        """Give the groups of an optimizer that was `made` here other numbers."""
+        for group in optimizer.param_groups:
+            group.update(self.rule.group(rows[group.get(_GROUP, 0)]))
 
-    Raises `UnsupportedError`: workers cannot do it; names the class, or the groups that differ.
+    def clip(self, gradients: Sequence[Tensor], norm: Callable[[], Tensor] | None = None) -> float:
+        """Clip gradients in place; their norm before that, NaN where it is not looked at.
+
+        `norm`: of gradients of all workers; that of these by default.
+        """
+        if self.clip_value is not None:
+            for gradient in gradients:
+                gradient.clamp_(-self.clip_value, self.clip_value)
+        if self.clip_norm is None:
+            return math.nan
+        whole = squared_sum(gradients).sqrt() if norm is None else norm()
+        # As `torch.nn.utils.clip_grad_norm_`.
+        factor = (self.clip_norm / (whole + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(factor.to(gradient.device, gradient.dtype))
+        return float(whole)
+
+
+def squared_sum(gradients: Iterable[Tensor]) -> Tensor:
+    """Sum of the squares of all elements, as float64."""
+    squares = [torch.linalg.vector_norm(g, dtype=torch.float64).square() for g in gradients]
+    return torch.stack([s.to(squares[0].device) for s in squares]).sum() if squares else _NOTHING
+
+
+_NOTHING = torch.zeros((), dtype=torch.float64)
+
+
+def update_of(
+    given: GivenOptimizer | TrainingRecipe | Update,
+    lr: float = 1e-3,
+    model: nn.Module | None = None,
+) -> Update:
+    """What any of the ways to give an optimizer asks for.
+
+    Raises `UnsupportedError`: workers cannot do it; names the class, the setting, or the groups
+    that differ in what is no number.
+
+    Parameters
+    ----------
+    lr
+        Of a name or a class.
+    model
+        Whose parameters an object has; groups with unlike numbers are told apart by their names.
     """
     if isinstance(given, Update):
         return given
+    if isinstance(given, TrainingRecipe):
+        _refuse_recipe(given)
+        made = update_of(given.optimizer, given.lr, model)
+        return replace(made, clip_value=given.clip_value, clip_norm=given.clip_norm)
     if isinstance(given, str):
         if given not in BUILT_IN:
             raise UnknownNameError("optimizer", given, BUILT_IN)
@@ -96,10 +179,33 @@ def update_of(given: GivenOptimizer | Update, lr: float = 1e-3) -> Update:
             hint="take one of these, or placewright.place(..., training=True), which takes any "
             "optimizer that works tensor by tensor",
         )
-    return _of_object(kind([nn.Parameter(torch.zeros(()))], lr=lr) if given is kind else given)  # type: ignore[call-arg, arg-type]
+    if given is kind:
+        return _of_object(kind([nn.Parameter(torch.zeros(()))], lr=lr))  # type: ignore[call-arg]
+    return _of_object(given, model)  # type: ignore[arg-type]
 
 
-def _of_object(optimizer: Optimizer) -> Update:
+def _refuse_recipe(recipe: TrainingRecipe) -> None:
+    """Raise `UnsupportedError` for what workers that share a batch do not do."""
+    whole = "give batches of as many rows: a plan divides them into micro-batches"
+    other = "leave it out, or take placewright.place(..., training=True)"
+    asked = {
+        "accumulate": (recipe.accumulate > 1, whole),
+        "micro_batches": (recipe.micro_batches > 1, "leave it out: the plan has its own"),
+        "autocast": (recipe.autocast is not None, other),
+        "scaler": (recipe.scales, other),
+        "outputs": (recipe.outputs, other),
+    }
+    for name, (wanted, hint) in asked.items():
+        if wanted:
+            raise UnsupportedError(
+                f"workers that share a batch do not know {name}",
+                where="TrainingRecipe",
+                by=f"{name}={getattr(recipe, name)}",
+                hint=hint,
+            )
+
+
+def _of_object(optimizer: Optimizer, model: nn.Module | None = None) -> Update:
     kind = type(optimizer).__name__
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise UnsupportedError(
@@ -107,35 +213,51 @@ def _of_object(optimizer: Optimizer) -> Update:
             where=f"optimizer {kind}",
             hint="remove them, or do what they do in the loop",
         )
-    found = [_of_group(kind, k, group) for k, group in enumerate(optimizer.param_groups)]
+    found = _of_groups(optimizer)
     for k, update in enumerate(found):
-        if update != found[0]:
+        alike = (update.rule, update.moments) == (found[0].rule, found[0].moments)
+        if not alike or (model is None and update != found[0]):
             raise UnsupportedError(
-                "the optimizer's groups have different settings, and workers have one group",
+                "the optimizer's groups differ in more than numbers"
+                if not alike
+                else "the optimizer's groups differ, and the model is not known",
                 where=f"optimizer {kind}: group {k}",
                 by=_difference(found[0], update),
-                hint="give all groups the same settings, or take placewright.place(..., "
-                "training=True), which has groups",
+                hint="give all groups the same settings but for numbers such as lr and "
+                "weight_decay, or take placewright.place(..., training=True)",
             )
-    if found[0].rule.group(found[0].settings).get("dampening"):
+    if any(update.rule.group(update.settings[0]).get("dampening") for update in found):
         raise UnsupportedError(
             "dampening counts from the second step of each parameter on, which plans may divide",
             where=f"optimizer {kind}",
             hint="dampening=0",
         )
-    return found[0]
+    if model is None or len(found) == 1:
+        return found[0]
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = {
+        names[id(p)]: k
+        for k, group in enumerate(optimizer.param_groups)
+        for p in group["params"]
+        if id(p) in names
+    }
+    return replace(found[0], settings=tuple(u.settings[0] for u in found), groups=groups)
 
 
-def _of_group(kind: str, position: int, group: Mapping[str, Any]) -> Update:
-    numbers, whole, fixed = numbered(group, f"optimizer {kind}: group {position}")
-    # Of schedulers: what they begin with, and no setting of the update.
-    names = [name for name in numbers if name != "initial_lr"]
-    rule = UpdateRule(kind, tuple(names), tuple(n for n in whole if n in names), fixed, {})
-    return Update(rule, tuple(rule.settings_of(group)))
+def _of_groups(optimizer: Optimizer) -> list[Update]:
+    """An update for each group. What is no setting of the class (a name, say) is not looked at."""
+    kind, found = type(optimizer).__name__, []
+    for k, group in enumerate(optimizer.param_groups):
+        known = {name: group[name] for name in optimizer.defaults if name in group}
+        numbers, whole, fixed = numbered(known, f"optimizer {kind}: group {k}")
+        # An integer is a number like any other: of one group lr may be 1, of another 0.5.
+        rule = UpdateRule(kind, tuple(numbers), tuple(whole) if k == 0 else (), fixed, {})
+        found.append(Update(rule, (tuple(rule.settings_of(group)),)))
+    return [replace(u, rule=replace(u.rule, whole=found[0].rule.whole)) for u in found]
 
 
 def _difference(one: Update, other: Update) -> str:
-    ours, theirs = (u.rule.group(u.settings) for u in (one, other))
+    ours, theirs = (u.rule.group(u.settings[0]) for u in (one, other))
     return ", ".join(
         f"{key} {theirs.get(key)!r}, in the first {ours.get(key)!r}"
         for key in sorted({*ours, *theirs})
@@ -144,21 +266,24 @@ def _difference(one: Update, other: Update) -> str:
 
 
 def current_settings(optimizer: Optimizer, placed: Update) -> Tensor:
-    """The numbers of an optimizer object now, to be fed with a batch.
+    """The numbers of an optimizer object's groups now, to be fed with a batch.
 
+    Shape (groups, numbers).
     Raises `InputError`: it asks for another update than the one that is `placed`.
     """
     # Schedulers warn where they step before an optimizer that they have not seen a step of.
     optimizer._opt_called = True  # type: ignore[attr-defined]
-    now = update_of(optimizer)
-    if (now.rule.fixed, now.moments) != (placed.rule.fixed, placed.moments):
-        raise InputError(
-            "the optimizer's settings ask for another update than when the model was placed",
-            where=f"optimizer {placed.rule.kind}",
-            by=_difference(placed, now),
-            hint=_AGAIN,
-        )
-    return torch.tensor(placed.rule.settings_of(optimizer.param_groups[0]), dtype=torch.float64)
+    found, kept = _of_groups(optimizer), len(placed.settings)
+    for now in found:
+        same = (now.rule.fixed, now.moments) == (placed.rule.fixed, placed.moments)
+        if not same or (kept == 1 and now.settings != found[0].settings):
+            raise InputError(
+                "the optimizer's settings ask for another update than when the model was placed",
+                where=f"optimizer {placed.rule.kind}",
+                by=_difference(found[0] if same else placed, now),
+                hint=_AGAIN,
+            )
+    return torch.tensor([now.settings[0] for now in found[:kept]], dtype=torch.float64)
 
 
 def check_parameters(optimizer: Optimizer, model: nn.Module, name: str) -> None:
@@ -225,9 +350,11 @@ def write_states(optimizer: Optimizer, model: nn.Module, states: Mapping[str, Te
             optimizer.state[parameter] = kept
 
 
-def divided(update: Update, parameters: Sequence[nn.Parameter], group: Any) -> Optimizer:
+def divided(
+    update: Update, parameters: Sequence[nn.Parameter], names: Sequence[str], group: Any
+) -> Optimizer:
     """ZeRO 1: each replica keeps the states of some parameters, updates these and sends them."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    kind = KINDS[update.rule.kind]
-    return ZeroRedundancyOptimizer(parameters, kind, process_group=group, **update.arguments())
+    kind, grouped = KINDS[update.rule.kind], update.grouped(parameters, names)
+    return ZeroRedundancyOptimizer(grouped, kind, process_group=group, **update.arguments())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -73,8 +74,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         State that training begins with, where it is not what the session's workers were given.
     disturbances
         Step -> worker and how many times slower it becomes; ``inf``: it is killed. For tests.
-    loss
-        Of the last step.
+    loss, grad_norm
+        Of the last step; the norm is that of the gradients before they were clipped, else NaN.
     """
 
     job: LayerJob
@@ -85,6 +86,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
     disturbances: Mapping[int, tuple[str, float]] = field(default_factory=dict)
     begin: Mapping[str, torch.Tensor] | None = None
     loss: float = float("nan")
+    grad_norm: float = float("nan")
     factors: dict[str, float] = field(default_factory=dict)
     _ready: bool = False
     _drifts: dict[str, Drift] = field(default_factory=dict)
@@ -194,6 +196,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         limit_s = self.timeout.step_limit_s(self.timeline, lambda: float(result.value))
         (times,) = session.train(1, limit_s=limit_s)
         self.loss = loss_of(times)
+        self.grad_norm = next((t.grad_norm for t in times if not math.isnan(t.grad_norm)), math.nan)
         return times
 
     def _watch(self) -> None:

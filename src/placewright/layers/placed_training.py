@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import RunError, UnsupportedError
 from placewright.io.arguments import Unlimited, checked
 from placewright.layers.plan import LayerPlan
-from placewright.planning.contract import LOG, monitor_of, silent
+from placewright.planning.contract import LOG, Monitor, Progress, monitor_of, silent
 from placewright.planning.result import Result
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from placewright.adapt.training_loop import TrainingLoop
     from placewright.capturing.guards import Guards
-    from placewright.capturing.recipe import OptimizerName
+    from placewright.capturing.recipe import OptimizerName, TrainingRecipe
     from placewright.capturing.source import ModelSource
+    from placewright.capturing.updates import Factory
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive import AdaptiveLayerRun, LayerJob
     from placewright.layers.execution.session import LayerSession
@@ -37,7 +38,9 @@ def train(
     *,
     loss_fn: Callable[[Any, Any], Any] | None = None,
     targets: Any = None,
-    optimizer: OptimizerName | type[Any] | torch.optim.Optimizer = "adam",
+    optimizer: OptimizerName | type[Any] | torch.optim.Optimizer | TrainingRecipe | Factory = (
+        "adam"
+    ),
     lr: float = 1e-3,
     engine: EngineName | Engine = "local",
     emulate: bool = True,
@@ -47,6 +50,7 @@ def train(
     trials: bool = True,
     exact: bool = True,
     seed: int = 0,
+    progress: Progress | Monitor = silent,
 ) -> PlacedTraining:
     """Decide how a model is trained on several workers, ready to be trained there.
 
@@ -63,9 +67,10 @@ def train(
         The workers, or a file or preset of them; this machine by default.
     optimizer, lr
         ``adam`` or ``sgd``, or the class ``Adam``, ``AdamW`` or ``SGD`` of ``torch.optim``, and its
-        learning rate; or an object of one of these that has the model's parameters, all with the
-        same settings. An object's numbers are read before every step, so schedulers made from it
-        take effect.
+        learning rate; an object of one of these that has the model's parameters, in groups with
+        numbers of their own; what makes one from these parameters; or a `TrainingRecipe` with one
+        of these, which may clip gradients. An object's numbers are read before every step, so
+        schedulers made from it take effect.
     engine
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. All but the
         testbed emulate the speeds of devices, and no links: messages take what they take.
@@ -77,6 +82,8 @@ def train(
     exact
         Refuse plans that do not compute what one process computes: dropout, batch norm, or a loss
         that is no mean or sum over samples, on parts of the batch.
+    progress
+        As of `placewright.place`: of planning, and then of the trainer's events.
 
     Raises
     ------
@@ -92,6 +99,7 @@ def train(
 
     from placewright.adapt.run import measured_despite_losses
     from placewright.capturing.guards import Guards
+    from placewright.capturing.recipe import TrainingRecipe
     from placewright.capturing.source import source_of
     from placewright.capturing.updates import check_parameters, update_of
     from placewright.cluster.cluster import Cluster
@@ -116,12 +124,15 @@ def train(
     if started_by != "testbed":  # collectives of torch.distributed cannot be slowed by waiting
         cluster = Cluster(cluster.devices, (), cluster.name)
     _refuse_without_data(source)
-    update = update_of(optimizer, lr)
-    given = optimizer if isinstance(optimizer, Optimizer) else None
+    if callable(optimizer) and not isinstance(optimizer, type):
+        optimizer = optimizer([*source.model.parameters()])
+    update = update_of(optimizer, lr, source.model)
+    named = optimizer.optimizer if isinstance(optimizer, TrainingRecipe) else optimizer
+    given = named if isinstance(named, Optimizer) else None
     if given is not None:
         check_parameters(given, source.model, source.name)
     traced = TracedModel(source)
-    guards = Guards(source.model, source.loss_fn, training=True)
+    guards, monitor = Guards(source.model, source.loss_fn, training=True), monitor_of(progress)
     with ExitStack() as stack, ExitStack() as workers:
         started = (
             stack.enter_context(open_engine(engine, cluster, emulate=emulate))
@@ -141,9 +152,10 @@ def train(
         (session, problem), tried = measured_despite_losses(measured, LOG.info), ""
         demand = partial(demand_executable, traced, workers=problem.w, exact=exact)
         if plan is None:
-            limits = {"time_limit_s": time_limit_s, "seed": seed}
-            found = executables(problem, planner, demand, **limits)
-            result, tried = fastest(session, found) if trials else (next(found), "")
+            with monitor.meter(f"planning layers of {source.name}") as meter:
+                limits = {"time_limit_s": time_limit_s, "seed": seed, "progress": meter}
+                found = executables(problem, planner, demand, **limits)
+                result, tried = fastest(session, found) if trials else (next(found), "")
             if session.lost():  # one of the plans ended a worker
                 workers.close()
                 session = start()
@@ -155,7 +167,7 @@ def train(
         guards.follow()  # batch norm's statistics were put back
         notes = tuple(filter(None, [result.note, tried]))
         ends = workers.pop_all(), stack.pop_all()
-        return PlacedTraining(job, session, result, *ends, notes, guards=guards)
+        return PlacedTraining(job, session, result, *ends, notes, guards=guards, monitor=monitor)
 
 
 def _refuse_without_data(source: ModelSource) -> None:
@@ -195,8 +207,9 @@ class PlacedTraining:
         notes: tuple[str, ...] = (),
         *,
         guards: Guards,
+        monitor: Monitor,
     ) -> None:
-        self._guards = guards
+        self._guards, self._monitor = guards, monitor
         self.notes = notes
         self._job, self._up, self.result = job, session, result
         self._workers, self._engine = workers, engine
@@ -315,7 +328,7 @@ class PlacedTraining:
         )
         self._workers.pop_all()  # the run ends them
         program = LayerTraining(self._job.model.source.model, run, self._guards)
-        self._trainer = TrainingLoop(program, monitor_of(silent), self)
+        self._trainer = TrainingLoop(program, self._monitor, self)
         return self._trainer
 
     def _demand_unchanged(self) -> None:

@@ -41,8 +41,8 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
         """Write the optimizer's numbers into snapshots; go on from those of the last one."""
         update, log = self.run.job.update, self.run.log
         if kept := log.restored.get(SETTINGS):
-            for group in optimizer.param_groups:
-                group.update(update.rule.group(kept))
+            for k, group in enumerate(optimizer.param_groups):
+                group.update(update.rule.group(kept[k if len(kept) > 1 else 0]))
         log.notes = lambda: {SETTINGS: current_settings(optimizer, update).tolist()}
 
     @property
@@ -52,8 +52,9 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The loss."""
-        return {"loss": self.run.loss}
+        """The loss, and ``grad_norm`` before gradients were clipped where they are."""
+        norm = self.run.grad_norm
+        return {"loss": self.run.loss} | ({} if math.isnan(norm) else {"grad_norm": norm})
 
     def step(self, inputs: Any, targets: Any) -> float:
         """One step on a batch as large as the one that was planned with; its loss."""

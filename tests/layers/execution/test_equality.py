@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
-from placewright.capturing.updates import update_of
+from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.source import ModelSource
+from placewright.capturing.updates import SETTINGS, current_settings, update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.reference import one_process
@@ -133,6 +137,64 @@ def test_training_ends_with_the_parameters_of_one_process(session: LayerSession)
         for key, value in ends[0].items():
             assert (other[key] - value).abs().max() <= 1e-6, key
     assert any((ends[0][key] - start[key]).abs().max() > 1e-4 for key in ends[0])
+
+
+CLIPPED = ("data, uneven", "zero 1", "a grid, sharded", "a pipeline of mixes", "a mix per layer")
+
+
+@pytest.mark.parametrize("limit", [{"clip_norm": 0.05}, {"clip_value": 1e-3}], ids=str)
+@pytest.mark.parametrize("name", [*CLIPPED, "interleaved, a grid, zero 1"])
+def test_groups_and_clipping_are_those_of_eager(
+    name: str, limit: dict[str, float], session: LayerSession
+) -> None:
+    """Of the norm of all gradients, wherever they are; also where groups change between steps."""
+    source, before = session.model.source, session.update
+    model = copy.deepcopy(source.model)
+    recipe = TrainingRecipe(_unlike_groups(source.model), **limit)
+    given, eager = recipe.optimizer, _unlike_groups(model)
+    try:
+        session.update = update_of(recipe, model=source.model)
+        session.load(PLANS[name])
+        for step in range(2):
+            for optimizer in (given, eager):
+                optimizer.param_groups[1]["lr"] = 0.3 * (step + 1)
+            numbers = {SETTINGS: current_settings(given, session.update)}
+            session.feed_tensors(session.model.feeds(source) | numbers)
+            (times,) = session.train(1)
+            norm = _eager_step(model, source, eager, limit)
+        found = session.parameters()
+    finally:
+        session.update = before
+    assert all("clip_value" in limit or t.grad_norm == pytest.approx(norm) for t in times if t.loss)
+    for key, value in model.named_parameters():
+        assert (found[f"model.{key}"] - value).abs().max() <= 1e-6, key
+
+
+def _unlike_groups(model: torch.nn.Module) -> torch.optim.Optimizer:
+    """Without decay for what has one dimension, as language models are trained."""
+    wide = [p for p in model.parameters() if p.dim() > 1]
+    narrow = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": wide, "name": "wide"}, {"params": narrow, "weight_decay": 0.0}]
+    return torch.optim.SGD(groups, lr=0.5, momentum=0.9, weight_decay=0.1)
+
+
+def _eager_step(
+    model: torch.nn.Module,
+    source: ModelSource,
+    optimizer: torch.optim.Optimizer,
+    limit: dict[str, float],
+) -> float:
+    optimizer.zero_grad()
+    _, gradients = one_process(replace(source, model=model))
+    for key, p in model.named_parameters():
+        p.grad = gradients.get(f"model.{key}")
+    norm = 0.0
+    if "clip_norm" in limit:
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), limit["clip_norm"]))
+    else:
+        torch.nn.utils.clip_grad_value_(model.parameters(), limit["clip_value"])
+    optimizer.step()
+    return norm
 
 
 def test_zero_1_divides_the_states_of_the_optimizer(session: LayerSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -100,6 +101,8 @@ class StageOrder:
         Parameters that several layers use.
     update
         Of the parameters.
+    everyone
+        Ranks of all workers of the plan, which clip gradients together.
     """
 
     stage: int
@@ -123,6 +126,7 @@ class StageOrder:
     sent: tuple[TensorSpec, ...]
     update: Update
     shared: tuple[str, ...] = ()
+    everyone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,8 @@ class StepTimes:
         Its part of the loss of the whole batch.
     work_s
         `forward_s` without waiting for the other workers of its replica: how fast it is itself.
+    grad_norm
+        Of all gradients before they were clipped; NaN where they are not.
     """
 
     step_s: float
@@ -146,3 +152,4 @@ class StepTimes:
     backward_s: float
     loss: float
     work_s: float = 0.0
+    grad_norm: float = math.nan

@@ -36,11 +36,13 @@ def trained_alone(
     """Losses and parameters after a step on every batch; the model is left as it was."""
     model, losses = copied(source.model, None)[0], list[float]()
     _train(model)
-    steps = update_of(optimizer, lr).made(model.parameters())
+    update, named = update_of(optimizer, lr), dict(model.named_parameters())
+    steps = update.made(named.values(), named)
     for inputs, targets in batches:
         steps.zero_grad()
         loss = _loss(model, replace(source, inputs=inputs, targets=targets))
         loss.backward()  # type: ignore[no-untyped-call]
+        update.clip([p.grad for p in named.values() if p.grad is not None])
         steps.step()
         losses.append(float(loss.detach()))
     return losses, {name: value.detach() for name, value in model.state_dict().items()}
@@ -58,14 +60,17 @@ class ReferenceSteps:
         self.source = replace(source, loss_fn=loss_fn)
         _train(self.model)
         self.parameters = {f"model.{n}": p for n, p in self.model.named_parameters()}
-        self.optimizer = update.made(self.parameters.values())
+        self.update = update
+        names = (name.removeprefix("model.") for name in self.parameters)
+        self.optimizer = update.made(self.parameters.values(), names)
 
     def gradients(self) -> tuple[float, dict[str, Tensor]]:
-        """Loss and gradients of a step; the model's buffers are those after it."""
+        """Loss and gradients of a step, clipped; the model's buffers are those after it."""
         self.optimizer.zero_grad()
         loss = _loss(self.model, self.source)
         loss.backward()  # type: ignore[no-untyped-call]
         found = {n: p.grad.clone() for n, p in self.parameters.items() if p.grad is not None}
+        self.update.clip([*found.values()])
         return float(loss.detach()), found
 
     def update_errors(

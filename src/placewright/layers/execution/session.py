@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource
 from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
@@ -47,11 +48,11 @@ class LayerSession:
         cluster: Cluster,
         engine: Engine | None = None,
         *,
-        optimizer: GivenOptimizer | Update = "adam",
+        optimizer: GivenOptimizer | TrainingRecipe | Update = "adam",
         lr: float = 1e-3,
     ) -> None:
         self.model, self.cluster = model, cluster
-        self.update = update_of(optimizer, lr)
+        self.update = update_of(optimizer, lr, model.source.model)
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
         self._folder = Scratch()

@@ -175,6 +175,7 @@ def stage_orders(
                     sent=_specs(model, stage, replica.share, outputs=True),
                     shared=tuple(tied_layers(model.layers)),
                     update=update,
+                    everyone=tuple(sorted(plan.workers)),
                 )
                 orders[worker] = (*orders[worker], order)
     return orders
@@ -190,7 +191,8 @@ def groups_of(orders: Sequence[Sequence[StageOrder]]) -> tuple[tuple[int, ...], 
     found: dict[tuple[int, ...], None] = {}
     for own in orders:
         for order in own:
-            for ranks in (order.chain, order.across, order.inside):
+            together = order.everyone if order.update.clip_norm is not None else ()
+            for ranks in (order.chain, order.across, order.inside, together):
                 if len(ranks) > 1:
                     found[ranks] = None
     return tuple(found)

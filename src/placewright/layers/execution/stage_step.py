@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from placewright.capturing.updates import OPTIMIZER, SETTINGS, divided
+from placewright.capturing.updates import OPTIMIZER, SETTINGS, divided, squared_sum
 from placewright.layers.execution.layer_module import LayerModule, TensorModule
 from placewright.layers.execution.layouts import Peers, gradient_summed, to_rows, to_whole
 from placewright.layers.execution.orders import LayerOrder, StageOrder
@@ -41,6 +42,8 @@ class StageStep:
         Seconds of the last step inside the layers, waiting for others included.
     work_s
         `forward_s` without waiting for the other workers of the replica.
+    grad_norm
+        Of all gradients of the last step before they were clipped; NaN where they are not.
     """
 
     def __init__(
@@ -54,7 +57,8 @@ class StageStep:
         order = orders[0]
         self.orders, self.order, self.device, self.stretch = orders, order, device, stretch
         self.forward_s = self.backward_s = self.work_s = 0.0
-        self.state = state
+        self.grad_norm = math.nan
+        self.state, self.everyone = state, groups.get(order.everyone)
         across = groups[order.across] if len(order.across) > 1 else None
         self.peers = self._peers(groups)
         self.stages = [self._stage(own).to(device) for own in orders]
@@ -65,10 +69,11 @@ class StageStep:
         self.names = _names(nn.ModuleList(self.stages))
         trained = [p for p in self.names if p.requires_grad]
         self.updated = {p: _own_part(p) for p in trained}
+        names = [self.names[p].removeprefix("model.") for p in trained]
         if order.zero_stage == 1 and across is not None and trained:
-            self.optimizer = divided(order.update, trained, across)
+            self.optimizer = divided(order.update, trained, names, across)
         else:
-            self.optimizer = order.update.made(self.updated.values())
+            self.optimizer = order.update.made(self.updated.values(), names)
         self.frozen_states: dict[str, Tensor] = {}
         self.pipeline = None
         if order.stages > 1:
@@ -94,9 +99,7 @@ class StageStep:
         for stage in self.stages:
             stage.shared_feeds = others
         if SETTINGS in batch:
-            numbers = order.update.rule.group(batch[SETTINGS].tolist())
-            for group in self.optimizer.param_groups:
-                group.update(numbers)
+            order.update.set_numbers(self.optimizer, batch[SETTINGS].tolist())
 
     def run(self, *, update: bool) -> float:
         """One step; this worker's part of the loss of the whole batch."""
@@ -119,10 +122,26 @@ class StageStep:
                 # same memory.
                 if own is not p:
                     own.grad = p.grad.to_local() if isinstance(p.grad, DTensor) else None
+            gradients = [own.grad for own in self.updated.values() if own.grad is not None]
+            self.grad_norm = self.order.update.clip(gradients, self._norm)
             self.optimizer.step()
         if self.stretch is not None:
             self.stretch.pay()
         return loss if any(order.counts for order in self.orders) else 0.0
+
+    def _norm(self) -> Tensor:
+        """Of the gradients of all workers, each element counted once."""
+        order, cuts, total = self.order, self._cuts(), torch.zeros((), dtype=torch.float64)
+        for p, own in self.updated.items():
+            if own.grad is not None:
+                inside = 1 if self.names[p] in cuts else len(order.inside)
+                # FSDP's parts are of this replica alone; all else is the same in every replica.
+                holders = 1 if isinstance(p, DTensor) else inside * len(order.across)
+                total += squared_sum([own.grad]).to(total.device) / holders
+        if self.everyone is not None:
+            total = total.to(self.device)
+            dist.all_reduce(total, group=self.everyone)
+        return total.sqrt()
 
     def gradients(self) -> dict[str, Tensor]:
         """Whole gradients by name; empty but on the first worker that has them."""

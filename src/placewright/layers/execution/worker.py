@@ -134,7 +134,12 @@ class LayerWorker(WorkerProgram):
         loss = self.step.run(update=update)
         step = self.step
         return StepTimes(
-            time.perf_counter() - start, step.forward_s, step.backward_s, loss, step.work_s
+            time.perf_counter() - start,
+            step.forward_s,
+            step.backward_s,
+            loss,
+            step.work_s,
+            step.grad_norm,
         )
 
     @order("slowing down")

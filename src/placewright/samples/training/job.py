@@ -203,7 +203,7 @@ class SampleJob:
     @property
     def update(self) -> Update:
         """What the optimizer does, with its numbers as they are now."""
-        return update_of(self.optimizer, self.lr)
+        return update_of(self.optimizer, self.lr, self.model)
 
     def renew(self) -> None:
         """Capture again what has changed since: modes, frozen parameters, attributes, settings."""

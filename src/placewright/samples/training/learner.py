@@ -40,7 +40,7 @@ class Learner:
         }
         for name, parameter in self.trained.items():
             self.state[PARAMETER + name] = parameter.data
-        self.optimizer = order.update.made(self.trained.values())
+        self.optimizer = order.update.made(self.trained.values(), self.trained)
         self._restore(kept)
         self.runs = {p.samples: _Run(p, self.state) for p in order.programs}
         self.counts = {p.samples: _Run(p, self.state) for p in order.counts}
