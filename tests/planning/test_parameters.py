@@ -108,7 +108,7 @@ def test_labels_say_what_is_no_default() -> None:
         ("knobs(share=1.01)", "share must be a number >= 0 and <= 1 (got 1.01)"),
         ("knobs(count=0)", "count must be a whole number >= 1 or None (got 0)"),
         ("knobs(heats=(1, -0.1))", "heats must be a list of which each is a number >= 0"),
-        ("auto(tolerance=-1)", "tolerance must be a number >= 0 (got -1)"),
+        ("auto(tolerance=-1)", "tolerance must be a number >= 0 or None (got -1)"),
         ("knobs(effort=1", "unknown planner"),
         ("knobs(effort)", "without the name"),
         ("knobs(**{'effort': 1})", "without the name"),

@@ -200,6 +200,10 @@ class Choosing:
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """None."""
 
+    def tolerance(self, problem: OperatorProblem, plan: OperatorPlan) -> float:
+        """Always the same."""
+        return 0.02
+
     def __call__(
         self, problem: OperatorProblem, plans: object, tolerance: float, context: Context
     ) -> Proposal[OperatorPlan]:
@@ -221,3 +225,8 @@ def test_what_a_simpler_plan_costs_is_said_with_its_sign(times: list[float], wor
     portfolio.run(Fixed("fast", 0), Context())
     assert not portfolio.simplify(Choosing(1), 0.01, Limits(time.perf_counter(), 10.0, 0))
     assert portfolio.why().startswith(words)
+    portfolio = portfolio_of(tiny([times] * 3, [(0, 0.0, [1]), (1, 0.0, [2])]))
+    portfolio.run(Fixed("fast", 0), Context())
+    assert not portfolio.simplify(Choosing(1), None, Limits(time.perf_counter(), 10.0, 0))
+    assert portfolio.best_planner == "simplest"
+    assert times[1] <= times[0] or "within 2 %, which is what predictions" in portfolio.why()

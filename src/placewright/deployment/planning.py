@@ -33,7 +33,7 @@ from placewright.operators.streaming.run import refuse_training, refuse_what_can
 from placewright.operators.streaming.trials import stream_interference, try_streams
 from placewright.planning.candidates import Candidates, Status, TriedPlan
 from placewright.planning.fixed_plan import FixedPlan, judged_plan
-from placewright.planning.parameters import Auto, auto_of, opened
+from placewright.planning.parameters import auto_of, opened
 from placewright.planning.result import Result
 from placewright.planning.solving import AUTO, solve
 from placewright.profiling.calibration import calibrated, interference
@@ -56,6 +56,9 @@ LEAST_S, MOST_S = 1.0, 60.0
 
 SIZE_S = 2e-3
 """Of that time limit, per operator and device."""
+
+GAP = 0.01
+"""A plan whose gap is larger may be worth more time."""
 
 STEPS = 1000
 """Planning takes no longer than it could save in so many steps."""
@@ -361,7 +364,7 @@ def planned(
 
         result = solved(LEAST_S if staged else limit_s)
         longer_s = min(limit_s, STEPS * (result.value - result.lower_bound))
-        unfinished = result.status is Status.FEASIBLE and result.gap > Auto().tolerance
+        unfinished = result.status is Status.FEASIBLE and result.gap > GAP
         if staged and unfinished and longer_s > 2 * LEAST_S:
             result = min(solved(longer_s), result, key=lambda each: each.value)
     result = _of_its_kind(known, result)

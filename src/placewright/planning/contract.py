@@ -300,6 +300,10 @@ class Simplifier(Protocol):
         """Planners whose plans the answer must not be worse than, whatever the tolerance."""
         ...
 
+    def tolerance(self, problem: Any, plan: Any) -> float:
+        """What the judge errs by for plans like this one: a share of their value."""
+        ...
+
     def unsupported_reason(self, problem: Any) -> str | None:
         """``None`` if it can take the problem, else why not."""
         ...

@@ -52,12 +52,13 @@ class Auto:
     """The wing's portfolio, and what follows it.
 
     `tolerance`: share by which the value of the chosen plan may exceed that of the best one found
-    where it is simpler to deploy; 0 for equally good ones only.
+    where it is simpler to deploy; 0 for equally good ones only. ``None``: what the judge is known
+    to err by for plans like the best one, as the wing's simplifier states it.
     `steps`: where values are seconds, no further planner is started once planning has taken longer
     than a better plan could save in so many steps.
     """
 
-    tolerance: float = 0.01
+    tolerance: float | None = None
     steps: Annotated[float, Range(0, math.inf)] = math.inf
 
     @property

@@ -247,13 +247,17 @@ class Portfolio:
             raise InputError(what, where=name, by=described(error)) from error
         self.leave_out(name, *_failure_note(name, error), took_s)
 
-    def simplify(self, simplifier: Simplifier, tolerance: float, limits: Limits) -> bool:
-        """Replace the best plan by the simplest of about its value. True if interrupted."""
+    def simplify(self, simplifier: Simplifier, given: float | None, limits: Limits) -> bool:
+        """Replace the best plan by the simplest of about its value. True if interrupted.
+
+        `given`: the tolerance, ``None`` for that of the simplifier.
+        """
         if self.best is None:
             return False
+        tolerance = simplifier.tolerance(self.problem, self.best.plan) if given is None else given
         best, sign = self.value, self.direction.sign
         for c in self.tried:
-            if c.fits and c.planner in simplifier.never_behind and best > 0:
+            if c.fits and c.planner in (*simplifier.never_behind, INCUMBENT) and best > 0:
                 tolerance = min(tolerance, max(0.0, sign * (c.value / best - 1)))
         factor = 1 + sign * tolerance
         near = [c for c in self.tried if c.fits and not self._worse_by(c.value, factor)]
@@ -273,17 +277,17 @@ class Portfolio:
             return False
         if not judgement.feasible or self._worse_by(float(judgement.value), factor):
             return False
-        given = next((c for c in near if c.plan is proposal.plan), None)
-        name = simplifier.name if given is None else given.planner
+        known = next((c for c in near if c.plan is proposal.plan), None)
+        name = simplifier.name if known is None else known.planner
         if name == self.best_planner:
             return False
-        if given is None:
+        if known is None:
             took_s = self._now_s() - began
             value, note = float(judgement.value), proposal.note
             self.tried.append(Candidate(name, value, Outcome.FITS, took_s, note, proposal))
         worse = sign * (float(judgement.value) / best - 1) if best else 0.0
-        self.simplified = _simpler_note(name, self.best_planner, worse, tolerance)
-        self.best = proposal if given is None else given.proposal
+        self.simplified = _simpler_note(name, self.best_planner, worse, tolerance, given is None)
+        self.best = proposal if known is None else known.proposal
         self.best_judgement, self.best_planner = judgement, name
         return False
 
@@ -441,14 +445,18 @@ class Portfolio:
         return UnsupportedError("no planner takes this problem", where=where, by=why)
 
 
-def _simpler_note(name: str, best: str, worse: float, tolerance: float) -> str:
-    """What the simplifier's plan costs, as a share of the value of the best one before it."""
+def _simpler_note(name: str, best: str, worse: float, tolerance: float, known: bool) -> str:
+    """What the simplifier's plan costs, as a share of the value of the best one before it.
+
+    `known`: whether the tolerance is what the judge is known to err by.
+    """
     off = f"{100 * abs(worse):.2f} %"
     if off == "0.00 %":
         return f"{name} is simpler than {best}, at its value"
     if worse < 0:  # its steps may find a better plan of the same complexity
         return f"{name} is as simple as {best} or simpler, and {off} better"
-    within = f"auto takes the simplest plan within {100 * tolerance:.3g} %"
+    within = f"auto takes the simplest plan within {100 * tolerance:.2g} %"
+    within += ", which is what predictions of such plans are known to err by" if known else ""
     return f"{name} is simpler, and {off} worse than {best}, the best ({within})"
 
 

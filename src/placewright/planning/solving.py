@@ -4,7 +4,7 @@ A wing offers planners, one judge and bounds. Every planner proposes a plan; the
 the judge, computes its value; the bounds are values that no plan can beat. ``auto`` runs the wing's
 portfolio, from quick rules to searches that start from the best plan so far, keeps the best by the
 judge's value, and stops when a bound proves it optimal. Where the wing has a simplifier, the last
-step chooses the simplest plan within 1 % of the best.
+step chooses the simplest of the plans that are not known to be worse than the best.
 """
 
 from __future__ import annotations

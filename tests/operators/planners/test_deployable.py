@@ -144,6 +144,33 @@ def test_auto_ends_with_it_and_the_best_plan_stays_a_candidate() -> None:
     assert solve(without, time_limit_s=5.0).value == exact.value
 
 
+def test_whole_layers_where_splitting_each_gains_less_than_predictions_err() -> None:
+    """Ten equal layers, two equal devices with memory for six: half of a branch in each layer."""
+    n = 40
+    problem = tiny(
+        [[t, t] for t in (1.0, 0.03, 0.03, 0.1)] * 10,
+        [
+            edge
+            for k in range(0, n, 4)
+            for edge in ((k, 8.0, [k + 1, k + 2]), (k + 1, 8.0, [k + 3]), (k + 2, 8.0, [k + 3]))
+        ]
+        + [(k + 3, 8.0, [k + 4]) for k in range(0, n - 4, 4)],
+        latency_s=1e-4,
+        seconds_per_byte=1e-6,
+        resident_bytes=np.full(n, 10.0),
+        memory_bytes=np.full(2, 240.0 + 8 * 8),
+        operator_modules=tuple(f"layers.{k // 4}.{'abcd'[k % 4]}" for k in range(n)),
+    )
+    best = solve(problem, "auto(tolerance=0)", time_limit_s=2.0)
+    assert complexity(problem, best.plan).cuts >= 10
+    chosen = solve(problem, time_limit_s=2.0)
+    assert complexity(problem, chosen.plan).cuts <= 1
+    assert best.value < chosen.value < 1.05 * best.value
+    assert "predictions of such plans are known to err by" in chosen.note
+    kept = solve(problem, incumbent=best.plan, time_limit_s=2.0)
+    assert kept.value <= best.value
+
+
 @pytest.mark.parametrize("text", ["auto(tolerance=-1)", "auto(tolerence=0)", "auto(tolerance='x')"])
 def test_a_wrong_tolerance_is_refused(text: str) -> None:
     """Negative, misspelt, no number."""

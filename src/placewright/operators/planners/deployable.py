@@ -26,6 +26,11 @@ CHAIN_SHARE = 0.1
 STARTS = 4
 """Layer splits, the simplest ones, that are simplified further beside the best plan."""
 
+ERROR, ERROR_PER_TRANSFER, LARGEST_ERROR = 0.03, 0.0006, 0.16
+"""What steps of plans that an optimiser has chosen take longer than predicted, as a share: with few
+transfers, more for each of them, and at most. Those of single devices are as predicted. Measured by
+``benchmarks/prediction.py``; see docs/results/prediction.md."""
+
 MOST_SPLITS = 512
 """Layer splits that are judged, in each round of shrinking budgets."""
 
@@ -121,6 +126,9 @@ def complexity(problem: OperatorProblem, plan: OperatorPlan) -> Complexity:
 class Deployable:
     """The plan with the least `Complexity` among those found within `tolerance` of the best.
 
+    A plan that is predicted to be faster by less than the judge errs on plans with as many
+    transfers is not known to be faster: it must pay for its cuts beyond that.
+
     Begins with the plans given, and with the layer splits of `ChainDp` over every subset of the
     best devices. Each is simplified by steps that are kept where their judged value stays within
     the tolerance and the complexity is less: a device is emptied, its connected parts go to the
@@ -138,6 +146,11 @@ class Deployable:
     name: ClassVar[str] = "deployable"
     never_behind: ClassVar[tuple[str, ...]] = ("accelerate-auto",)
     effort: float = 2e7
+
+    def tolerance(self, problem: OperatorProblem, plan: OperatorPlan) -> float:
+        """What the judge is known to err by on plans with as many transfers."""
+        transfers = complexity(problem, plan).transfers
+        return min(ERROR + ERROR_PER_TRANSFER * transfers, LARGEST_ERROR)
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
         """Models of several devices and modules that are known, over links."""
