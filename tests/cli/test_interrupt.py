@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from placewright.cli import sources
-from placewright.operators import planning
+from placewright.operators import planners as planning
 from placewright.runtime.scratch import Scratch
 from tests.cli.run_cli import run_cli
 

@@ -27,8 +27,7 @@ from placewright.operators.run import best_single
 from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
 from placewright.runtime.model_files.contract import FilePlacement
-from placewright.runtime.model_files.onnx_parts import parts_of
-from placewright.runtime.model_files.onnx_sessions import OnnxSessions
+from placewright.runtime.model_files.onnx_sessions import OnnxSessions, parts_of
 from tests.capturing.files.models import branching, save
 from tests.cli.run_cli import run_cli
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from placewright.interpreter import python_command, python_environment
-from placewright.operators.planning import rehearsals
+from placewright.operators.planners import rehearsals
 from placewright.operators.problem import OperatorProblem
 from placewright.planning import compiling
 from placewright.planning.compiling import (

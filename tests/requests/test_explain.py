@@ -7,10 +7,10 @@ import pytest
 
 from placewright.errors import UnknownNameError
 from placewright.requests.conformance import random_problem, two_servers
-from placewright.requests.explain import explain
 from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.stream import stream_of
+from placewright.requests.views import explain
 
 
 @pytest.mark.parametrize("name", ["40", "-1", "x", "", "²", "9" * 5000])

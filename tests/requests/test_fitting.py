@@ -6,10 +6,10 @@ import numpy as np
 
 from placewright.planning.contract import Context
 from placewright.requests.conformance import random_problem, two_servers
-from placewright.requests.fitting import Player, fitted, minimised
 from placewright.requests.judge import judge
 from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.problem import RequestProblem
+from placewright.requests.selection import Player, fitted, minimised
 from placewright.requests.stream import stream_of
 
 

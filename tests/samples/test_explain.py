@@ -7,8 +7,8 @@ import pytest
 
 from placewright.errors import UnknownNameError
 from placewright.planning.wings import find_wing
-from placewright.samples.explain import explain
 from placewright.samples.plan import SamplePlan, nothing
+from placewright.samples.views import explain
 from tests.samples.tiny import tiny
 
 

@@ -11,7 +11,7 @@ from placewright.planning.solving import solve
 from placewright.samples.adaptive import Step
 from placewright.samples.move import Moved
 from placewright.samples.plan import SamplePlan
-from placewright.samples.planners.greedy import Greedy
+from placewright.samples.planners.simple import Greedy
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import SampleRun
 from placewright.samples.run_pages import run_trace, samples_epochs_page, samples_run_page

@@ -234,7 +234,7 @@ class FileWorkload:
             outputs = load_exported(files[0])([inputs[spec.name] for spec in self.file.inputs])
             made = dict(zip(self.file.outputs, outputs.values(), strict=True))
         else:
-            from placewright.runtime.model_files.onnx_export import export_onnx, run_exported
+            from placewright.runtime.model_files.onnx_sessions import export_onnx, run_exported
 
             files = export_onnx(placement, target)
             made = run_exported(files[0], inputs)

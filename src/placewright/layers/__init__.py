@@ -26,9 +26,9 @@ def _plan_type() -> type:
 
 
 def _planning() -> Planning:
-    from placewright.layers import planning
+    from placewright.layers import planners
 
-    return planning
+    return planners
 
 
 def _files() -> Files:
@@ -56,7 +56,7 @@ def _conformance() -> Conformance:
 
 
 def _explain(problem: object, plan: object, name: str) -> Explanation:
-    from placewright.layers.explain import explain
+    from placewright.layers.views import explain
 
     return explain(problem, plan, name)  # type: ignore[arg-type]
 

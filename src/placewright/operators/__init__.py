@@ -21,9 +21,9 @@ def _plan_type() -> type:
 
 
 def _planning() -> Planning:
-    from placewright.operators import planning
+    from placewright.operators import planners
 
-    return planning
+    return planners
 
 
 def _files() -> Files:

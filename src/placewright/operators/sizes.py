@@ -31,7 +31,7 @@ def views(p: OperatorProblem) -> IntArray:
 
 
 UNLIMITED = 2**62
-"""Bytes that no plan reaches (`placewright.operators.checks`): a memory of as many is no limit."""
+"""Bytes that no plan reaches (`placewright.operators.problem`): a memory of as many is no limit."""
 
 
 def whole_bytes(values: FloatArray) -> IntArray:

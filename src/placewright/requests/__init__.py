@@ -8,7 +8,7 @@ from placewright.planning.contract import Direction
 from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views, Wing
 
 if TYPE_CHECKING:
-    from placewright.requests.explain import RequestExplanation
+    from placewright.requests.views import RequestExplanation
 
 
 def _problem_type() -> type:
@@ -24,9 +24,9 @@ def _plan_type() -> type:
 
 
 def _planning() -> Planning:
-    from placewright.requests import planning
+    from placewright.requests import planners
 
-    return planning
+    return planners
 
 
 def _files() -> Files:
@@ -54,7 +54,7 @@ def _conformance() -> Conformance:
 
 
 def _explain(problem: Any, plan: Any, name: str) -> RequestExplanation:
-    from placewright.requests.explain import explain
+    from placewright.requests.views import explain
 
     return explain(problem, plan, name)
 

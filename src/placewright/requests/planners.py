@@ -1,20 +1,39 @@
-"""Planners of wing 4: a policy is chosen before the first request has arrived."""
+"""What `solve` needs of wing 4: planners, judge and bounds.
+
+A planner chooses a policy before the first request has arrived.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
-from placewright.planning.contract import Context, Planner, on_request, proposal_of
+from placewright.errors import MissingDependencyError
+from placewright.planning.contract import BoundContext, Context, Planner, on_request, proposal_of
 from placewright.planning.parameters import choose
 from placewright.planning.wings import with_plug_ins
+from placewright.requests.bounds import MOST_REQUESTS, bounds, fluid_bounds, windows
+from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import POLICIES
 from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.selection import Selected, Tuned
+
+__all__ = [
+    "baselines",
+    "bounds",
+    "judge",
+    "objective",
+    "planners",
+    "portfolio",
+    "refined_bounds",
+    "refined_s",
+    "rehearsals",
+]
 
 BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 """What one would run without variants, deadlines or both."""
@@ -72,3 +91,37 @@ def _value_on(sample: RequestProblem, planner: Planner) -> float:
         return judge(sample, proposal_of(planner(sample, Context())).plan).value
     except Exception:  # `auto` will note why
         return 0.0
+
+
+def refined_s(problem: RequestProblem, limit_s: float) -> float:
+    """A tenth: the fluid program is solved after the policies."""
+    return limit_s / 10
+
+
+def refined_bounds(
+    problem: RequestProblem, known: BoundContext | None = None
+) -> Iterator[tuple[str, float]]:
+    """The fluid bound; but for ``auto`` also the Lagrangian one and, for few requests, windows'."""
+    if known is not None and known.auto:  # the others take longer than every policy together
+        yield from fluid_bounds(problem)
+        return
+    yield from relaxed_bounds(problem, known)
+    if len(problem.stream) <= MOST_REQUESTS:
+        limit_s = float("inf") if known is None else known.deadline_s
+        with suppress(MissingDependencyError):
+            yield "windows", windows(problem, limit_s)
+
+
+def objective(problem: RequestProblem) -> str:
+    """Effective accuracy."""
+    return problem.objective
+
+
+def baselines(problem: RequestProblem) -> Sequence[str]:
+    """Policies that know no variants or no deadlines."""
+    return list(BASELINES)
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()

@@ -7,7 +7,7 @@ batch runs; each batch's time is multiplied with the noise of its first request,
 is the same for every policy that serves this request first.
 
 The events are compiled. `simulate` asks a policy object between them; a compiled policy
-(`placewright.requests.fitting`) plays whole streams with the same three functions:
+(`placewright.requests.selection`) plays whole streams with the same three functions:
 
     clock = START
     while (clock := advance(run.state, clock, wake_s, eager)).now_s < inf:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph, TensorSpec
 from placewright.graph.program import Program
-from placewright.io.tensor_files import AnyTensor, size_of
+from placewright.io.tensor_files import AnyTensor, StoredTensor, size_of, write_tensors
 from placewright.runtime import limits
 from placewright.runtime.call_programs import CallProgram, CallPrograms
 from placewright.runtime.engines.engine import Engine
@@ -25,7 +25,7 @@ from placewright.runtime.memory import explained
 from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
 from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.probe import link_line
-from placewright.runtime.state_files import StateFiles
+from placewright.runtime.scratch import Scratch
 from placewright.runtime.step.devices import storable
 from placewright.runtime.step.partition import (
     Part,
@@ -507,3 +507,49 @@ class Session:
 def _stays_bytes(part: Part) -> int:
     """Bytes that a part holds from step to step."""
     return sum(wire_bytes(i.spec) for i in part.inputs if i.role not in ("input", "target"))
+
+
+class StateFiles:
+    """A temporary folder with the initial state, and with what workers give back.
+
+    `weights`: what is in other files already, from which workers read it.
+    Raises `RunError`: the state does not fit into the folder, which is removed.
+    """
+
+    def __init__(self, state: Mapping[str, AnyTensor]) -> None:
+        self._folder = Scratch()
+        self.weights = {n: t for n, t in state.items() if isinstance(t, StoredTensor)}
+        here = {n: t for n, t in state.items() if not isinstance(t, StoredTensor)}
+        self.initial = Path(self._folder.name) / "initial.safetensors"
+        try:
+            write_tensors(self.initial, here)
+        except OSError as error:
+            self.remove()
+            raise self._no_room("the initial state cannot be written", error) from error
+
+    def collect(self, group: WorkerGroup, verb: str) -> dict[str, torch.Tensor]:
+        """What every worker writes at the order `verb`.
+
+        Raises `RunError`: it does not fit into the folder.
+        """
+        files = [Path(self._folder.name) / f"{verb}-{r}" for r in range(len(group.specs))]
+        try:
+            group.collect(verb, files)
+        except OSError as error:
+            raise self._no_room(f"the {verb} cannot be fetched", error) from error
+        found: dict[str, torch.Tensor] = {}
+        for file in files:
+            found.update(load_file(file))
+            file.unlink()
+        return found
+
+    def remove(self) -> None:
+        """Remove the folder; twice is fine."""
+        self._folder.cleanup()
+
+    def _no_room(self, what: str, error: OSError) -> RunError:
+        return RunError(
+            f"{what}: {error.strerror or error}",
+            where=self._folder.name,
+            hint="free space there, or name another temporary folder in TMPDIR",
+        )

@@ -28,9 +28,9 @@ def _plan_type() -> type:
 
 
 def _planning() -> Planning:
-    from placewright.samples import planning
+    from placewright.samples import planners
 
-    return planning
+    return planners
 
 
 def _files() -> Files:
@@ -58,7 +58,7 @@ def _conformance() -> Conformance:
 
 
 def _explain(problem: Any, plan: Any, name: str) -> Explanation:
-    from placewright.samples.explain import explain
+    from placewright.samples.views import explain
 
     return explain(problem, plan, name)
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from placewright.requests.policies.load import (
+from placewright.requests.policies.rolling import (
     LEAST_FREE,
     QUANTILES,
     Load,
     Market,
+    Rolling,
     adjust_prices,
     quantiles,
     seconds_per_request,
 )
-from placewright.requests.policies.rolling import Rolling
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue
 from placewright.requests.service import service_of

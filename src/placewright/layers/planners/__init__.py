@@ -1,9 +1,11 @@
-"""Planners of wing 2. This dict is the list of them."""
+"""What `solve` needs of wing 2: planners, judge and bounds. `planners` is the list of planners."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from placewright.layers.bounds import bounds, refined_bounds
+from placewright.layers.judge import judge
 from placewright.layers.planners.dp import Dp
 from placewright.layers.planners.exhaustive import Exhaustive
 from placewright.layers.planners.mixing import PbqpLayers
@@ -12,6 +14,18 @@ from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.planning.contract import Planner
 from placewright.planning.wings import with_plug_ins
+
+__all__ = [
+    "baselines",
+    "bounds",
+    "judge",
+    "objective",
+    "planners",
+    "portfolio",
+    "refined_bounds",
+    "refined_s",
+    "rehearsals",
+]
 
 UNIFORM = ("single", "data", "tensor", "pipeline", "sharded")
 
@@ -33,3 +47,23 @@ def planners(problem: LayerProblem) -> Mapping[str, Planner]:
 def portfolio(problem: LayerProblem) -> Sequence[str]:
     """What ``auto`` tries, in order; enumeration is what `dp` does on small problems."""
     return [name for name in planners(problem) if name != "exhaustive"]
+
+
+def refined_s(problem: LayerProblem, limit_s: float) -> float:
+    """None: planners prove the rest."""
+    return 0.0
+
+
+def objective(problem: LayerProblem) -> str:
+    """Step time, or seconds per sample."""
+    return str(problem.objective)
+
+
+def baselines(problem: LayerProblem) -> Sequence[str]:
+    """What one would do without planning: the fastest worker, or all of them with shares."""
+    return [] if problem.variants is not None else ["single", "data"]
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()

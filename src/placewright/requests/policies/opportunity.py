@@ -17,7 +17,7 @@ server or a fuller batch and makes it urgent as its slack ends. Batches start as
 worth more than nothing, so that a server may stay idle though requests wait.
 
 This is one step of approximate dynamic programming: the cost of T seconds and `u` stand for the
-change of the expected future. `placewright.requests.fitting` finds the parameters by simulation.
+change of the expected future. `placewright.requests.selection` finds the parameters by simulation.
 """
 
 from __future__ import annotations

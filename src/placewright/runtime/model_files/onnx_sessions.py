@@ -4,6 +4,9 @@ A device is a thread with as many cores as the cluster gives it; where the machi
 device has cores of its own. Values go from device to device by reference. With `emulate`, a part on
 a device of speed 0.5 lasts twice as long as here, and a value arrives when its link has delivered
 it: links that share a channel deliver one value after another.
+
+A part is one sub-model for a stretch of operators on one device. `export_onnx` writes the parts and
+a manifest by which plain ONNX Runtime runs them.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,10 +30,10 @@ import numpy as np
 
 from placewright.capturing.files.model_file import Array, ModelFile
 from placewright.cluster.cluster import Cluster
-from placewright.errors import MissingDependencyError, RunError, UnsupportedError
+from placewright.errors import InputError, MissingDependencyError, RunError, UnsupportedError
+from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.model_files.contract import WARM_UP, FilePlacement, run_seconds, threads_of
-from placewright.runtime.model_files.onnx_parts import Part, parts_of, sub_model, write_sub_model
 from placewright.runtime.scratch import Scratch, private_temporary_files
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "gpu": "CUDAExecutionProvider"}
@@ -399,3 +403,209 @@ def handover_seconds(rounds: int = 200) -> float:
         found.append((time.perf_counter() - began) / 2)
     other.join()
     return median(found)
+
+
+EMBEDDED_BYTES = 1 << 30
+"""Sub-models with more weights have them in a file beside: protocol buffers end at 2 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Operators that one device runs without waiting for another in between.
+
+    Attributes
+    ----------
+    nodes
+        In the order of the plan.
+    inputs
+        Values that come from elsewhere: inputs of the model, and what other parts make.
+    outputs
+        Values that other parts, on whatever device, or the model's user read; of the first part
+        those that are constants, too.
+    """
+
+    device: int
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def parts_of(file: ModelFile, device: Mapping[str, int], order: Sequence[str]) -> list[Part]:
+    """Parts in an order in which each finds its inputs made.
+
+    A part ends before an operator that reads what another device has made since the part began,
+    and after one that makes what another device reads: so parts wait for nothing but their inputs,
+    and others do not wait for more than they read.
+    """
+    nodes = {node.name: node for node in file.model.graph.node}
+    readers = _reader_devices(nodes.values(), file.constants, device)
+    made_by: dict[str, int] = {}
+    arrived: set[tuple[str, int]] = set()
+    closed: list[tuple[int, list[str]]] = []
+    current: dict[int, list[str]] = {}
+    for name in order:
+        d = device[name]
+        foreign = {v for v in nodes[name].input if made_by.get(v, d) != d and (v, d) not in arrived}
+        if foreign and current.get(d):
+            closed.append((d, current.pop(d)))
+        arrived |= {(value, d) for value in foreign}
+        current.setdefault(d, []).append(name)
+        made_by |= dict.fromkeys(filter(None, nodes[name].output), d)
+        if any(readers.get(value, set()) - {d} for value in nodes[name].output):
+            closed.append((d, current.pop(d)))
+    closed += [(d, names) for d, names in current.items() if names]
+    return _with_values(file, closed, nodes)
+
+
+def _reader_devices(
+    nodes: Iterable[Any], constants: frozenset[str], device: Mapping[str, int]
+) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for node in nodes:
+        if node.name not in constants:
+            for value in node.input:
+                found.setdefault(value, set()).add(device[node.name])
+    return found
+
+
+def _with_values(
+    file: ModelFile, stretches: list[tuple[int, list[str]]], nodes: Mapping[str, Any]
+) -> list[Part]:
+    """What goes into and out of each stretch."""
+    held = {tensor.name for tensor in file.model.graph.initializer}
+    held |= {value for name in file.constants for value in nodes[name].output}
+    part_of = {name: k for k, (_, names) in enumerate(stretches) for name in names}
+    readers: dict[str, set[int]] = {}
+    for name, k in part_of.items():
+        for value in nodes[name].input:
+            readers.setdefault(value, set()).add(k)
+    wanted = set(file.outputs)
+    parts = []
+    for k, (d, names) in enumerate(stretches):
+        made = [value for name in names for value in nodes[name].output if value]
+        read = dict.fromkeys(value for name in names for value in nodes[name].input if value)
+        outputs = [v for v in made if v in wanted or readers.get(v, set()) - {k}]
+        outputs += [v for v in file.outputs if v in held and k == 0]
+        inputs = [v for v in read if v not in held and v not in made]
+        parts.append(Part(d, tuple(names), tuple(inputs), tuple(outputs)))
+    return parts
+
+
+def sub_model(file: ModelFile, part: Part) -> Any:
+    """The part as a model of its own, with the weights and constants that it reads."""
+    from onnx import helper
+
+    graph = file.model.graph
+    own = _with_constants(file, part)
+    read = {value for node in own for value in node.input} | set(part.outputs)
+    made = {value for node in own for value in node.output}
+    types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
+    made_graph = helper.make_graph(
+        own,
+        f"{graph.name or 'model'}_part",
+        [types[name] for name in part.inputs],
+        [types[name] for name in part.outputs],
+        initializer=[tensor for tensor in graph.initializer if tensor.name in read],
+        value_info=[v for v in graph.value_info if v.name in made and v.name not in part.outputs],
+    )
+    return helper.make_model(
+        made_graph,
+        opset_imports=list(file.model.opset_import),
+        ir_version=file.model.ir_version,
+        producer_name="placewright",
+    )
+
+
+def _with_constants(file: ModelFile, part: Part) -> list[Any]:
+    """Its nodes, and those that make the constants they read, in topological order."""
+    graph = file.model.graph
+    maker = {
+        value: node for node in graph.node if node.name in file.constants for value in node.output
+    }
+    nodes = {node.name: node for node in graph.node}
+    found: dict[str, Any] = {}
+
+    def add(node: Any) -> None:
+        if node.name in found:
+            return
+        for value in node.input:
+            if value in maker:
+                add(maker[value])
+        found[node.name] = node
+
+    for name in part.nodes:
+        add(nodes[name])
+    for value in part.outputs:
+        if value in maker:
+            add(maker[value])
+    return list(found.values())
+
+
+def write_sub_model(model: Any, path: Path) -> Path:
+    """Write a sub-model; large weights go into ``<name>.weights`` beside it."""
+    import onnx
+
+    size = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    onnx.save(
+        model,
+        str(path),
+        save_as_external_data=size > EMBEDDED_BYTES,
+        location=f"{path.stem}.weights" if size > EMBEDDED_BYTES else None,
+    )
+    return path
+
+
+MANIFEST = "manifest.json"
+
+
+def export_onnx(placement: FilePlacement, folder: Path) -> list[Path]:
+    """Write one ``.onnx`` file per part, each loaded once, and ``manifest.json`` beside them.
+
+    Running the parts of the manifest in order, each on the values it names, gives the model's
+    outputs; parts on different devices may overlap where their inputs are there.
+    """
+    with OnnxSessions(placement, folder) as sessions:
+        parts, files = sessions.parts, sessions.files
+    devices = placement.cluster.devices
+    manifest = {
+        "schema_version": 1,
+        "format": "onnx",
+        "model": placement.file.graph.name,
+        "inputs": [spec.name for spec in placement.file.inputs],
+        "outputs": list(placement.file.outputs),
+        "devices": {
+            devices[d].name: {"kind": devices[d].kind, "threads": threads_of(devices[d])}
+            for d in sorted({part.device for part in parts})
+        },
+        "parts": [
+            {
+                "file": file.name,
+                "device": devices[part.device].name,
+                "inputs": list(part.inputs),
+                "outputs": list(part.outputs),
+                "operators": list(part.nodes),
+            }
+            for part, file in zip(parts, files, strict=True)
+        ],
+    }
+    path = write_file(folder / MANIFEST, json.dumps(manifest, indent=1))
+    return [path, *files]
+
+
+def run_exported(manifest: Path, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of what `export_onnx` wrote: its parts one after another in ONNX Runtime."""
+    data: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+    values = dict(inputs)
+    for part in data["parts"]:
+        session = open_session(str(manifest.parent / part["file"]), part["file"])
+        missing = [name for name in part["inputs"] if name not in values]
+        if missing:
+            raise InputError(
+                "a part comes before those that make its inputs",
+                where=f"{manifest}: {part['file']}",
+                by=", ".join(missing),
+                hint="export the plan again",
+            )
+        made = session.run(part["outputs"], {name: values[name] for name in part["inputs"]})
+        values |= dict(zip(part["outputs"], made, strict=True))
+    return {name: values[name] for name in data["outputs"]}

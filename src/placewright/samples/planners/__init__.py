@@ -1,17 +1,29 @@
-"""Planners of wing 3. This dict is the list of them."""
+"""What `solve` needs of wing 3: planners, judge and bounds. `planners` is the list of planners."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from placewright.planning.contract import Planner
 from placewright.planning.wings import with_plug_ins
-from placewright.samples.planners.greedy import Greedy
-from placewright.samples.planners.ilp import Ilp
-from placewright.samples.planners.lp import Lp
+from placewright.samples.bounds import bounds, refined_bounds
+from placewright.samples.judge import judge
+from placewright.samples.planners.lp import Ilp, Lp
 from placewright.samples.planners.nic import Nic
-from placewright.samples.planners.simple import NoMove, Proportional
+from placewright.samples.planners.simple import Greedy, NoMove, Proportional
 from placewright.samples.problem import SampleProblem
+
+__all__ = [
+    "baselines",
+    "bounds",
+    "judge",
+    "objective",
+    "planners",
+    "portfolio",
+    "refined_bounds",
+    "refined_s",
+    "rehearsals",
+]
 
 FEW_NODES = 12
 """Nodes up to which ``auto`` runs the integer program as well: it ends in seconds."""
@@ -27,3 +39,23 @@ def portfolio(problem: SampleProblem) -> Sequence[str]:
     """What ``auto`` tries, in order; the integer program only where it ends."""
     known = [name for name in planners(problem) if name != "ilp"]
     return [*known, "ilp"] if problem.n <= FEW_NODES else known
+
+
+def refined_s(problem: SampleProblem, limit_s: float) -> float:
+    """None: the bound of the linear program is a by-product of its planner."""
+    return 0.0
+
+
+def objective(problem: SampleProblem) -> str:
+    """The end of the training."""
+    return str(problem.objective)
+
+
+def baselines(problem: SampleProblem) -> Sequence[str]:
+    """No sample moves."""
+    return ["none"]
+
+
+def rehearsals() -> Sequence[Callable[[], object]]:
+    """None: kernels are few."""
+    return ()
