@@ -89,14 +89,6 @@ def test_a_model_that_came_as_bytes_reads_no_file(
         make_family("m", [Variant("v", 0.9, model)])
 
 
-@pytest.mark.parametrize(("rows", "most", "fits"), [(1, 16, False), (8, 8, False), (1, 1, True)])
-def test_a_model_of_one_batch_is_noticed_at_the_start(rows: int, most: int, fits: bool) -> None:
-    """Clients would read errors of the model as soon as two of them came at once."""
-    why = started(model_of([PRODUCT], rows=rows, y=[rows, 4]), most)
-    assert (f"batches of {rows} rows only" in why) != fits
-    assert ("--max-batch 1" in why) == (rows == 1 and not fits)
-
-
 def test_outputs_without_a_row_for_each_sample_are_not_served() -> None:
     """They would be cut, and most clients get nothing, or what belongs to another."""
     axes = numpy_helper.from_array(np.array([0]), "axes")

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from placewright.requests.serving import tensors
 from placewright.requests.serving.protocol import LENGTH, Needs, read_request, write_answer
-from placewright.requests.serving.tensors import NUMPY, TensorSpec, from_bytes, from_json
+from placewright.requests.serving.tensors import (
+    NUMPY,
+    TensorSpec,
+    from_bytes,
+    from_json,
+    from_strings,
+    to_bytes,
+)
 from placewright.web.refusals import Refusal
 
 SPECS = (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("k", "INT8", (-1,)))
@@ -36,7 +43,10 @@ def read(body: bytes, **headers: str) -> Any:
 
 def array_of(spec: TensorSpec, rows: int, data: object) -> Any:
     """The tensor of JSON data."""
-    return asyncio.run(from_json(spec, rows, json.dumps(data).encode()))
+    shape = (rows, *spec.shape[1:])
+    if spec.datatype == "BYTES":
+        return from_strings(spec, shape, data)
+    return asyncio.run(from_json(spec, shape, json.dumps(data).encode()))
 
 
 def status_of(request: dict[str, object]) -> int:
@@ -61,7 +71,7 @@ def test_json_request() -> None:
     """Nested data become arrays; what is not given has its default."""
     request = read(json.dumps(document()).encode())
     assert request.id == "7"
-    assert request.rows == 2
+    assert len(request.inputs[0]) == 2
     assert request.inputs[0].tolist() == [[1, 2.5], [3, 4]]
     assert request.inputs[1].tolist() == [5, -6]
     assert request.inputs[1].dtype == np.int8
@@ -181,9 +191,22 @@ def test_every_datatype_both_ways(datatype: str) -> None:
     """JSON and raw data of the same values give the same array."""
     spec = TensorSpec("t", datatype, (-1, 2))
     values = np.array([[0, 1], [1, 0]], NUMPY[datatype])
-    raw = from_bytes(spec, 2, values.tobytes())
+    if datatype == "BYTES":
+        values = np.array([["", "\u00e4b"], ["c" * 300, "d"]], object)
+    raw = from_bytes(spec, (2, 2), to_bytes(values))
     assert np.array_equal(array_of(spec, 2, values.tolist()), raw)
     assert raw.dtype == values.dtype
+
+
+@pytest.mark.parametrize("data", [["a"], ["a", 1], [["a"], ["b"]], "ab", None, [["a", "b"], []]])
+def test_strings_of_another_kind_or_number_are_refused(data: object) -> None:
+    """Also where raw data are cut, too long, or no UTF-8."""
+    spec, one = TensorSpec("t", "BYTES", (-1, 2)), b"\1\0\0\0a"
+    with pytest.raises(Refusal, match="2 strings"):
+        array_of(spec, 1, data)
+    for raw in (one, 3 * one, one + one[:-1], one + b"\1\0\0\0\xff", one + b"\xff" * 4):
+        with pytest.raises(Refusal, match="2 strings"):
+            from_bytes(spec, (1, 2), raw)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +241,13 @@ def test_data_read_in_pieces_are_what_json_says(
         other = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensors, "PIECE_BYTES", piece + 40)
-        assert asyncio.run(from_json(spec, shape[0], text.encode())).tolist() == right.tolist()
+        assert asyncio.run(from_json(spec, shape, text.encode())).tolist() == right.tolist()
         if other is not None:
-            found = asyncio.run(from_json(spec, shape[0], wrong.encode()))
+            found = asyncio.run(from_json(spec, shape, wrong.encode()))
             assert found.reshape(-1).tolist() == other.reshape(-1).tolist()
             return
         with pytest.raises(Refusal):
-            asyncio.run(from_json(spec, shape[0], wrong.encode()))
+            asyncio.run(from_json(spec, shape, wrong.encode()))
 
 
 def test_one_long_string_among_short_ones_becomes_no_array() -> None:
@@ -278,5 +301,5 @@ def test_numbers_too_large_for_their_type_are_refused(datatype: str, number: str
     """They would be infinite, which JSON cannot say."""
     spec = TensorSpec("t", datatype, (-1, 2))
     with pytest.raises(Refusal, match=f"2 values of {datatype}"):
-        asyncio.run(from_json(spec, 1, f"[1, {number}]".encode()))
-    assert np.isfinite(asyncio.run(from_json(spec, 1, b"[1, 65504]"))).all()
+        asyncio.run(from_json(spec, (1, 2), f"[1, {number}]".encode()))
+    assert np.isfinite(asyncio.run(from_json(spec, (1, 2), b"[1, 65504]"))).all()

@@ -115,6 +115,43 @@ def refuse_external_data(model: bytes, where: str) -> None:
         )
 
 
+def with_external_data(model: bytes, path: Path) -> bytes:
+    """An ONNX model whose weights in files beside `path`, where it was read, are put inside.
+
+    Raises `InputError`: it is no ONNX model, as of `check_external_data`, or too large for one
+    file (2 GiB).
+    """
+    from google.protobuf.message import DecodeError, EncodeError
+    from onnx import ModelProto, TensorProto
+    from onnx.external_data_helper import ExternalDataInfo
+
+    try:
+        parsed = ModelProto.FromString(model)
+    except DecodeError as error:
+        raise InputError("this is no ONNX model", where=str(path), by=str(error)[:200]) from None
+    check_external_data(parsed, path)
+    found = False
+    for tensor in external_tensors(parsed):
+        info, found = ExternalDataInfo(tensor), True
+        file = beside(path, info.location)
+        assert file is not None  # it was checked
+        with file.open("rb") as data:
+            data.seek(int(info.offset or 0))
+            tensor.raw_data = data.read(int(info.length) if info.length else -1)
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    try:
+        whole: bytes = parsed.SerializeToString() if found else model
+    except (ValueError, EncodeError) as error:
+        raise InputError(
+            "the model with its weights is too large to be sent to servers",
+            where=str(path),
+            by=f"{str(error)[:100]}; at most 2 GiB",
+            hint="store its weights in half precision, or quantise it",
+        ) from None
+    return whole
+
+
 def beside(path: Path, name: str) -> Path | None:
     """The file `name` in the folder of the model `path`, every link followed.
 

@@ -177,16 +177,14 @@ class Application:
             return await self._model(scope, parts[2:], headers, receive)
         if parts == ["v2", "repository", "index"]:
             only(method, "POST")
-            return json_reply([index_entry(family) for family in self.dispatcher.fleet.families])
+            return json_reply([index_entry(name) for name in self.models])
         pages: dict[tuple[str, ...], Callable[[], Reply]] = {
             ("v2",): self._metadata,
             ("v2", "health", "live"): lambda: json_reply({"live": True}),
             ("v2", "health", "ready"): self._ready,
             ("metrics",): lambda: Reply(self.observer.metrics(), kind=b"text/plain; version=0.0.4"),
             ("status.json",): self._status,
-            ("openapi.json",): lambda: json_reply(
-                openapi([f.name for f in self.dispatcher.fleet.families])
-            ),
+            ("openapi.json",): lambda: json_reply(openapi(self.models)),
             (): lambda: Reply(PAGE, kind=b"text/html; charset=utf-8"),
         }
         page = pages.get(tuple(parts))
@@ -194,6 +192,11 @@ class Application:
             raise Refusal(404, f"there is nothing at {scope['path']!r:.100}", code="not-found")
         only(method, "GET")
         return page()
+
+    @property
+    def models(self) -> list[str]:
+        """Names that clients use."""
+        return list(dict.fromkeys(family.name for family in self.dispatcher.fleet.families))
 
     def _metadata(self) -> Reply:
         from placewright.version import __version__
@@ -262,9 +265,14 @@ class Application:
                 take(sum(array.nbytes for array in request.inputs))
                 if presence.left:
                     raise client_gone()
-                rows = self.dispatcher.submit(position, request.inputs, needs, arrival_s)
+                sizes = family.sizes_of(request.inputs)
+                if sizes:
+                    position = self.dispatcher.fleet.position(family, sizes)
+                    family = self.dispatcher.fleet.families[position]
+                inputs = family.padded(request.inputs) if sizes else request.inputs
+                rows = self.dispatcher.submit(position, inputs, needs, arrival_s)
                 await self._served(rows, presence)
-                reply = await answered(family, request, rows)
+                reply = await answered(family, request, rows, sizes)
         except Refusal as refusal:
             self.observer.refused(family.name, arrival_s, needs, refusal, headers)
             raise
@@ -397,7 +405,7 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
             for slot in dispatcher.fleet.slots
         ],
         "models": {
-            family.name: {variant.name: variant.accuracy for variant in family.variants}
+            family.label: {variant.name: variant.accuracy for variant in family.variants}
             for family in dispatcher.fleet.families
         },
         "latency_s": _latencies(dispatcher),

@@ -143,7 +143,7 @@ def serve(
     )
 
     def ready(running: Running) -> None:
-        names = [each.name for each in running.dispatcher.fleet.families]
+        names = running.application.models
         made = "" if options.token else running.application.admin_token
         console.show(
             lambda: {"url": running.url, "models": names} | ({"admin_token": made} if made else {}),

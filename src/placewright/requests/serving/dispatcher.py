@@ -19,6 +19,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ from placewright.requests.policy import Policy, warm_up
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service, service_of
 from placewright.requests.serving.engines import LocalServers, ServerEngine
-from placewright.requests.serving.families import Family, Variant, wrong_outputs
+from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.fleet import Fleet, Slot
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.refusals import (
@@ -41,7 +42,7 @@ from placewright.requests.serving.refusals import (
     shutting_down,
 )
 from placewright.requests.serving.rows import Batch, Row, Served
-from placewright.requests.serving.tensors import Array
+from placewright.requests.serving.tensors import Array, received, sendable
 from placewright.web.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -145,12 +146,12 @@ class Dispatcher:
         Raises `Refusal`: 422: no variant is so accurate, or none so fast; 429: too many wait; 503:
         no server.
         """
-        count = len(inputs[0])
+        each = self.fleet.families[family].rows_of(inputs)
+        count = len(each)
         self._admit(family, needs, count)
         loop, due_s = asyncio.get_running_loop(), arrival_s + needs.deadline_s
         rows = []
-        for k in range(count):
-            own = tuple(array[k : k + 1] for array in inputs)
+        for k, own in enumerate(each):
             done = loop.create_future()
             rows.append(Row(self._count + k, family, own, needs, arrival_s, due_s, done))
             self._enqueue(rows[-1])
@@ -320,20 +321,15 @@ class Dispatcher:
         self._servers.free_s[server] = now_s + expected_s
         for row in rows:
             row.attempts += 1
+        made = self.fleet.families[family]
         answer = slot.process.give(
             "compute",
             self.fleet.key(family, chosen),
-            self._stacked(family, rows),
+            {n: sendable(a) for n, a in made.stacked([row.inputs for row in rows]).items()},
             limit_s=SILENT_S + SILENT_TIMES * expected_s,
         )
         batch = Batch(server, family, chosen, rows, now_s, expected_s, since_s)
         answer.add_done_callback(lambda done: self._ended(batch, done))
-
-    def _stacked(self, family: int, rows: Sequence[Row]) -> dict[str, Array]:
-        names = [spec.name for spec in self.fleet.families[family].inputs]
-        if len(rows) == 1:
-            return dict(zip(names, rows[0].inputs, strict=True))
-        return {n: np.concatenate([row.inputs[k] for row in rows]) for k, n in enumerate(names)}
 
     def _ended(self, batch: Batch, answer: asyncio.Future[Computed]) -> None:
         """A batch was computed. Where its server was lost, `_lost` has taken its rows back."""
@@ -345,8 +341,9 @@ class Dispatcher:
         if not slot.rows:  # lost in the very turn in which the answer came
             return
         slot.failures, slot.busy_s = 0, slot.busy_s + now_s - batch.start_s
-        outputs, count = self.fleet.families[batch.family].outputs, len(batch.rows)
-        wrong = "" if computed.error else wrong_outputs(outputs, computed.outputs, count)
+        family, count = self.fleet.families[batch.family], len(batch.rows)
+        computed = replace(computed, outputs=tuple(map(received, computed.outputs)))
+        wrong = "" if computed.error else family.wrong_outputs(computed.outputs, count)
         if count > 1 and (computed.error or wrong):
             slot.singly = True
         else:
@@ -379,10 +376,12 @@ class Dispatcher:
         else:
             slot.served += count
             self._observe(batch, count, now_s - batch.since_s)
+            family = self.fleet.families[batch.family]
             for k, row in enumerate(batch.rows):
                 # Its client may have gone.
                 if not row.done.done():
-                    row.done.set_result(_served(slot, batch, row, k, count, now_s, computed))
+                    own = family.outputs_of(computed.outputs, k)
+                    row.done.set_result(_served(slot, batch, row, own, now_s, computed.compute_s))
 
     def _observe(self, batch: Batch, count: int, took_s: float) -> None:
         position = (batch.family, batch.variant)
@@ -450,29 +449,34 @@ class Dispatcher:
         fleet = self.fleet
         return service_of(
             tuple(slot.process.name for slot in fleet.slots),
-            tuple(fleet.key(*each) for each in variants),
+            tuple(fleet.label(*each) for each in variants),
             np.array([variant.accuracy for _, variant in variants]),
             latency_s,
-            family_names=tuple(family.name for family in fleet.families),
+            family_names=tuple(family.label for family in fleet.families),
             family=np.array([family for family, _ in variants]),
             noise=fleet.table.noise,
         )
 
 
 def _served(
-    slot: Slot, batch: Batch, row: Row, k: int, count: int, now_s: float, computed: Computed
+    slot: Slot,
+    batch: Batch,
+    row: Row,
+    outputs: tuple[Array, ...],
+    now_s: float,
+    compute_s: float,
 ) -> Served:
     return Served(
-        tuple(output[k : k + 1] for output in computed.outputs),
+        outputs,
         slot.process.name,
         batch.variant.name,
         batch.variant.accuracy,
-        count,
+        len(batch.rows),
         row.attempts,
         batch.start_s + batch.expected_s - row.arrival_s,
         now_s - row.arrival_s,
         row.deadline_s - now_s,
         batch.start_s,
         now_s,
-        computed.compute_s,
+        compute_s,
     )

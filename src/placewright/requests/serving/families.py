@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import importlib.util
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from placewright.capturing.files.external_data import refuse_external_data
-from placewright.errors import InputError, MissingDependencyError
+from placewright.capturing.files.external_data import refuse_external_data, with_external_data
+from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, read_bytes, validate
 from placewright.io.stored import read_data
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
@@ -34,7 +37,16 @@ _ONNX = {
     "tensor(float16)": "FP16",
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
 }
+
+MOST_BUCKETS = 32
+"""Combinations of sizes of open dimensions, each with latencies of its own."""
+
+_WHOLE = (
+    "write whole: true into the family's file: a request is then one row, computed alone, and its "
+    "outputs are returned as they are"
+)
 
 
 class VariantModel(FileModel):
@@ -45,10 +57,44 @@ class VariantModel(FileModel):
 
 
 class FamilyModel(FileModel):
-    """A file of a family."""
+    """A file of a family; see `Layout`."""
 
     name: str = Field(min_length=1)
     variants: dict[str, VariantModel] = Field(min_length=1)
+    dimensions: dict[str, list[Annotated[int, Field(gt=0)]]] = Field(default_factory=dict)
+    padding: bool | dict[str, int | float | str] = False
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows of a family are shaped and batched.
+
+    Attributes
+    ----------
+    dimensions
+        Sizes that are served of each open dimension besides the batch, by the name that the models
+        give it; without a name ``TENSOR.AXIS``. Rows are batched with others of the same sizes.
+    padding
+        Whether smaller inputs are padded at their ends to the next of these sizes, and outputs cut
+        back; or the value by which each input is padded, 0 or the empty string for others.
+    whole
+        A request is one row and computed alone. Its outputs, of whatever shape, are returned as
+        they are.
+    """
+
+    dimensions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    padding: bool | Mapping[str, int | float | str] = False
+    whole: bool = False
+
+    @property
+    def pads(self) -> bool:
+        """Whether inputs may be padded."""
+        return self.padding is not False
+
+    def fill(self, name: str) -> int | float | str:
+        """What an input is padded by, unless it holds strings and none is given."""
+        return 0 if isinstance(self.padding, bool) else self.padding.get(name, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,8 +114,18 @@ class Variant:
 class Family:
     """Variants with the same inputs and outputs.
 
-    `name`: what clients call the model.
-    `batch`: rows of the only batch that its models take; ``None``: any number.
+    What is served of it are its `buckets`: policies see each as a family of its own, so that only
+    rows of one shape share a batch, and each has its own latencies.
+
+    Attributes
+    ----------
+    name
+        What clients call the model.
+    batch
+        Rows of the only batch that its models take, to which smaller ones are filled up; ``None``:
+        any number.
+    bucket
+        Size of each open dimension, by name; empty before one is chosen.
     """
 
     name: str
@@ -77,30 +133,135 @@ class Family:
     outputs: tuple[TensorSpec, ...]
     variants: tuple[Variant, ...]
     batch: int | None = None
+    layout: Layout = Layout()
+    bucket: Mapping[str, int] = field(default_factory=dict)
 
-    def check_batches(self, most: int) -> None:
-        """Raise `InputError` where its models cannot take all batches of 1 to `most` rows."""
-        if self.batch is not None and not self.batch == most == 1:
-            raise InputError(
-                f"its models take batches of {self.batch} rows only, which is written in them",
-                where=f"family {self.name!r}",
-                by=f"batches have 1 to {most} rows",
-                hint="export them with an open first dimension"
-                + (", or serve with --max-batch 1" if self.batch == 1 else ""),
+    @property
+    def label(self) -> str:
+        """The name with the sizes of the bucket."""
+        sizes = ",".join(f"{name}={size}" for name, size in self.bucket.items())
+        return f"{self.name}@{sizes}" if sizes else self.name
+
+    def buckets(self) -> list[Family]:
+        """One for each combination of sizes of its open dimensions."""
+        names = self.layout.dimensions
+        return [
+            replace(self, bucket=dict(zip(names, sizes, strict=True)))
+            for sizes in product(*names.values())
+        ]
+
+    def most(self, limit: int) -> int:
+        """Rows of its largest batch, where those of others have up to `limit`."""
+        return 1 if self.layout.whole else min(limit, self.batch or limit)
+
+    def rows_of(self, inputs: Sequence[Array]) -> list[tuple[Array, ...]]:
+        """The rows of a request, one after another."""
+        if self.layout.whole:
+            return [tuple(inputs)]
+        return [tuple(a[k : k + 1] for a in inputs) for k in range(len(inputs[0]))]
+
+    def stacked(self, rows: Sequence[Sequence[Array]]) -> dict[str, Array]:
+        """What a model computes for these rows."""
+        # The last row stands in for those that a fixed batch lacks.
+        filled = [*rows, *[rows[-1]] * ((self.batch or 0) - len(rows))]
+        if len(filled) == 1:
+            return {spec.name: a for spec, a in zip(self.inputs, filled[0], strict=True)}
+        columns = zip(self.inputs, zip(*filled, strict=True), strict=True)
+        return {spec.name: np.concatenate(column) for spec, column in columns}
+
+    def outputs_of(self, outputs: Sequence[Array], row: int) -> tuple[Array, ...]:
+        """One row's share of the outputs of a batch."""
+        return tuple(o if self.layout.whole else o[row : row + 1] for o in outputs)
+
+    def example(self, make: Callable[[TensorSpec, tuple[int, ...]], Array]) -> tuple[Array, ...]:
+        """One row, whose tensors `make` makes."""
+        return tuple(make(spec, self.row_shape(spec)) for spec in self.inputs)
+
+    def row_shape(
+        self, spec: TensorSpec, sizes: Mapping[str, int] | None = None
+    ) -> tuple[int, ...]:
+        """Of an input of one row, with the sizes of the bucket or others."""
+        shape = spec.sized(self.bucket if sizes is None else sizes)
+        return shape if self.layout.whole else (1, *shape[1:])
+
+    def sizes_of(self, inputs: Sequence[Array]) -> dict[str, int]:
+        """Sizes of the open dimensions of a request.
+
+        Raises `Refusal`: 400: inputs differ in one.
+        """
+        found: dict[str, int] = {}
+        for spec, value in zip(self.inputs, inputs, strict=True):
+            for name, size in zip(spec.names, value.shape, strict=bool(spec.names)):
+                if name in self.layout.dimensions and found.setdefault(name, size) != size:
+                    raise Refusal(400, f"inputs differ in {name!r}: {found[name]} and {size}")
+        return found
+
+    def bucket_of(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The least sizes that are served and not less than these.
+
+        Raises `Refusal`: 400: there are none, with those that there are.
+        """
+        found = {}
+        for name, known in self.layout.dimensions.items():
+            fits = [n for n in known if n == sizes[name] or (self.layout.pads and n > sizes[name])]
+            if not fits:
+                served = ", ".join(map(str, sorted(known)))
+                up_to = "up to the largest of " if self.layout.pads else "one of "
+                raise Refusal(400, f"{name} is {sizes[name]}, served is {up_to}{served}")
+            found[name] = min(fits)
+        return found
+
+    def padded(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Inputs of the sizes of the bucket."""
+        found = []
+        for spec, value in zip(self.inputs, inputs, strict=True):
+            wanted = spec.sized(self.bucket)
+            lacks = [
+                (0, m - n if name in self.bucket else 0)
+                for n, m, name in zip(value.shape, wanted, spec.names, strict=True)
+            ]
+            if any(behind for _, behind in lacks):
+                fill: Any = self.layout.fill(spec.name)
+                fill = "" if value.dtype.kind == "O" and fill == 0 else fill
+                value = np.pad(value, lacks, constant_values=fill)
+            found.append(value)
+        return tuple(found)
+
+    def cut(self, outputs: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
+        """Outputs without what belongs to padding, for inputs of these sizes."""
+        return [
+            value[tuple(slice(sizes.get(name)) for name in spec.names)] if sizes else value
+            for spec, value in zip(self.outputs, outputs, strict=True)
+        ]
+
+    def wrong_outputs(self, outputs: Sequence[Array], rows: int) -> str:
+        """Why a variant's outputs are not one row for each of its input; or empty."""
+        for spec, output in zip(self.outputs, outputs, strict=True):
+            wanted = spec.sized(self.bucket)
+            if not self.layout.whole:
+                wanted = (self.batch or rows, *wanted[1:])
+            fits = len(wanted) == output.ndim and all(
+                n in (m, -1) for n, m in zip(wanted, output.shape, strict=True)
             )
+            if not fits or output.dtype != spec.dtype:
+                return (
+                    f"output {spec.name!r} of a batch of {self.batch or rows} is {output.dtype} of "
+                    f"shape {list(output.shape)}, not {spec.datatype} of shape {list(wanted)}"
+                )
+        return ""
 
 
-def make_family(name: str, variants: Sequence[Variant]) -> Family:
+def make_family(name: str, variants: Sequence[Variant], layout: Layout = Layout()) -> Family:
     """The family of these variants.
 
     Raises `InputError`: no variants, two of one name, no ONNX file, a tensor that cannot be served,
-    or variants whose inputs or outputs differ.
+    open dimensions without sizes, or variants whose inputs or outputs differ.
     Raises `MissingDependencyError`: ONNX Runtime is not installed.
     """
     if not variants:
         raise InputError("a family needs a variant", where=f"family {name!r}")
-    found = [tensors_of(variant, f"family {name!r}") for variant in variants]
-    shapes = [each[:2] for each in found]
+    found = [tensors_of(variant, f"family {name!r}", layout) for variant in variants]
+    shapes = [[[t.metadata() for t in specs] for specs in each[:2]] for each in found]
     for variant, shape in zip(variants, shapes, strict=True):
         where = f"family {name!r}: variant {variant.name!r}"
         if not 0 <= variant.accuracy <= 1:
@@ -123,7 +284,45 @@ def make_family(name: str, variants: Sequence[Variant]) -> Family:
             by=f"{sorted(batches)} rows",
             hint="export them with an open first dimension",
         )
-    return Family(name, *shapes[0], tuple(variants), min(batches, default=None))
+    inputs, outputs, _ = found[0]
+    family = Family(name, inputs, outputs, tuple(variants), min(batches, default=None), layout)
+    _check_layout(family)
+    return family
+
+
+def _check_layout(family: Family) -> None:
+    """Raise `InputError` where open dimensions have no sizes, or padded outputs cannot be cut."""
+    known, where = family.layout.dimensions, f"family {family.name!r}"
+    names = {n for spec in family.inputs for n in spec.names if n}
+    if missing := sorted(names - set(known)):
+        raise InputError(
+            "inputs have open dimensions besides the batch, and no sizes of them are given",
+            where=where,
+            by=", ".join(missing),
+            hint="write them into the family's file: dimensions: {"
+            + ", ".join(f"{n}: [16, 64]" for n in missing)
+            + "}, and padding: true if smaller ones may be padded",
+        )
+    if strange := [n for n in known if n not in names]:
+        raise UnknownNameError("dimension", strange[0], sorted(names), where=where)
+    if (count := math.prod(map(len, known.values()))) > MOST_BUCKETS:
+        raise InputError(
+            "too many combinations of sizes: each is measured on every server",
+            where=where,
+            by=f"{count}, at most {MOST_BUCKETS}",
+            hint="give fewer sizes, and padding: true",
+        )
+    if not family.layout.pads:
+        return
+    for spec in family.outputs:
+        if unknown := [n for n in spec.names[not family.layout.whole :] if n and n not in known]:
+            raise InputError(
+                "an output of padded inputs cannot be cut back",
+                where=f"{where}: output {spec.name!r}",
+                by=f"its dimension {unknown[0]!r} is none of {', '.join(known)}",
+                hint="leave padding out, or export the model so that outputs name the dimensions "
+                "of inputs",
+            )
 
 
 def find_family(families: Sequence[Family], name: str) -> int:
@@ -139,7 +338,7 @@ def find_family(families: Sequence[Family], name: str) -> int:
 
 
 def tensors_of(
-    variant: Variant, where: str
+    variant: Variant, where: str, layout: Layout
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], int | None]:
     """Inputs and outputs of an ONNX file, and the only batch that it takes, where it is one.
 
@@ -149,25 +348,25 @@ def tensors_of(
     # ONNX Runtime would read files with our rights, and give their contents to clients.
     refuse_external_data(variant.model, there)
     session = open_session(variant.model, there)
-    inputs = session.get_inputs()
-    batches = [each.shape[0] for each in inputs if each.shape and isinstance(each.shape[0], int)]
-    return (
-        tuple(_spec(each, where) for each in inputs),
-        tuple(_spec(each, where) for each in session.get_outputs()),
-        batches[0] if batches else None,
-    )
-
-
-def wrong_outputs(specs: Sequence[TensorSpec], outputs: Sequence[Array], rows: int) -> str:
-    """Why a variant's outputs are not one row for each of its input; or empty."""
-    for spec, output in zip(specs, outputs, strict=True):
-        wanted = (rows, *spec.shape[1:])
-        if output.shape != wanted or output.dtype != np.dtype(NUMPY[spec.datatype]):
-            return (
-                f"output {spec.name!r} of a batch of {rows} is {output.dtype} of shape "
-                f"{list(output.shape)}, not {spec.datatype} of shape {list(wanted)}"
-            )
-    return ""
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    make = _whole_spec if layout.whole else _spec
+    specs = [tuple(make(t, there, layout) for t in each) for each in (inputs, outputs)]
+    if layout.whole:  # an open first dimension is a batch of one, unless its sizes are given
+        specs[0] = tuple(
+            replace(s, shape=(1, *s.shape[1:])) if s.shape[:1] == (-1,) and not s.names[0] else s
+            for s in specs[0]
+        )
+    batches = {t.shape[0] if isinstance(t.shape[0], int) else None for t in inputs if t.shape}
+    if layout.whole or not batches:
+        return specs[0], specs[1], None
+    if len(batches) > 1:
+        raise InputError(
+            "inputs differ in their first dimension, which is not the batch of all",
+            where=there,
+            by=", ".join(f"{t.name} {t.shape}" for t in inputs),
+            hint=f"export them with one open first dimension, or {_WHOLE}",
+        )
+    return specs[0], specs[1], batches.pop()
 
 
 def open_session(model: bytes, where: str, threads: int = 1) -> Any:
@@ -202,6 +401,8 @@ def read_family(path: str | Path) -> Family:
         variants:
           small: {file: small.onnx, accuracy: 0.95}
           large: {file: large.onnx, accuracy: 0.99}
+        dimensions: {length: [16, 64]}        # see `Layout`
+        padding: true
 
     Raises `InputError`: the file, a field or an ONNX file is wrong.
     """
@@ -211,9 +412,19 @@ def read_family(path: str | Path) -> Family:
         folder = Path(path).parent
         for name, each in model.variants.items():
             _refuse_elsewhere(name, each.file)
-        files = {name: read_bytes(folder / each.file) for name, each in model.variants.items()}
+        files = {name: _model_bytes(folder / each.file) for name, each in model.variants.items()}
     variants = [Variant(name, each.accuracy, files[name]) for name, each in model.variants.items()]
-    return make_family(model.name, variants)
+    sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
+    return make_family(model.name, variants, Layout(sizes, model.padding, model.whole))
+
+
+def _model_bytes(path: Path) -> bytes:
+    """An ONNX file with the weights that it keeps in files beside itself."""
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingDependencyError("onnx", extra=SERVE, purpose=f"reading {path}")
+    data = read_bytes(path)
+    # Most files name no other; parsing takes as long as reading them.
+    return with_external_data(data, path) if b"location" in data else data
 
 
 def _refuse_elsewhere(variant: str, file: str) -> None:
@@ -227,14 +438,34 @@ def _refuse_elsewhere(variant: str, file: str) -> None:
         )
 
 
-def _spec(tensor: Any, where: str) -> TensorSpec:
+def _spec(tensor: Any, where: str, layout: Layout) -> TensorSpec:
+    """A tensor whose first dimension is the batch."""
+    if not tensor.shape:
+        raise InputError(
+            f"tensor {tensor.name!r} has no dimension, and the first should be the batch",
+            where=where,
+            by=f"{tensor.type}, shape {tensor.shape}",
+            hint=_WHOLE,
+        )
+    found = _whole_spec(tensor, where, layout)
+    return replace(found, shape=(-1, *found.shape[1:]), names=("", *found.names[1:]))
+
+
+def _whole_spec(tensor: Any, where: str, layout: Layout) -> TensorSpec:
+    """A tensor of a request that is one row as a whole."""
     datatype = _ONNX.get(tensor.type, "")
-    rest = tuple(tensor.shape[1:])
-    if datatype not in NUMPY or not tensor.shape or not all(isinstance(n, int) for n in rest):
+    if datatype not in NUMPY:
         raise InputError(
             f"tensor {tensor.name!r} cannot be served",
             where=where,
             by=f"{tensor.type}, shape {tensor.shape}",
-            hint="tensors of numbers are, whose first dimension is the batch and no other is open",
+            hint=f"tensors of {', '.join(sorted(NUMPY))} are; add a Cast to the model",
         )
-    return TensorSpec(tensor.name, datatype, (-1, *rest))
+    shape, names = list[int](), list[str]()
+    for axis, size in enumerate(tensor.shape):
+        named = "" if isinstance(size, int) else str(size or f"{tensor.name}.{axis}")
+        # What is usually the batch is one row, unless its sizes are given.
+        alone = axis == 0 and named not in layout.dimensions
+        shape.append(size if isinstance(size, int) else -1)
+        names.append("" if alone else named)
+    return TensorSpec(tensor.name, datatype, tuple(shape), tuple(names))

@@ -9,21 +9,20 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.requests.serving.engines import ServerEngine, check_speed
-from placewright.requests.serving.families import Family, Variant, make_family, wrong_outputs
+from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.rows import Row
-from placewright.requests.serving.tensors import NUMPY, Array
+from placewright.requests.serving.tensors import Array, TensorSpec, received, sendable
 from placewright.requests.serving.workers import ServerProcess
 
 if TYPE_CHECKING:
@@ -112,9 +111,7 @@ class Fleet:
         on_change: Callable[[], None],
         on_state: Callable[[], None],
     ) -> None:
-        for family in families:
-            family.check_batches(most_batch)
-        self.families = list(families)
+        self.families = [bucket for family in families for bucket in family.buckets()]
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []
         self.table = LatencyTable(most_batch)
@@ -124,7 +121,7 @@ class Fleet:
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
-        self._apart = set[Variant]()
+        self._apart = set[tuple[int, Variant]]()
         self._closed = False
 
     @property
@@ -133,8 +130,24 @@ class Fleet:
         return any(slot.restarting and slot.failures <= 1 for slot in self.slots)
 
     def key(self, family: int, variant: Variant) -> str:
-        """What workers and services call a variant."""
+        """What workers call a variant."""
         return f"{self.families[family].name}/{variant.name}"
+
+    def label(self, family: int, variant: Variant) -> str:
+        """What services call it, which plan each bucket of a family by itself."""
+        return f"{self.families[family].label}/{variant.name}"
+
+    def buckets(self, name: str) -> list[int]:
+        """Positions of the buckets of a family."""
+        return [k for k, family in enumerate(self.families) if family.name == name]
+
+    def position(self, family: Family, sizes: Mapping[str, int]) -> int:
+        """Position of the bucket of a family for inputs of these sizes.
+
+        Raises `Refusal`: 400: there is none.
+        """
+        bucket = family.bucket_of(sizes)
+        return next(k for k in self.buckets(family.name) if self.families[k].bucket == bucket)
 
     async def add_server(self, name: str, speed: float = 1.0) -> None:
         """Start a server, measure its latencies, and let it serve.
@@ -220,20 +233,22 @@ class Fleet:
             old = self.families[family]
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
-            changed = await loop.run_in_executor(None, make_family, old.name, variants)
-            changed.check_batches(self.table.most)
-            self._check_variants([*self.variants, (family, variant)])
+            await loop.run_in_executor(None, make_family, old.name, variants, old.layout)
+            added = [(position, variant) for position in self.buckets(old.name)]
+            self._check_variants([*self.variants, *added])
             key = self.key(family, variant)
             # Servers that are started meanwhile load it too. All else changes at the end: what is
             # served has latencies at any moment.
             self._models[key] = variant.model
-            taken: dict[int, dict[int, list[float]]] = {}
+            taken: dict[int, list[dict[int, list[float]]]] = {}
+            failed = ""
             for server, slot in enumerate(self.slots):
                 try:
                     async with self._paused(slot):
                         await slot.process.load({key: variant.model})
-                        taken[server] = await self._timed(slot.process, family, variant)
-                except RunError:  # it is down: see below
+                        taken[server] = [await self._timed(slot.process, *each) for each in added]
+                except RunError as error:  # it is down: see below
+                    failed = error.brief
                     continue
                 except InputError:
                     del self._models[key]
@@ -241,12 +256,18 @@ class Fleet:
                     raise
             if not taken:
                 del self._models[key]
-                raise RunError("no server could load the variant", where=f"variant {key!r}")
-            self.families[family] = changed
-            self.variants.append((family, variant))
+                raise RunError(
+                    "no server could load the variant", where=f"variant {key!r}", by=failed
+                )
+            for position, _ in added:
+                bucket = self.families[position]
+                self.families[position] = replace(bucket, variants=tuple(variants))
+            first = len(self.variants)
+            self.variants += added
             self.table.resize(len(self.slots), len(self.variants))
             for server, samples in taken.items():
-                self.table.measured(server, len(self.variants) - 1, samples)
+                for k, each in enumerate(samples):
+                    self.table.measured(server, first + k, each)
             names = [self.slots[server].process.name for server in taken]
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
@@ -277,12 +298,14 @@ class Fleet:
             if not rest:
                 raise InputError("the last variant cannot be removed", where=f"family {old.name!r}")
             self._check_variants([each for each in self.variants if each[1] is not gone])
-            position = self.variants.index((family, gone))
             key = self.key(family, gone)
-            self.families[family] = replace(old, variants=rest)
             # Served no more before it is unloaded: a server that is paused later may still hold it.
-            del self.variants[position], self._models[key]
-            self.table.remove_variant(position)
+            del self._models[key]
+            for bucket in self.buckets(old.name):
+                self.families[bucket] = replace(self.families[bucket], variants=rest)
+                position = self.variants.index((bucket, gone))
+                del self.variants[position]
+                self.table.remove_variant(position)
             event("variant-removed", variant=key)
             self._on_change()
             await self._unload(key)
@@ -376,24 +399,28 @@ class Fleet:
         self, process: ServerProcess, family: int, chosen: Variant
     ) -> dict[int, list[float]]:
         """Seconds of batches by size, after one batch of each size that does not count."""
-        specs, samples = self.families[family].inputs, {}
+        made, samples = self.families[family], {}
+        row, most = made.example(zeros), made.most(self.table.most)
         began_s = time.monotonic()
-        for size in (s for s in SIZES if s <= self.table.most):
-            inputs = {s.name: np.zeros((size, *s.shape[1:]), NUMPY[s.datatype]) for s in specs}
+        # A fixed batch takes as long for one row as for all.
+        for size in {1, most} if made.batch else [s for s in SIZES if s <= most]:
             taken = []
             for repeat in range(REPEATS + 1):
                 sent_s = time.monotonic()
-                computed = await self._computed(process, family, chosen, inputs)
+                computed = await self._computed(process, family, chosen, [row] * size)
                 if repeat:
                     taken.append(time.monotonic() - sent_s)
-                elif why := computed.error or self._wrong(family, computed, size):
+                elif why := computed.error or made.wrong_outputs(computed.outputs, size):
                     raise _unfit(process, chosen, f"a batch of {size}: {why:.300}")
             samples[size] = taken
             if time.monotonic() - began_s > MEASURED_S:
                 break
-        if self.table.most > 1 and chosen not in self._apart:
-            await self._check_apart(process, family, chosen)
-            self._apart.add(chosen)
+        if (family, chosen) not in self._apart:
+            if most > 1:
+                await self._check_apart(process, family, chosen)
+            if made.layout.pads:
+                await self._check_padding(process, family, chosen)
+            self._apart.add((family, chosen))
         return samples
 
     async def _check_apart(self, process: ServerProcess, family: int, chosen: Variant) -> None:
@@ -402,42 +429,61 @@ class Fleet:
         Clients would get other answers the more of them there are. What cannot compute random
         numbers, or makes its own, is not judged.
         """
-        rng, count = np.random.default_rng(0), min(TOGETHER, self.table.most)
-        specs, outputs = self.families[family].inputs, self.families[family].outputs
-        shapes = {s.name: ((count, *s.shape[1:]), np.dtype(NUMPY[s.datatype])) for s in specs}
-        inputs = {
-            name: (rng.standard_normal if kind.kind == "f" else partial(rng.integers, 0, 2))(
-                size=shape
-            ).astype(kind)
-            for name, (shape, kind) in shapes.items()
-        }
-        rows = [{name: a[k : k + 1] for name, a in inputs.items()} for k in (*range(count), 0)]
-        together = await self._computed(process, family, chosen, inputs)
-        *apart, again = [await self._computed(process, family, chosen, row) for row in rows]
+        made, make = self.families[family], _random(np.random.default_rng(0))
+        count = min(TOGETHER, made.most(self.table.most))
+        rows = [made.example(make) for _ in range(count)]
+        together = await self._computed(process, family, chosen, rows)
+        *apart, again = [
+            await self._computed(process, family, chosen, [rows[k]]) for k in (*range(count), 0)
+        ]
         if any(each.error for each in (together, *apart, again)):
             return
-        if why := self._wrong(family, together, count):
+        if why := made.wrong_outputs(together.outputs, count):
             raise _unfit(process, chosen, why)
-        for k, spec in enumerate(outputs):
-            one_by_one = np.concatenate([each.outputs[k] for each in apart])
-            if one_by_one.dtype.kind != "f" or not np.isfinite(one_by_one).all():
-                continue
-            largest = INFLUENCE * np.abs(one_by_one).max(initial=0.0)
-            if (np.abs(again.outputs[k] - one_by_one[:1]) > largest).any():
-                continue
-            if not (np.abs(together.outputs[k] - one_by_one) <= largest).all():
+        singly = [made.outputs_of(each.outputs, 0) for each in (*apart, again)]
+        for n, spec in enumerate(made.outputs):
+            *own, other = [outputs[n] for outputs in singly]
+            if _differ(own[0], other):
+                continue  # it makes random numbers
+            shared = [made.outputs_of(together.outputs, k)[n] for k in range(count)]
+            alike = all(a.shape == b.shape for a, b in zip(own, shared, strict=True))
+            if not alike or _differ(np.stack(own), np.stack(shared)):
                 why = f"output {spec.name!r} of a row depends on the other rows of its batch"
                 raise _unfit(process, chosen, why)
 
-    async def _computed(
-        self, process: ServerProcess, family: int, chosen: Variant, inputs: dict[str, Array]
-    ) -> Computed:
-        key = self.key(family, chosen)
-        found: Computed = await process.order("compute", key, inputs, limit_s=ORDER_S)
-        return found
+    async def _check_padding(self, process: ServerProcess, family: int, chosen: Variant) -> None:
+        """Raise `InputError` where outputs change with the padding of inputs."""
+        made, make = self.families[family], _random(np.random.default_rng(0))
+        sizes = {name: max(1, size - 1) for name, size in made.bucket.items()}
+        if sizes == made.bucket:
+            return
+        short = tuple(make(spec, made.row_shape(spec, sizes)) for spec in made.inputs)
+        plain = await self._computed(process, family, chosen, [short])
+        padded = await self._computed(process, family, chosen, [made.padded(short)])
+        if plain.error or padded.error:
+            return  # it takes some sizes only, or no random numbers
+        cut = made.cut(padded.outputs, sizes)
+        for spec, one, other in zip(made.outputs, plain.outputs, cut, strict=True):
+            if _differ(one, other):
+                raise InputError(
+                    "padded inputs have other outputs than those that are not padded",
+                    where=f"variant {chosen.name!r}, {made.label}",
+                    by=f"output {spec.name!r} of inputs of {sizes}",
+                    hint="give padding the values by which the model knows it (padding: {mask: "
+                    "0}), export it with a mask, or leave padding out and serve exact sizes",
+                )
 
-    def _wrong(self, family: int, computed: Computed, rows: int) -> str:
-        return wrong_outputs(self.families[family].outputs, computed.outputs, rows)
+    async def _computed(
+        self,
+        process: ServerProcess,
+        family: int,
+        chosen: Variant,
+        rows: Sequence[Sequence[Array]],
+    ) -> Computed:
+        key, inputs = self.key(family, chosen), self.families[family].stacked(rows)
+        sent = {name: sendable(value) for name, value in inputs.items()}
+        found: Computed = await process.order("compute", key, sent, limit_s=ORDER_S)
+        return replace(found, outputs=tuple(map(received, found.outputs)))
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -451,5 +497,33 @@ def _unfit(process: ServerProcess, chosen: Variant, why: str) -> InputError:
         where=f"server {process.name!r}, variant {chosen.name!r}",
         by=why,
         hint="export it so that every row of a batch is computed by itself; if batches of 1 are "
-        "right, serve with --max-batch 1",
+        "right, serve with --max-batch 1; if outputs belong to a request as a whole, write whole: "
+        "true into the family's file",
     )
+
+
+def zeros(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+    """A tensor of zeros, or of empty strings."""
+    return np.full(shape, "" if spec.datatype == "BYTES" else 0, spec.dtype)
+
+
+def _random(rng: np.random.Generator) -> Callable[[TensorSpec, tuple[int, ...]], Array]:
+    """Makes tensors of random numbers; of 0 and 1 where they are no floating-point numbers."""
+
+    def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+        if spec.dtype.kind == "f":
+            return rng.standard_normal(size=shape).astype(spec.dtype)
+        whole = rng.integers(0, 2, size=shape)
+        return whole.astype(str if spec.datatype == "BYTES" else spec.dtype).astype(spec.dtype)
+
+    return make
+
+
+def _differ(one: Array, other: Array) -> bool:
+    """Whether outputs differ by more than a batch may make them; only floats are looked at."""
+    if one.shape != other.shape:
+        return True
+    if one.dtype.kind != "f" or not np.isfinite(one).all():
+        return False
+    largest = INFLUENCE * np.abs(one).max(initial=0.0)
+    return not (np.abs(other - one) <= largest).all()

@@ -24,9 +24,12 @@ from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.server import Running, ServingOptions, serve
-from placewright.requests.serving.tensors import NUMPY
+from placewright.requests.serving.tensors import Array, TensorSpec, to_bytes
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, stream_of
+
+_STRING = "0"
+"""What tensors of strings are filled with."""
 
 PAYLOADS = 16
 """Random inputs of each family."""
@@ -117,6 +120,7 @@ def run_loads(
     """
     found = []
     with serve(families, servers, options) as running:
+        families = running.dispatcher.fleet.families  # each bucket by itself
         _warm_up(running, families, options, traffic)
         overhead_s = _overhead_s(running, families, options, traffic)
         note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
@@ -240,10 +244,13 @@ def play(url: str, families: Sequence[Family], stream: Stream, token: str = "") 
 
 def random_payload(family: Family, rng: np.random.Generator) -> bytes:
     """Raw tensors of one row, one input after another."""
-    inputs = family.inputs
-    return b"".join(
-        rng.random((1, *spec.shape[1:])).astype(NUMPY[spec.datatype]).tobytes() for spec in inputs
-    )
+
+    def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+        if spec.datatype == "BYTES":
+            return np.full(shape, _STRING, object)
+        return rng.random(shape).astype(spec.dtype)
+
+    return b"".join(map(to_bytes, family.example(make)))
 
 
 def request_head(family: Family, stream: Stream, k: int, size: int, token: str = "") -> bytes:
@@ -261,15 +268,15 @@ def infer_head(family: Family, needs: Mapping[str, float], size: int, token: str
     """A request of one row up to its raw tensors, which have this size in bytes."""
     inputs = []
     for spec in family.inputs:
-        shape = [1, *spec.shape[1:]]
+        shape = family.row_shape(spec)
+        each = len(to_bytes(np.array([_STRING], object)))
+        each = each if spec.datatype == "BYTES" else spec.dtype.itemsize
         inputs.append(
             {
                 "name": spec.name,
                 "datatype": spec.datatype,
                 "shape": shape,
-                "parameters": {
-                    "binary_data_size": math.prod(shape) * np.dtype(NUMPY[spec.datatype]).itemsize
-                },
+                "parameters": {"binary_data_size": math.prod(shape) * each},
             }
         )
     parameters = {**needs, "binary_data_output": True}

@@ -144,8 +144,8 @@ def example_inputs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     inputs = []
     for each in metadata["inputs"]:
-        shape = [1, *each["shape"][1:]]
-        zero: Any = False if each["datatype"] == "BOOL" else 0
+        shape = [max(1, size) for size in each["shape"]]
+        zero: Any = {"BOOL": False, "BYTES": ""}.get(each["datatype"], 0)
         if (size := math.prod(shape)) > MOST_VALUES:
             where = f"input {each['name']}"
             raise RunError("is too large for an example", where=where, by=f"{size} values")

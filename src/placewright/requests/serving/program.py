@@ -8,6 +8,7 @@ from typing import Any
 
 from placewright.requests.serving.families import open_session
 from placewright.requests.serving.priority import compute_behind, computing
+from placewright.requests.serving.tensors import Strings, received, sendable
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
@@ -30,7 +31,7 @@ class Computed:
 class VariantServer(WorkerProgram):
     """One server. On engine ``local`` a slower one waits after it has computed."""
 
-    messages = (Computed,)
+    messages = (Computed, Strings)
     noun = "server"
 
     def __init__(self, worker: Worker) -> None:
@@ -55,7 +56,8 @@ class VariantServer(WorkerProgram):
         began_s, cpu_s = time.perf_counter(), self._cpu_s()
         try:
             with computing():
-                outputs = tuple(self._sessions[key].run(None, inputs))
+                given = {name: received(value) for name, value in inputs.items()}
+                outputs = tuple(map(sendable, self._sessions[key].run(None, given)))
         except Exception as error:  # ONNX Runtime's errors have no common base
             return Computed((), time.perf_counter() - began_s, f"{type(error).__name__}: {error}")
         spent_s = time.perf_counter() - began_s

@@ -40,7 +40,9 @@ from placewright.requests.serving.tensors import (
     check_shape,
     from_bytes,
     from_json,
+    from_strings,
     no_constant,
+    to_bytes,
 )
 from placewright.web.refusals import Refusal
 
@@ -83,7 +85,8 @@ class Needs:
 class InferRequest:
     """A request that was read.
 
-    `inputs`: one array per input of the family, all with the same number of rows.
+    `inputs`: one array per input of the family, all with the same number of rows, unless they are
+    one row as a whole.
     `outputs`: name of each output that is wanted, and whether as binary data.
     """
 
@@ -91,11 +94,6 @@ class InferRequest:
     inputs: tuple[Array, ...]
     needs: Needs
     outputs: tuple[tuple[str, bool], ...]
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(self.inputs[0])
 
 
 async def read_request(
@@ -168,11 +166,11 @@ async def write_answer(
             "shape": list(value.shape),
         }
         if raw:
-            data = np.ascontiguousarray(value).tobytes()
+            data = to_bytes(value)
             entry["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
         else:
-            if not np.isfinite(value).all():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise Refusal(
                     422,
                     f"output {name!r} has NaN or infinite values, which JSON cannot say: ask for "
@@ -291,25 +289,30 @@ async def _inputs(
         if not isinstance(name, str) or name not in known or name in found:
             raise Refusal(400, f"inputs must be {sorted(known)}, once each; got {name!r:.100}")
         spec = known[name]
-        rows = check_shape(spec, entry.get("datatype"), entry.get("shape"), most_rows)
+        shape = check_shape(spec, entry.get("datatype"), entry.get("shape"), most_rows)
         size = _object(entry.get("parameters", {}), f"parameters of {name!r}").get(
             "binary_data_size"
         )
         if size is None:
             data = entry.get("data")
+            if spec.datatype == "BYTES":
+                found[name] = from_strings(spec, shape, data)
+                continue
             text = texts.get(data, b"") if isinstance(data, str) else b""
-            found[name] = await from_json(spec, rows, text)
+            found[name] = await from_json(spec, shape, text)
             continue
         if type(size) is not int or size < 0 or "data" in entry:
             raise Refusal(400, f"input {name!r} has data, or a binary_data_size of {size!r:.50}")
-        found[name] = from_bytes(spec, rows, binary[taken : taken + size])
+        found[name] = from_bytes(spec, shape, binary[taken : taken + size])
         taken += size
     if len(found) != len(known):
         raise Refusal(400, f"inputs must be {sorted(known)}; got {sorted(found)}")
     if taken != len(binary):
         raise Refusal(400, f"{len(binary)} bytes of binary data follow, inputs have {taken}")
     arrays = tuple(found[spec.name] for spec in specs)
-    if len({len(array) for array in arrays}) != 1:
+    rows = {a.shape[0] for a, s in zip(arrays, specs, strict=True) if s.shape and s.shape[0] < 0}
+    apart = any(spec.names and spec.names[0] for spec in specs)  # no rows, but a size of its own
+    if len(rows) > 1 and not apart:
         raise Refusal(400, "inputs differ in their first dimension")
     return arrays
 

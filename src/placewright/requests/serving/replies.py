@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,12 @@ def _reason(error: PlacewrightError) -> str:
     return ": ".join(str(error).split("\n  next: ")[: 2 if error.hint else 1])
 
 
-async def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -> Reply:
+async def answered(
+    family: Family, request: InferRequest, rows: Sequence[Row], sizes: Mapping[str, int]
+) -> Reply:
     """The answer of rows that were all served; the last one counts for times.
+
+    `sizes`: of the open dimensions of the request, before it was padded.
 
     Raises `Refusal`: 422: an output is asked for in JSON, which cannot say its values.
     """
@@ -89,10 +93,8 @@ async def answered(family: Family, request: InferRequest, rows: Sequence[Row]) -
         "in_time": last.slack_s >= 0,
     }
     values = [
-        np.concatenate([each.outputs[k] for each in served])
-        if len(rows) > 1
-        else served[0].outputs[k]
-        for k in range(len(family.outputs))
+        np.concatenate(column) if len(rows) > 1 else column[0]
+        for column in zip(*(family.cut(each.outputs, sizes) for each in served), strict=True)
     ]
     body, length = await write_answer(head, request, family.outputs, values)
     if length is None:
@@ -127,23 +129,23 @@ def triton_config(family: Family, max_batch: int) -> dict[str, Any]:
     def tensor(spec: TensorSpec) -> dict[str, Any]:
         return {
             "name": spec.name,
-            "data_type": f"TYPE_{spec.datatype}",
-            "dims": list(spec.shape[1:]),
+            "data_type": "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}",
+            "dims": list(spec.shape if family.layout.whole else spec.shape[1:]),
         }
 
     return {
         "name": family.name,
         "platform": "onnxruntime_onnx",
         "backend": "onnxruntime",
-        "max_batch_size": max_batch,
+        "max_batch_size": 0 if family.layout.whole else max_batch,
         "input": [tensor(spec) for spec in family.inputs],
         "output": [tensor(spec) for spec in family.outputs],
     }
 
 
-def index_entry(family: Family) -> dict[str, Any]:
+def index_entry(name: str) -> dict[str, Any]:
     """A model in the index of the repository."""
-    return {"name": family.name, "version": VERSION, "state": "READY", "reason": ""}
+    return {"name": name, "version": VERSION, "state": "READY", "reason": ""}
 
 
 _ERROR = {"$ref": "#/components/schemas/error"}

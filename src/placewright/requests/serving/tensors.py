@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import math
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -33,11 +36,14 @@ NUMPY = {
     "FP16": "<f2",
     "FP32": "<f4",
     "FP64": "<f8",
+    "BYTES": "|O",
 }
-"""Datatypes that are served, as numpy's; BYTES and BF16 are not."""
+"""Datatypes that are served, as numpy's; BYTES are arrays of `str`, and BF16 is not served."""
 
 PIECE_BYTES = 1 << 15
 """Of JSON data that are read, and values that are written, at a time: about a millisecond."""
+
+LENGTH_OF_STRING = struct.Struct("<I")
 
 _DEEPEST = 64
 """Bytes in which the opening brackets of a nested list are looked for."""
@@ -52,21 +58,41 @@ _TYPES: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {int, 
 class TensorSpec:
     """An input or output of a family.
 
-    `datatype`: a key of `NUMPY`.
-    `shape`: the first dimension is the number of rows and is -1.
+    Attributes
+    ----------
+    datatype
+        A key of `NUMPY`.
+    shape
+        The first dimension is the number of rows and is -1, unless a request is one row as a whole.
+        Others are -1 where they are open.
+    names
+        What the model calls each dimension; empty for those that are not open.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As numpy's."""
+        return np.dtype(NUMPY[self.datatype])
+
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape with these sizes by name."""
+        names = self.names or ("",) * len(self.shape)
+        return tuple(sizes.get(m, n) for n, m in zip(self.shape, names, strict=True))
 
     def metadata(self) -> dict[str, Any]:
         """As in the metadata of a model."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
-def check_shape(spec: TensorSpec, datatype: object, shape: object, most_rows: int) -> int:
-    """Rows of a tensor that a client declares.
+def check_shape(
+    spec: TensorSpec, datatype: object, shape: object, most_rows: int
+) -> tuple[int, ...]:
+    """The shape of a tensor that a client declares.
 
     Raises `Refusal`: 400: another datatype, another shape, or more than `most_rows` rows.
     """
@@ -74,16 +100,20 @@ def check_shape(spec: TensorSpec, datatype: object, shape: object, most_rows: in
         raise Refusal(
             400, f"input {spec.name!r} has datatype {datatype!r:.50}, not {spec.datatype}"
         )
-    whole = isinstance(shape, list) and all(type(n) is int for n in shape)
-    if not whole or tuple(shape[1:]) != spec.shape[1:] or len(shape) != len(spec.shape):  # type: ignore[index,arg-type]
+    found = tuple(shape) if isinstance(shape, list) else ()
+    whole = len(found) == len(spec.shape) and all(type(n) is int and n > 0 for n in found[1:])
+    if not whole or any(n not in (m, -1) for n, m in zip(spec.shape[1:], found[1:], strict=True)):
         raise Refusal(400, f"input {spec.name!r} has shape {shape!r:.100}, not {list(spec.shape)}")
-    rows: int = shape[0]  # type: ignore[index]
-    if not 1 <= rows <= most_rows:
-        raise Refusal(400, f"input {spec.name!r} has {rows} rows, not 1 to {most_rows}")
-    return rows
+    least, most = (1, most_rows) if not spec.shape or spec.shape[0] < 0 else (spec.shape[0],) * 2
+    if spec.names and spec.names[0]:  # no rows, but a dimension that has sizes of its own
+        most = max(most, sys.maxsize)
+    if found and not (type(found[0]) is int and least <= found[0] <= most):
+        rows = f"{found[0]!r:.50} rows, not {least}" + (f" to {most}" if most > least else "")
+        raise Refusal(400, f"input {spec.name!r} has {rows}")
+    return found
 
 
-async def from_json(spec: TensorSpec, rows: int, text: bytes) -> Array:
+async def from_json(spec: TensorSpec, shape: tuple[int, ...], text: bytes) -> Array:
     """The tensor of a JSON list of numbers, flat or nested as its shape.
 
     Read in pieces, between which the loop goes on, straight into an array: neither the time in
@@ -91,13 +121,12 @@ async def from_json(spec: TensorSpec, rows: int, text: bytes) -> Array:
 
     Raises `Refusal`: 400: values of another kind or out of range, or another number of them.
     """
-    shape = (rows, *spec.shape[1:])
-    size, kind = int(np.prod(shape)), np.dtype(NUMPY[spec.datatype])
+    size, kind = math.prod(shape), spec.dtype
     head = text[:_DEEPEST].translate(None, b" \t\r\n")
     depth = len(head) - len(head.lstrip(b"["))
     try:
         # A value and its comma take two bytes: a short text allocates no large array.
-        if depth not in (1, len(shape)) or len(text) < 2 * size:
+        if depth not in (1, max(1, len(shape))) or len(text) < 2 * size:
             raise ValueError
         found = np.empty(size, kind)
         filled = 0
@@ -183,13 +212,94 @@ def no_constant(name: str) -> float:
 _NUMBERS = json.JSONDecoder(parse_constant=no_constant)
 
 
-def from_bytes(spec: TensorSpec, rows: int, data: bytes | memoryview) -> Array:
+def from_bytes(spec: TensorSpec, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
     """The tensor of raw binary data.
 
-    Raises `Refusal`: 400: another number of bytes.
+    Raises `Refusal`: 400: another number of bytes, or of strings, or such that are no UTF-8.
     """
-    shape, kind = (rows, *spec.shape[1:]), np.dtype(NUMPY[spec.datatype])
-    wanted = int(np.prod(shape)) * kind.itemsize
+    if spec.datatype == "BYTES":
+        return _from_lengths(spec, shape, bytes(data))
+    wanted = math.prod(shape) * spec.dtype.itemsize
     if len(data) != wanted:
         raise Refusal(400, f"input {spec.name!r} has {len(data)} bytes, not {wanted}")
-    return np.frombuffer(data, kind).reshape(shape)
+    return np.frombuffer(data, spec.dtype).reshape(shape)
+
+
+def from_strings(spec: TensorSpec, shape: tuple[int, ...], data: object) -> Array:
+    """The tensor of a JSON list of strings, flat or nested as its shape.
+
+    Raises `Refusal`: 400: other values, or another number of them.
+    """
+    flat = isinstance(data, list) and len(data) == math.prod(shape) and type(data[0]) is str
+    try:
+        values: Any = data if flat else _nested(data, shape)
+        if not all(type(value) is str for value in values):
+            raise ValueError
+    except (ValueError, TypeError, IndexError):
+        raise Refusal(
+            400,
+            f"input {spec.name!r}: data must be {math.prod(shape)} strings, flat or nested as its "
+            f"shape",
+        ) from None
+    return _strings(values, shape)
+
+
+def _nested(data: Any, shape: Sequence[int]) -> list[Any]:
+    """Values of a list that is nested as the shape; else `ValueError` or `TypeError`."""
+    if not isinstance(data, list) or len(data) != shape[0]:
+        raise ValueError
+    return data if len(shape) == 1 else [v for each in data for v in _nested(each, shape[1:])]
+
+
+def _from_lengths(spec: TensorSpec, shape: tuple[int, ...], data: bytes) -> Array:
+    """Strings, each behind the four bytes of its length."""
+    values, place, wanted = list[str](), 0, math.prod(shape)
+    try:
+        while place < len(data) and len(values) < wanted:
+            (size,) = LENGTH_OF_STRING.unpack_from(data, place)
+            place += LENGTH_OF_STRING.size + size
+            if place > len(data):
+                raise ValueError
+            values.append(data[place - size : place].decode())
+        if place != len(data) or len(values) != wanted:
+            raise ValueError
+    except (ValueError, struct.error):
+        raise Refusal(
+            400,
+            f"input {spec.name!r}: data must be {wanted} strings of UTF-8, each behind its length "
+            "in four bytes",
+        ) from None
+    return _strings(values, shape)
+
+
+def _strings(values: Sequence[str], shape: tuple[int, ...]) -> Array:
+    # Not `np.array(values, object)`, which would look into them.
+    found: Array = np.empty(len(values), object)
+    found[:] = values
+    return found.reshape(shape)
+
+
+def to_bytes(value: Array) -> bytes:
+    """Raw binary data of a tensor."""
+    if value.dtype.kind != "O":
+        return np.ascontiguousarray(value).tobytes()
+    texts = [str(text).encode() for text in value.reshape(-1)]
+    return b"".join(LENGTH_OF_STRING.pack(len(text)) + text for text in texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """An array of strings as a message: those hold arrays of numbers only."""
+
+    shape: tuple[int, ...]
+    values: tuple[str, ...]
+
+
+def sendable(value: Array) -> Array | Strings:
+    """A tensor as it is sent to another process."""
+    return Strings(value.shape, tuple(map(str, value.flat))) if value.dtype.kind == "O" else value
+
+
+def received(value: Array | Strings) -> Array:
+    """The tensor that `sendable` was given."""
+    return _strings(value.values, value.shape) if isinstance(value, Strings) else value

@@ -1,0 +1,332 @@
+"""Own models of every shape: answers are those of their runtime, or they are refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from placewright.errors import InputError
+from placewright.requests.serving.families import (
+    Family,
+    Layout,
+    Variant,
+    make_family,
+    open_session,
+    read_family,
+)
+from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.requests.serving.tensors import Array
+
+FLOAT, INT, TEXT = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+Shape = list[Any]
+RNG = np.random.default_rng(0)
+ROWS = {"axes": np.array([1]), "all": np.array([1, 2, 3])}
+
+
+def model_of(
+    nodes: list[Any],
+    inputs: dict[str, tuple[int, Shape]],
+    outputs: dict[str, tuple[int, Shape]],
+    **constants: Any,
+) -> bytes:
+    """An ONNX file."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in outputs.items()],
+        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+    )
+    opset = [helper.make_opsetid("", 21)]
+    data: bytes = helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    return data
+
+
+def node(kind: str, inputs: str, outputs: str, **how: Any) -> Any:
+    """One operator."""
+    return helper.make_node(kind, inputs.split(), outputs.split(), **how)
+
+
+def tagger() -> bytes:
+    """A score for every token, by its mask and what the whole sentence holds."""
+    nodes = [
+        node("Cast", "mask", "m", to=FLOAT),
+        node("Cast", "ids", "i", to=FLOAT),
+        node("Mul", "i m", "kept"),
+        node("ReduceSum", "kept axes", "total", keepdims=1),
+        node("Add", "kept total", "scores"),
+    ]
+    tokens = (INT, ["batch", "length"])
+    inputs = {"ids": tokens, "mask": tokens}
+    return model_of(nodes, inputs, {"scores": (FLOAT, ["batch", "length"])}, axes=ROWS["axes"])
+
+
+def pooled(rows: Any = "n") -> bytes:
+    """The mean over an image of whatever size."""
+    nodes = [node("ReduceMean", "image axes", "mean", keepdims=0)]
+    return model_of(
+        nodes,
+        {"image": (FLOAT, [rows, 3, "height", "width"])},
+        {"mean": (FLOAT, [rows, 3])},
+        axes=np.array([2, 3]),
+    )
+
+
+def product(rows: Any) -> bytes:
+    """Rows of eight numbers times a matrix."""
+    weight = RNG.standard_normal((8, 4)).astype(np.float32)
+    nodes = [node("MatMul", "x w", "y")]
+    return model_of(nodes, {"x": (FLOAT, [rows, 8])}, {"y": (FLOAT, [rows, 4])}, w=weight)
+
+
+def detector() -> bytes:
+    """Boxes above a threshold: as many as there are."""
+    nodes = [
+        node("Reshape", "image flat", "boxes"),
+        node("Gather", "boxes zero", "scores", axis=1),
+        node("Greater", "scores half", "taken"),
+        node("Compress", "boxes taken", "found", axis=0),
+    ]
+    constants = {"flat": np.array([-1, 6]), "zero": np.array(0), "half": np.float32(0.5)}
+    inputs = {"image": (FLOAT, [1, 2, 3, 6])}
+    return model_of(nodes, inputs, {"found": (FLOAT, ["boxes", 6])}, **constants)
+
+
+def words() -> bytes:
+    """Numbers of words, and the words themselves."""
+    encoder = helper.make_node(
+        "LabelEncoder",
+        ["words"],
+        ["numbers"],
+        domain="ai.onnx.ml",
+        keys_strings=["cat", "d\u00f6g"],
+        values_int64s=[7, 9],
+        default_int64=-1,
+    )
+    made = onnx.ModelProto.FromString(
+        model_of(
+            [encoder, node("Identity", "words", "same")],
+            {"words": (TEXT, ["n", 2])},
+            {"numbers": (INT, ["n", 2]), "same": (TEXT, ["n", 2])},
+        )
+    )
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def ask(running: Running, name: str, **inputs: Array) -> dict[str, Array]:
+    """Outputs of a request; `InputError` with what the server says where it refuses."""
+    kinds = {"f": "FP32", "i": "INT64", "O": "BYTES"}
+    tensors = [
+        {"name": n, "datatype": kinds[a.dtype.kind], "shape": a.shape, "data": a.tolist()}
+        for n, a in inputs.items()
+    ]
+    url = f"{running.url}/v2/models/{name}/infer"
+    try:
+        with urllib.request.urlopen(url, json.dumps({"inputs": tensors}).encode()) as answer:
+            outputs = json.load(answer)["outputs"]
+    except urllib.error.HTTPError as error:
+        raise InputError(json.load(error)["error"]) from None
+    return {o["name"]: np.array(o["data"], object).reshape(o["shape"]) for o in outputs}
+
+
+def floats(*shape: int) -> Array:
+    """Random numbers."""
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def tokens(rows: int, length: int) -> dict[str, Array]:
+    """Random sentences, all of it theirs."""
+    return {
+        "ids": RNG.integers(1, 99, (rows, length)),
+        "mask": np.ones((rows, length), np.int64),
+    }
+
+
+SIZES = Layout({"length": (4, 8)}, padding=True)
+IMAGES = Layout({"height": (4, 6), "width": (5,)})
+
+SERVED: dict[str, tuple[bytes, Layout, Callable[[], dict[str, Array]]]] = {
+    "padded": (tagger(), SIZES, lambda: tokens(int(RNG.integers(1, 4)), int(RNG.integers(1, 9)))),
+    "images": (
+        pooled(),
+        IMAGES,
+        lambda: {"image": floats(2, 3, int(RNG.choice([4, 6])), 5)},
+    ),
+    "four": (product(4), Layout(), lambda: {"x": floats(int(RNG.integers(1, 7)), 8)}),
+    "one": (product(1), Layout(), lambda: {"x": floats(int(RNG.integers(1, 4)), 8)}),
+    "boxes": (detector(), Layout(whole=True), lambda: {"image": floats(1, 2, 3, 6)}),
+    "words": (
+        words(),
+        Layout(),
+        lambda: {"words": RNG.choice(np.array(["cat", "d\u00f6g", "?"], object), (3, 2))},
+    ),
+}
+
+
+def alone(model: bytes, inputs: dict[str, Array], batch: int) -> list[Array]:
+    """What the model's runtime computes of each row by itself, without padding."""
+    session = open_session(model, "test")
+    if not batch:
+        found: list[Array] = session.run(None, inputs)
+        return found
+    names = list(inputs)
+    rows = [
+        session.run(None, {n: np.repeat(inputs[n][k : k + 1], batch, 0) for n in names})
+        for k in range(len(inputs[names[0]]))
+    ]
+    return [np.concatenate([value[:1] for value in column]) for column in zip(*rows, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    """A server of all these models, with batches of up to eight rows."""
+    families = [
+        make_family(name, [Variant("v", 0.9, model)], layout)
+        for name, (model, layout, _) in SERVED.items()
+    ]
+    options = ServingOptions(port=0, most_batch=8)
+    with serve(families, {"a": 1.0}, options) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_answers_are_those_of_the_models_runtime(name: str, running: Running) -> None:
+    """Row by row, for eight clients at once."""
+    model, _, draw = SERVED[name]
+    batch = {"four": 4, "boxes": 0}.get(name, 1)
+    requests = [draw() for _ in range(40)]
+    with ThreadPoolExecutor(8) as clients:
+        found = list(clients.map(lambda inputs: ask(running, name, **inputs), requests))
+    for inputs, outputs in zip(requests, found, strict=True):
+        for got, want in zip(outputs.values(), alone(model, inputs, batch), strict=True):
+            assert got.shape == want.shape
+            if want.dtype.kind == "f":
+                np.testing.assert_allclose(got.astype(float), want, rtol=1e-5)
+            else:
+                assert (got == want).all()
+
+
+def test_rows_of_one_shape_share_a_batch_and_have_their_own_latencies(running: Running) -> None:
+    """Policies see each bucket as a family; clients, metadata and the index see one model."""
+    names = running.dispatcher.service.family_names
+    assert names[:2] == ("padded@length=4", "padded@length=8")
+    assert len(names) == 2 + 2 + 4
+    with urllib.request.urlopen(f"{running.url}/v2/models/padded") as answer:
+        assert json.load(answer)["inputs"][0]["shape"] == [-1, -1]
+    index = urllib.request.Request(f"{running.url}/v2/repository/index", method="POST")
+    with urllib.request.urlopen(index) as answer:
+        assert [each["name"] for each in json.load(answer)] == list(SERVED)
+
+
+WRONG: dict[str, tuple[str, dict[str, Array], str]] = {
+    "too long": ("padded", tokens(1, 9), "length is 9, served is up to the largest of 4, 8"),
+    "of two lengths": ("padded", {**tokens(1, 3), "mask": np.ones((1, 4), np.int64)}, "3 and 4"),
+    "another size": ("images", {"image": floats(1, 3, 5, 5)}, "height is 5, served is one of 4, 6"),
+    "two of a whole": ("boxes", {"image": floats(2, 2, 3, 6)}, "2 rows, not 1"),
+    "no strings": ("words", {"words": np.array([["cat", 1.5]], object)}, "2 strings"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_other_shapes_are_refused_with_those_that_are_served(name: str, running: Running) -> None:
+    """Never padded or cut in silence."""
+    model, inputs, says = WRONG[name]
+    with pytest.raises(InputError, match=says):
+        ask(running, model, **inputs)
+
+
+def started(model: bytes, layout: Layout) -> str:
+    """Why it is not served; or empty."""
+    try:
+        with serve([make_family("m", [Variant("v", 0.9, model)], layout)], {"a": 1.0}, PORT):
+            return ""
+    except InputError as error:
+        return str(error)
+
+
+PORT = ServingOptions(port=0)
+
+
+def test_what_would_be_wrong_is_refused_at_the_start() -> None:
+    """With what to write into the family's file."""
+    assert "dimensions: {length: [16, 64]}" in started(tagger(), Layout())
+    assert "did you mean 'length'" in started(tagger(), Layout({"lenght": (4,), "length": (4,)}))
+    assert "whole: true" in started(detector(), Layout())
+    # A mean over all places changes with those that are padded.
+    wide = Layout({"height": (6,), "width": (6,)}, padding=True)
+    assert "padded inputs have other outputs" in started(pooled(), wide)
+    renamed = onnx.ModelProto.FromString(tagger())
+    renamed.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "other"
+    assert "cannot be cut back" in started(renamed.SerializeToString(), SIZES)
+    many = Layout({"length": tuple(range(1, 40))})
+    assert "39, at most 32" in started(tagger(), many)
+    table = model_of(
+        [node("Add", "x table", "y")],
+        {"x": (FLOAT, ["n", 4]), "table": (FLOAT, [1, 4])},
+        {"y": (FLOAT, ["n", 4])},
+    )
+    assert "inputs differ in their first dimension" in started(table, Layout())
+
+
+def external(folder: Path) -> Path:
+    """A family whose model keeps its weights in a file beside it."""
+    made = onnx.ModelProto.FromString(product("n"))
+    (folder / "w.data").write_bytes(b"head" + made.graph.initializer[0].raw_data)
+    weight = made.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "w.data"), ("offset", "4"), ("length", "128")):
+        weight.external_data.add(key=key, value=value)
+    onnx.save(made, folder / "m.onnx")
+    path = folder / "f.yaml"
+    path.write_text("name: m\nvariants: {v: {file: m.onnx, accuracy: 0.5}}\n")
+    return path
+
+
+def test_weights_beside_the_model_are_read_whatever_the_working_folder(tmp_path: Path) -> None:
+    """They go to servers inside the model; what is elsewhere, missing or too short is refused."""
+    (tmp_path / "else").mkdir()
+    path = external(tmp_path)
+    with contextlib.chdir(tmp_path / "else"):
+        family: Family = read_family(path)
+    x = floats(3, 8)
+    weight = np.frombuffer((tmp_path / "w.data").read_bytes()[4:], np.float32).reshape(8, 4)
+    (y,) = open_session(family.variants[0].model, "test").run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ weight, rtol=1e-5)
+    (tmp_path / "w.data").write_bytes(bytes(64))
+    with pytest.raises(InputError, match="missing or too short"):
+        read_family(path)
+    data = (tmp_path / "m.onnx").read_bytes().replace(b"w.data", b"../key")
+    (tmp_path / "m.onnx").write_bytes(data)
+    with pytest.raises(InputError, match="outside the model's folder"):
+        read_family(path)
+
+
+def test_a_familys_file_states_its_layout(tmp_path: Path) -> None:
+    """Wrong values are errors of the file."""
+    (tmp_path / "m.onnx").write_bytes(tagger())
+    path = tmp_path / "f.yaml"
+    head = "name: m\nvariants: {v: {file: m.onnx, accuracy: 0.5}}\n"
+    path.write_text(head + "dimensions: {length: [8, 4]}\npadding: {ids: 3}\n")
+    family = read_family(path)
+    assert [bucket.label for bucket in family.buckets()] == ["m@length=4", "m@length=8"]
+    inputs = tuple(tokens(2, 3).values())
+    padded = family.buckets()[0].padded(inputs)
+    assert padded[0][:, 3].tolist() == [3, 3]
+    assert padded[1][:, 3].tolist() == [0, 0]
+    path.write_text(head + "dimensions: {length: [0]}\n")
+    with pytest.raises(InputError, match=r"dimensions\.length"):
+        read_family(path)
