@@ -46,7 +46,7 @@ from placewright import (
     solve,
 )
 from placewright.capturing.zoo import zoo_models
-from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.run import best_single
 from placewright.profiling.table import ProfileTable
 from placewright.runtime.session import Session
@@ -118,7 +118,7 @@ def plans_of(placed: PlacedModel) -> dict[str, OperatorPlan]:
 def dynamic_plan(placed: PlacedModel, args: argparse.Namespace) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved; it tries the other plans too."""
     with placed.trainer(
-        steps=args.run_steps, policy=Policy(sample_every=5), snapshot_every=10**6
+        steps=args.run_steps, policy=AdaptationPolicy(sample_every=5), snapshot_every=10**6
     ) as trainer:
         run = trainer.run
         run.step()

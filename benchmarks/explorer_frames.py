@@ -18,7 +18,7 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
-from placewright.report.graph_layout import Dataflow
+from placewright.report.graph_layout import LayoutGraph
 from placewright.report.page import html_page, section
 
 PAN = """async (scale) => {
@@ -81,7 +81,7 @@ def _graph(count: int) -> ExploredGraph:
     pairs += [(i - int(random.integers(2, 12)), i) for i in range(13, count, 3)]
     source, target = np.array(sorted(pairs)).T
     parts = ("attn", "norm", "mlp", "out")
-    flow = Dataflow(
+    flow = LayoutGraph(
         tuple(f"operator_{i}" for i in range(count)),
         source,
         random.integers(1, 10**7, len(source)).astype(float),

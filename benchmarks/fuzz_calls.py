@@ -53,7 +53,7 @@ from placewright.graph.files import read_graph
 from placewright.layers.readers import read_piper
 from placewright.measurement.check import Check
 from placewright.measurement.measurement import Measurement
-from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.run import best_single, running
@@ -322,7 +322,7 @@ def problems(folder: Path) -> Iterator[Case]:
         yield _constructor(result, **RESULT)
         yield _constructor(result.candidates[0], **CANDIDATE)
     yield Case("best_single", best_single, {"problem": _tiny("operators")})
-    yield _constructor(Policy(), **POLICY)
+    yield _constructor(AdaptationPolicy(), **POLICY)
     yield _constructor(placewright.Context(), bound=ANY_NUMBER, judge={"None", "len"},
                        incumbent=ANYTHING, measure=ANYTHING, progress={"len"})  # fmt: skip
     yield Case("Context.part", placewright.Context().part, {"share": 0.5}, {"share": SHARE})

@@ -549,9 +549,9 @@ def _tensorflow(folder: Path) -> list[Reader]:
     import numpy as np
     import tensorflow as tf
 
-    from placewright.capturing.tensorflow.worker import Orders, answer
+    from placewright.capturing.tensorflow.worker import WorkerOrders, answer
 
-    orders = Orders()
+    orders = WorkerOrders()
 
     def load(path: str) -> None:
         """The answer of the process that has TensorFlow, which names what it did not foresee."""

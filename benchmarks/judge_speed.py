@@ -25,7 +25,7 @@ import simpy
 from ceft_pbqp import captured
 from placewright.operators.conformance import random_placement, tiny
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import OperatorProblem
@@ -127,7 +127,7 @@ def in_simpy(problem: OperatorProblem, place: np.ndarray) -> float:
 def surrogate(problem: OperatorProblem, moves: int) -> Callable[[], object]:
     """A cool walk of the in-order decoder."""
     plan = HEFT_CONTENDED(problem, Context())
-    sequence = start_order(Judge(problem)(plan))
+    sequence = start_order(OperatorJudge(problem)(plan))
     orders = OrderSearch(problem, groups_of(problem))
     return lambda: orders.improve(sequence, plan.placement, moves=moves, heat=0.1, seed=0)
 
@@ -140,8 +140,8 @@ def with_short_memory(problem: OperatorProblem) -> OperatorProblem:
 
 def lines(problem: OperatorProblem) -> Lines:
     """Measured functions of a problem, and how many placements each simulates."""
-    judge, count = Judge(problem), max(1, OPERATORS // problem.n)
-    counting = Judge(with_short_memory(problem))
+    judge, count = OperatorJudge(problem), max(1, OPERATORS // problem.n)
+    counting = OperatorJudge(with_short_memory(problem))
     order = problem.topology.order
     random, walk = random_rows(problem, count), walk_rows(problem, count)
     moves = 10 * count
@@ -157,7 +157,7 @@ def lines(problem: OperatorProblem) -> Lines:
 
 def beside_simpy(problem: OperatorProblem) -> Lines:
     """SimPy on one random placement and on one of a list planner, in operator order."""
-    order, judge = np.arange(problem.n), Judge(problem)
+    order, judge = np.arange(problem.n), OperatorJudge(problem)
     timed: Lines = {}
     for word, rows in (("random", random_rows(problem, 1)), ("walk", walk_rows(problem, 1))):
         simulated, judged = in_simpy(problem, rows[0]), judge.many(rows, order)[0][0]

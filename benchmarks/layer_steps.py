@@ -35,7 +35,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
 from placewright.layers.choice import executables, fastest
 from placewright.layers.execution.layer_problem import measured_problem
-from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.orders import WorkerStepTimes
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, step_s
 from placewright.layers.execution.stage_orders import TracedModel
@@ -134,7 +134,7 @@ def measured(
     Plans that fail are left out, and printed.
     """
     seconds = {plan: predicted[name] for name, plan in chosen.items()}
-    times: dict[LayerPlan, list[tuple[StepTimes, ...]]] = {plan: [] for plan in seconds}
+    times: dict[LayerPlan, list[tuple[WorkerStepTimes, ...]]] = {plan: [] for plan in seconds}
     began = time.monotonic()
     for k in range(ROUNDS):
         for plan in list(times) if k % 2 == 0 else list(reversed(times)):

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from placewright.service.store import Job, State, Store, new_id, sqlite_url
+from placewright.service.store import Job, JobState, Store, new_id, sqlite_url
 from placewright.web.client import Client
 
 NODES = """
@@ -85,7 +85,7 @@ def _ended_jobs(store: Store, count: int) -> list[str]:
             id=new_id(),
             operation="samples.plan",
             options={"source": f"nodes-{k}.yaml", "seed": k},
-            state=State.DONE,
+            state=JobState.DONE,
             created_s=time.time(),
             ended_s=time.time(),
             summary={"problem": f"nodes-{k}", "planner": "lp", "value": 7.2, "gap": 0.0},

@@ -53,7 +53,8 @@ def parts(file: Path) -> dict[str, Callable[[], float]]:
     import placewright
 
     read_problem = first_of("read_problem", "operators.files")
-    judge_type = first_of("Judge", "operators.judge")
+    rules = import_module("placewright.operators.judge")
+    judge_type = getattr(rules, "OperatorJudge", None) or rules.Judge  # its name before
     planners = first_of("planners", "operators.planners")
     context = first_of("Context", "planning.contract", "planning")()
     problem = read_problem(file)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.containers import (
-    Batch,
+    StepBatch,
     constants_of,
     leaves_of,
     refilled,
@@ -89,7 +89,7 @@ def test_a_tensor_in_a_slot_is_an_input() -> None:
 def test_a_batch_keeps_what_is_changed_in_place_and_forgets_what_is_replaced() -> None:
     """The rule by which a program's inputs are state."""
     made, tensors = held()
-    batch = Batch((made,), None)
+    batch = StepBatch((made,), None)
     for _ in range(2):
         (argument,), _ = batch.arguments()
         assert argument.count == 0

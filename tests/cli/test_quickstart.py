@@ -12,7 +12,7 @@ from placewright.capturing.model import capture_source, load_model
 from placewright.capturing.zoo.language import text_batches
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.deployment import demonstration
-from placewright.deployment.demonstration import Job
+from placewright.deployment.demonstration import ModelJob
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import monitor_of, silent
@@ -25,9 +25,9 @@ def test_quickstart_runs_and_ends_with_a_table(
 ) -> None:
     """Prediction, measurement, exactness, three files a job, five lines, and a row for each."""
     jobs = (
-        Job("tests.cli.models:tower"),
-        Job("tests.cli.models:tower", training=True),
-        Job("tests.cli.models:tiny_gpt", training=True, batches=text_batches),
+        ModelJob("tests.cli.models:tower"),
+        ModelJob("tests.cli.models:tower", training=True),
+        ModelJob("tests.cli.models:tiny_gpt", training=True, batches=text_batches),
     )
     monkeypatch.setattr(demonstration, "JOBS", jobs)
     output = run_cli(capsys, "quickstart", "--out", tmp_path, "--steps", "2")
@@ -77,7 +77,7 @@ def test_a_step_that_fits_on_no_board_says_what_is_lacking(tmp_path: Path) -> No
     outcomes = demonstration.demonstrate(
         cluster,
         tmp_path,
-        jobs=[Job("tests.cli.models:tower", training=True)],
+        jobs=[ModelJob("tests.cli.models:tower", training=True)],
         steps=1,
         monitor=monitor_of(silent),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import RunError
-from placewright.samples.adaptive import Step
+from placewright.samples.adaptive import AdaptiveEpoch
 from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.recipe import Recipe
 from tests.cli.run_cli import run_cli
@@ -216,8 +216,10 @@ def test_finished_epochs_are_written_before_an_error(
         ):
             settings.update(x, seed=recipe.seed)
 
-        def steps(self) -> Iterator[Step]:
-            yield Step(Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way")
+        def steps(self) -> Iterator[AdaptiveEpoch]:
+            yield AdaptiveEpoch(
+                Epoch(1.0, 2.0, 2.0, 0.5), True, 7, 0.5, ("b",), 60, {"a": 60}, "no way"
+            )
             raise RunError("a sample was lost")
 
     monkeypatch.setattr("placewright.samples.adaptive.Adaptive", Failing)

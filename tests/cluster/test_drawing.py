@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.drawing import MOST_HOSTS, Host, drawn
+from placewright.cluster.drawing import MOST_HOSTS, HostBox, drawn
 from placewright.cluster.schema import preset_names
 
 
-def overlaps(one: Host, other: Host) -> bool:
+def overlaps(one: HostBox, other: HostBox) -> bool:
     """Whether two boxes cover each other."""
     across = one.x < other.x + other.width and other.x < one.x + one.width
     return across and one.y < other.y + other.height and other.y < one.y + one.height

@@ -14,7 +14,7 @@ import torch
 import placewright
 from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
-from placewright.deployment.workers import Workers
+from placewright.deployment.workers import ModelWorkers
 from placewright.errors import InputError, RunError
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.run import best_single
@@ -202,7 +202,7 @@ def test_unsupported_uses_are_refused() -> None:
     ):
         model.trainer()
     with pytest.raises(InputError, match="unknown engine"):
-        Workers("slurm", TRIO)
+        ModelWorkers("slurm", TRIO)
 
 
 @pytest.mark.skipif(missing() is not None, reason="no testbed here")

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.layers import choice
 from placewright.layers.choice import LayerTrials, closest, executables, fastest
-from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.orders import WorkerStepTimes
 from placewright.layers.plan import LayerPlan
 from placewright.layers.problem import LayerProblem
 from placewright.layers.workers import Link
@@ -60,10 +60,10 @@ class FakeSession:
         """Take a plan."""
         self.loaded = plan
 
-    def train(self, steps: int) -> list[tuple[StepTimes, ...]]:
+    def train(self, steps: int) -> list[tuple[WorkerStepTimes, ...]]:
         """Seconds of the plan in force."""
         step_s = 1.0 if self.loaded == self.fast else 10.0
-        return [(StepTimes(step_s, 0.0, 0.0, 0.0),)] * steps
+        return [(WorkerStepTimes(step_s, 0.0, 0.0, 0.0),)] * steps
 
 
 def test_the_fastest_in_trials_is_taken(

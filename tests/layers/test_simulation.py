@@ -13,7 +13,7 @@ from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
 from placewright.layers.costs.passes import ReplicaCosts, pass_s
-from placewright.layers.costs.transfers import Transfer, transfers
+from placewright.layers.costs.transfers import StageTransfer, transfers
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
 from placewright.layers.planners.space import Cell, build, orders
@@ -22,8 +22,8 @@ from placewright.layers.schedules import in_flight, order_of
 from placewright.layers.simulation import (
     Network,
     Passes,
+    SimulatedStep,
     SimulationState,
-    StepTimes,
     Unit,
     _Walk,
     finish,
@@ -54,7 +54,7 @@ class Events(SimulationState):
         return self.out
 
 
-def reference(p: LayerProblem, plan: LayerPlan) -> StepTimes:
+def reference(p: LayerProblem, plan: LayerPlan) -> SimulatedStep:
     """`simulate` by an event queue."""
     net = network_of(p, plan)
     return finish(p, net, Events(net, True).run())
@@ -277,7 +277,7 @@ def test_an_eager_sender_does_not_wait_for_its_message() -> None:
         Stage(0, 0, (Replica((0,), 6),)),
         Stage(1, 1, (Replica((1,), 1), Replica((2,), 5))),
     )
-    cut = (Transfer(0, 0, 1, 10.0, 0.5, True, True), Transfer(0, 1, 5, 1.0, 0.5))
+    cut = (StageTransfer(0, 0, 1, 10.0, 0.5, True, True), StageTransfer(0, 1, 5, 1.0, 0.5))
     costs = ((long,), (ReplicaCosts(one, one),) * 2)
     net = Network(LayerPlan(stages, 2), costs, (cut,), (0, 1), True)
     starts = [

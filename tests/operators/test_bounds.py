@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from placewright.errors import InfeasibleError
 from placewright.operators.bounds import bounds
 from placewright.operators.conformance import named_instances, random_problem, tiny
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.load_bounds import load_bound
 from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.readers.task_graphs import read_dag
@@ -33,7 +33,7 @@ def all_values(problem: OperatorProblem) -> list[float]:
         for row in itertools.product(*(np.flatnonzero(a).tolist() for a in allowed))
         if all(row[i] == row[j] for i, j in enumerate(problem.colocation))
     ]
-    judge, rng = Judge(problem), np.random.default_rng(0)
+    judge, rng = OperatorJudge(problem), np.random.default_rng(0)
     orders = [None, *(rng.permutation(problem.n) for _ in range(8))]
     found: list[float] = []
     for order in orders:

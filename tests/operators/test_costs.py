@@ -15,7 +15,7 @@ from placewright.operators.conformance import (
     tiny,
 )
 from placewright.operators.costs import ceft
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
@@ -121,7 +121,7 @@ def test_no_placement_ends_an_operator_before_its_ceft() -> None:
     for seed in SEEDS:
         problem = random_problem(seed)
         table = ceft(problem).ceft_s
-        judge, rng = Judge(problem), np.random.default_rng(seed)
+        judge, rng = OperatorJudge(problem), np.random.default_rng(seed)
         for _ in range(5):
             plan = OperatorPlan(random_placement(problem, rng))
             ends = judge(plan).op_end_s

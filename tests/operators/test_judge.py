@@ -13,7 +13,7 @@ from placewright.operators.conformance import (
     tiny,
     with_random_views,
 )
-from placewright.operators.judge import Judge, evaluate_many, judge
+from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 
@@ -162,6 +162,6 @@ def test_impossible_plans_are_errors() -> None:
                 OperatorPlan([0] * 5, [1, 0, 2, 3, 4], Dispatch.IN_ORDER),
             )
     refused = named_instances()["unsupported"]
-    for judge_plan in (Judge(refused), lambda plan: judge(refused, plan)):
+    for judge_plan in (OperatorJudge(refused), lambda plan: judge(refused, plan)):
         with pytest.raises(InfeasibleError, match="'op2' cannot run on 'dev1'"):
             judge_plan(OperatorPlan([0, 1, 1, 0]))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
-from placewright.report.graph_layout import Dataflow
+from placewright.report.graph_layout import LayoutGraph
 from placewright.report.page import Note, html_page
 from tests.report.examples import HOSTILE
 
@@ -25,7 +25,7 @@ def explored(name: str = "net") -> ExploredGraph:
     """Layers of a chain on two devices."""
     n = LAYERS * EACH
     modules = tuple(f"{name}.h.{i // EACH}" for i in range(n))
-    flow = Dataflow(
+    flow = LayoutGraph(
         tuple(f"{name}{i}" for i in range(n)),
         np.arange(n - 1),
         np.full(n - 1, 1024.0),

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from placewright.report.graph_layout import (
     HEADER,
     MOST_CHILDREN,
-    Dataflow,
-    Layout,
+    GraphLayout,
+    LayoutGraph,
     layout,
     operator_depths,
 )
 
 
-def flow_of(readers: list[list[int]], modules: tuple[str, ...] = ()) -> Dataflow:
+def flow_of(readers: list[list[int]], modules: tuple[str, ...] = ()) -> LayoutGraph:
     """Operator i makes one tensor for `readers[i]`."""
     made = [i for i, r in enumerate(readers) if r]
-    return Dataflow(
+    return LayoutGraph(
         tuple(f"op{i}" for i in range(len(readers))),
         np.array(made, dtype=np.int64),
         np.ones(len(made)),
@@ -34,7 +34,7 @@ def flow_of(readers: list[list[int]], modules: tuple[str, ...] = ()) -> Dataflow
     )
 
 
-def random_flow(n: int, seed: int) -> Dataflow:
+def random_flow(n: int, seed: int) -> LayoutGraph:
     """A random graph with nested modules that depend on each other in circles."""
     rng = np.random.default_rng(seed)
     readers = [[j for j in range(i + 1, n) if rng.random() < 3 / n] for i in range(n)]
@@ -58,7 +58,7 @@ def test_depth_is_the_longest_path(n: int, seed: int) -> None:
     ]
 
 
-def apart(laid: Layout, a: int, b: int) -> bool:
+def apart(laid: GraphLayout, a: int, b: int) -> bool:
     """Whether two nodes do not overlap."""
     return bool(
         laid.x[a] + laid.width[a] <= laid.x[b]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from placewright.planning.solving import solve
 from placewright.samples.balance import (
     LESS,
-    Clock,
-    State,
+    FlowState,
+    NodeClock,
     clock_of,
     exact_clock,
     share_out,
@@ -33,7 +33,7 @@ from tests.samples.tiny import tiny
 seeds = st.integers(0, 100_000)
 
 
-def started(seed: int) -> tuple[SampleProblem, State]:
+def started(seed: int) -> tuple[SampleProblem, FlowState]:
     """A cloud in which a few samples have moved already, within the limits."""
     problem, rng = cloud(seed, "label_mix", "price_s"), np.random.default_rng(seed)
     flow = np.zeros((problem.n, problem.n), dtype=np.int64)
@@ -42,10 +42,10 @@ def started(seed: int) -> tuple[SampleProblem, State]:
     for i, j in rng.permutation(np.argwhere(np.isfinite(problem.send_s)))[:4].tolist():
         flow[i, j] = rng.integers(0, 1 + min(left[i], room[j], 9))
         left[i], room[j] = left[i] - flow[i, j], room[j] - flow[i, j]
-    return problem, State.of(problem, flow)
+    return problem, FlowState.of(problem, flow)
 
 
-def ends_s(problem: SampleProblem, state: State) -> np.ndarray:
+def ends_s(problem: SampleProblem, state: FlowState) -> np.ndarray:
     """When each node ends, from flows alone."""
     judged = judge(problem, state.plan())
     if problem.overlap is Overlap.HIDDEN:
@@ -66,10 +66,13 @@ def test_what_runs_along_is_what_follows(seed: int, quantum: int, part: float) -
     """Held, sent, ports and ends; nobody ends later than at the start, or than the level."""
     problem, state = started(seed)
     clock = clock_of(problem)
-    before, begun = State.of(problem, state.flow), ends_s(problem, State.of(problem, state.flow))
+    before, begun = (
+        FlowState.of(problem, state.flow),
+        ends_s(problem, FlowState.of(problem, state.flow)),
+    )
     level_s = part * state.last_s(clock)
     state.balance(clock, quantum, level_s)
-    anew = State.of(problem, state.flow)
+    anew = FlowState.of(problem, state.flow)
     assert (state.flow >= 0).all()
     assert state.held.tolist() == anew.held.tolist()
     assert state.sent.tolist() == anew.sent.tolist()
@@ -89,7 +92,7 @@ def test_what_runs_along_is_what_follows(seed: int, quantum: int, part: float) -
 def test_spreading_is_never_worse_than_staying(seed: int) -> None:
     """Where the clock is exact the judge agrees, to the last bits; no time leaves all in place."""
     problem = cloud(seed, "label_mix", "price_s")
-    clock, still = clock_of(problem), State.of(problem)
+    clock, still = clock_of(problem), FlowState.of(problem)
     made = spread(problem, clock, 8, math.inf)
     assert made.last_s(clock) <= still.last_s(clock)
     assert not spread(problem, clock, 8, 0.0).flow.any()
@@ -135,7 +138,7 @@ def test_a_relay_passes_on_the_classes_that_reach_it() -> None:
     made = with_classes(problem, flow)
     assert made.sum(axis=2).tolist() == flow.tolist()
     assert made[2, 1].tolist() == [15, 5]
-    assert judge(problem, State.of(problem, flow).plan()).feasible
+    assert judge(problem, FlowState.of(problem, flow).plan()).feasible
     best = solve(problem, "lp")
     assert best.judgement.feasible
     assert best.judgement.held[0].sum() > 0
@@ -144,7 +147,7 @@ def test_a_relay_passes_on_the_classes_that_reach_it() -> None:
 def test_a_balance_looks_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One move at a time ends as all at once; after the deadline it stays as it is, half done."""
     problem = tiny([40, 0, 0])
-    whole, steps, cut = State.of(problem), State.of(problem), State.of(problem)
+    whole, steps, cut = FlowState.of(problem), FlowState.of(problem), FlowState.of(problem)
     made = whole.balance(clock_of(problem), 1)
     monkeypatch.setattr("placewright.samples.balance.AT_ONCE", 1)
     assert steps.balance(clock_of(problem), 1) == made > 1
@@ -155,7 +158,7 @@ def test_a_balance_looks_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 class Plain:
     """Flows, and what follows from them."""
 
-    def __init__(self, p: SampleProblem, clock: Clock) -> None:
+    def __init__(self, p: SampleProblem, clock: NodeClock) -> None:
         self.p, self.clock = p, clock
         self.flow = [[0] * p.n for _ in range(p.n)]
 
@@ -228,7 +231,7 @@ class Plain:
             moves += 1
 
 
-def exact(seed: int) -> tuple[SampleProblem, Clock]:
+def exact(seed: int) -> tuple[SampleProblem, NodeClock]:
     """Nodes, links and a clock whose times are multiples of 1/64."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
@@ -247,14 +250,14 @@ def exact(seed: int) -> tuple[SampleProblem, Clock]:
         relay=bool(rng.random() < 0.5),
     )
     fixed = rng.integers(0, 64, n) / 64
-    return problem, Clock(bool(rng.random() < 0.6), fixed, float(rng.integers(0, 3)))
+    return problem, NodeClock(bool(rng.random() < 0.6), fixed, float(rng.integers(0, 3)))
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_every_move_is_that_of_the_reference(seed: int) -> None:
     """Large steps under a level, then single samples without one: the same flows, move by move."""
     problem, clock = exact(seed)
-    state, plain = State.of(problem), Plain(problem, clock)
+    state, plain = FlowState.of(problem), Plain(problem, clock)
     level_s = round(state.last_s(clock) * 48) / 64
     for quantum, level in ((4, level_s), (1, math.inf)):
         assert state.balance(clock, quantum, level) == plain.balance(quantum, level)

@@ -19,10 +19,10 @@ from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import relaxation
 from placewright.samples.relaxation.generation import bound_and_columns, generate_columns, price
 from placewright.samples.relaxation.program import (
+    FlowProgram,
     Master,
     Moves,
     Prices,
-    Program,
     all_moves,
     program_of,
 )
@@ -99,7 +99,7 @@ def test_no_relaxation_is_solved_without_the_limit(
     calls: list[tuple[int, float]] = []
 
     def noted(
-        program: Program, moves: Moves, deadline_s: float, *arguments: Any, **options: Any
+        program: FlowProgram, moves: Moves, deadline_s: float, *arguments: Any, **options: Any
     ) -> Any:
         calls.append((len(moves), deadline_s - time.perf_counter()))
         return generate_columns(program, moves, deadline_s, *arguments, **options)

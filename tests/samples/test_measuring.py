@@ -24,7 +24,7 @@ from placewright.samples.measuring import (
 from placewright.samples.nodes import NodeWorkers
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.node_training import StepTimes
+from placewright.samples.training.node_training import NodeStepTimes
 from placewright.samples.training.recipe import Recipe
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
@@ -34,12 +34,12 @@ EACH_S = np.array([0.03, 0.007, 0.02])
 STEP_S = np.array([0.01, 0.05, 0.0])
 
 
-def made_up(sizes: np.ndarray) -> list[StepTimes]:
+def made_up(sizes: np.ndarray) -> list[NodeStepTimes]:
     """Steps of `EACH_S` and `STEP_S`; all wait for the slowest, and an exchange takes 0.2 s."""
     own_s = STEP_S[:, None] + EACH_S[:, None] * sizes
     own_s[:, : WARM_UP * len(SCALES)] *= 7  # the first steps are cold
     wait_s = own_s.max(axis=0) - own_s + 0.2
-    return [StepTimes(a, b) for a, b in zip(own_s, wait_s, strict=True)]
+    return [NodeStepTimes(a, b) for a, b in zip(own_s, wait_s, strict=True)]
 
 
 def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> 
 
     def steps(
         problem: object, recipe: Recipe, job: object, workers: object, sizes: np.ndarray
-    ) -> list[StepTimes]:
+    ) -> list[NodeStepTimes]:
         requested.append(sizes)
         return made_up(sizes)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.samples.data import deal
 from placewright.samples.judge import judge
-from placewright.samples.move import Moved, move
+from placewright.samples.move import MoveResult, move
 from placewright.samples.plan import SamplePlan
 from tests.other_user import needs_root, nothing_executed, run_as_other_user
 from tests.processes import listening_addresses, output_of, reachable_address
@@ -53,7 +53,7 @@ class Moving(threading.Thread):
         self.problem = tiny([80, 3, 20], relay=True)
         self.shards, self.digests = deal(self.problem, images(103, 0), folder)
         self.before = set(listening_addresses(os.getpid()))
-        self.moved: Moved | None = None
+        self.moved: MoveResult | None = None
         self.start()
 
     def run(self) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placewright.planning.solving import solve
-from placewright.samples.adaptive import Step
-from placewright.samples.move import Moved
+from placewright.samples.adaptive import AdaptiveEpoch
+from placewright.samples.move import MoveResult
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.simple import Greedy
 from placewright.samples.problem import SampleProblem
@@ -47,7 +47,7 @@ def run_of(name: str, each_s: float, moved: int = 0) -> SampleRun:
             np.stack([one_node, one_node]),
         ),
         1.0,
-        moved=Moved(2.0, 0, np.ones((2, 2)), spans) if moved else None,
+        moved=MoveResult(2.0, 0, np.ones((2, 2)), spans) if moved else None,
     )
 
 
@@ -94,9 +94,9 @@ def test_a_page_of_a_run_that_planned_again_shows_its_events() -> None:
     planned = problem()
     epoch = Epoch(2.0, 0.5, 0.5, 0.8)
     steps = [
-        Step(epoch, True, 0, 0.0, (), 0, {"a": 30, HOSTILE: 2}),
-        Step(epoch, True, 12, 1.5, (), 0, {"a": 18, HOSTILE: 14}),
-        Step(epoch, False, 0, 0.0, (HOSTILE,), 14, {"a": 18}),
+        AdaptiveEpoch(epoch, True, 0, 0.0, (), 0, {"a": 30, HOSTILE: 2}),
+        AdaptiveEpoch(epoch, True, 12, 1.5, (), 0, {"a": 18, HOSTILE: 14}),
+        AdaptiveEpoch(epoch, False, 0, 0.0, (HOSTILE,), 14, {"a": 18}),
     ]
     page = samples_epochs_page(planned, steps, real=False)
     text = " ".join(check(page).texts)

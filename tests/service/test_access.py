@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from placewright.errors import InputError, RunError
-from placewright.service.files import Files, TooLargeError, check_name
+from placewright.service.files import FileStore, TooLargeError, check_name
 from placewright.service.store import Store, sqlite_url
 from placewright.service.tokens import Tokens
 from placewright.web.client import Client
@@ -91,7 +91,7 @@ def test_a_body_that_is_too_large_is_not_read(serving: Serving) -> None:
 @pytest.mark.anyio
 async def test_an_upload_that_is_too_large_leaves_nothing(tmp_path: Path, store: Store) -> None:
     """Neither one, nor all together."""
-    files = Files(tmp_path, store, most_bytes=10, total_bytes=15)
+    files = FileStore(tmp_path, store, most_bytes=10, total_bytes=15)
 
     async def pieces(*given: bytes) -> Iterator[bytes]:  # type: ignore[misc]
         for each in given:

@@ -18,21 +18,21 @@ from placewright.cli.main import every_verb
 from placewright.cli.operations import operations_of
 from placewright.service.app import Service, api
 from placewright.service.clusters import add_clusters
-from placewright.service.files import Files
+from placewright.service.files import FileStore
 from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
 from placewright.service.operations import offered
 from placewright.service.pages import add_pages
-from placewright.service.services import Found, Services, serving_operation
+from placewright.service.services import FoundService, Services, serving_operation
 from placewright.service.serving import add_services
-from placewright.service.store import Job, State, Store, new_id, sqlite_url
+from placewright.service.store import Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
 
 
 class Unstarted(Services):
     """Request services that are accepted, and of which none is started."""
 
-    def _start(self, found: Found) -> None:
+    def _start(self, found: FoundService) -> None:
         pass
 
 
@@ -40,7 +40,7 @@ def made(folder: Path) -> tuple[Service, Access]:
     """A service that accepts jobs and runs none."""
     store = Store(sqlite_url(folder / "x.sqlite"))
     store.migrate()
-    files = Files(folder, store, most_bytes=1000, total_bytes=100_000)
+    files = FileStore(folder, store, most_bytes=1000, total_bytes=100_000)
     every = operations_of(every_verb())
     jobs = Jobs(store, files, offered(every), workflows="")
     service = Service(store, files, jobs)
@@ -69,7 +69,7 @@ def add_jobs(store: Store, count: int) -> None:
                 id=new_id(),
                 operation="operators.plan",
                 options={"source": "zoo:resnet50"},
-                state=State.DONE,
+                state=JobState.DONE,
                 owner="",
                 created_s=time.time(),
                 attempts=1,

@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 
 from placewright.errors import InputError
 from placewright.service import store as tables
-from placewright.service.store import MIGRATIONS, Job, State, Store, new_id, sqlite_url
+from placewright.service.store import MIGRATIONS, Job, JobState, Store, new_id, sqlite_url
 from placewright.web.client import Job as RunningJob
 from tests.service.postgresql import postgresql, programs
 from tests.service.serving import Serving
@@ -51,12 +51,12 @@ def test_a_job_ends_once(tmp_path: Path) -> None:
     ids = [new_id() for _ in range(5)]
     for id in ids:
         job = Job(id=id, operation="doctor", options={}, created_s=time.time(), attempts=0)
-        job.state, job.owner = State.QUEUED, ""
+        job.state, job.owner = JobState.QUEUED, ""
         store.add_job(job)
     assert ids == sorted(ids)
-    assert store.update_job(ids[0], state=State.CANCELLED) is not None
-    assert store.update_job(ids[0], state=State.RUNNING) is None
-    assert store.update_job(ids[1], only=State.RUNNING, attempts=1) is None
+    assert store.update_job(ids[0], state=JobState.CANCELLED) is not None
+    assert store.update_job(ids[0], state=JobState.RUNNING) is None
+    assert store.update_job(ids[1], only=JobState.RUNNING, attempts=1) is None
     assert [job.id for job in store.jobs(most=2, before=ids[3])] == ids[2:0:-1]
     assert store.counts() == {"queued": 4, "cancelled": 1}
     assert store.open_jobs("") == 4

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.colocation import Groups
+from placewright.capturing.colocation import ColocationGroups
 from placewright.capturing.dataflow import Dataflow
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
 from placewright.capturing.program_calls import RECURRENT, resolve_target
@@ -40,7 +40,7 @@ _LOOKUPS = (
 """Read as much of their first argument as they return, however large it is."""
 
 
-def assemble(flow: Dataflow, groups: Groups, source: ModelSource) -> Graph:
+def assemble(flow: Dataflow, groups: ColocationGroups, source: ModelSource) -> Graph:
     """The graph to plan on and the program to run, operator by operator the same."""
     step, model = flow.step, source.model
     name = source.name or type(model).__name__
@@ -62,7 +62,7 @@ def assemble(flow: Dataflow, groups: Groups, source: ModelSource) -> Graph:
     return Graph(name, _operators(flow, groups), tensors, program, module_tree(model, groups_of))
 
 
-def _operators(flow: Dataflow, groups: Groups) -> tuple[Operator, ...]:
+def _operators(flow: Dataflow, groups: ColocationGroups) -> tuple[Operator, ...]:
     resident = _resident_bytes(flow)
     return tuple(
         Operator(
@@ -129,7 +129,7 @@ def _described(argument: Any, specs: Mapping[str, TensorSpec]) -> str:
     return repr(argument)
 
 
-def _inputs(flow: Dataflow, groups: Groups) -> tuple[ProgramInput, ...]:
+def _inputs(flow: Dataflow, groups: ColocationGroups) -> tuple[ProgramInput, ...]:
     """All inputs that the program uses, and the model's own inputs and targets."""
     used = {name for names in flow.inputs_used for name in names}
     used |= {output.value for output in flow.step.outputs}

@@ -26,7 +26,7 @@ from placewright.capturing.program_calls import RECURRENT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Groups:
+class ColocationGroups:
     """Colocation groups, each named after its first operator.
 
     `operators`: group of every operator, ``""`` for operators alone.
@@ -37,7 +37,7 @@ class Groups:
     inputs: Mapping[str, str]
 
 
-def colocate(flow: Dataflow) -> Groups:
+def colocate(flow: Dataflow) -> ColocationGroups:
     """Group of every operator and of every resident input."""
     names = [call.instruction.name for call in flow.step.calls]
     sets = _DisjointSets(len(names))
@@ -56,7 +56,7 @@ def colocate(flow: Dataflow) -> Groups:
     for k in range(len(names)):
         root = sets.find(k)
         operators.append(names[root] if sizes[root] > 1 or names[root] in named else "")
-    return Groups(operators, inputs)
+    return ColocationGroups(operators, inputs)
 
 
 def _join_residents(sets: _DisjointSets, flow: Dataflow, resident: set[str]) -> dict[str, int]:

@@ -90,7 +90,7 @@ def refilled(tree: Any, values: Iterator[Any]) -> Any:
     return tree_unflatten(filled, spec)
 
 
-class Batch:
+class StepBatch:
     """Inputs and targets of a step, copied once.
 
     Their tensors are the same in every step, so that in-place changes persist; the containers

@@ -189,11 +189,11 @@ def run(
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
     from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.planning import Chooser
-    from placewright.deployment.workers import Workers, shared_process
+    from placewright.deployment.workers import ModelWorkers, shared_process
 
     with console.noted(UserWarning):  # an engine that cannot be had fails before any work
         together = shared_process(gpus)
-        workers = Workers(engine, find_cluster(on), emulate=emulate, together=together)
+        workers = ModelWorkers(engine, find_cluster(on), emulate=emulate, together=together)
     workers.begin()
     workload = _runnable(load(source_options, console))
     choice = Chooser(workload, workers, console, seed).choose(

@@ -25,7 +25,7 @@ BOX, ROW, HEAD, RAIL = 220.0, 46.0, 30.0, 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceRow:
     """A device in the box of its host; `kind`: number of its kind, for the colour."""
 
     x: float
@@ -50,7 +50,7 @@ class Bus:
 
 
 @dataclass(slots=True)
-class Host:
+class HostBox:
     """The box of a host."""
 
     name: str
@@ -58,7 +58,7 @@ class Host:
     y: float
     width: float
     height: float
-    rows: list[Row] = field(default_factory=list)
+    rows: list[DeviceRow] = field(default_factory=list)
     buses: list[Bus] = field(default_factory=list)
 
     @property
@@ -88,7 +88,7 @@ class Drawing:
 
     width: float
     height: float
-    hosts: Sequence[Host]
+    hosts: Sequence[HostBox]
     wires: Sequence[Wire]
     title: str
 
@@ -154,17 +154,17 @@ def _groups(links: Sequence[Link]) -> Iterator[Group]:
     yield from (Group(found, shared=False) for found in pairs.values())
 
 
-def _host(node: Node, groups: Sequence[Group], kinds: Sequence[str]) -> Host:
+def _host(node: Node, groups: Sequence[Group], kinds: Sequence[str]) -> HostBox:
     """A box at the origin: its devices one below the other, buses at their right."""
     groups = groups[:MOST_BUSES]
     width = BOX + RAIL * len(groups) + (8 if groups else 0)
     bottom = HEAD + ROW * len(node.devices)
     height = bottom + 18 * len(groups) + 6
-    host = Host(node.name, 0.0, 0.0, width, height)
+    host = HostBox(node.name, 0.0, 0.0, width, height)
     for k, device in enumerate(node.devices):
         text = _short(device)
         kind = kinds.index(device.kind) % 8
-        host.rows.append(Row(10, HEAD + ROW * k, BOX - 20, device.name, text, kind))
+        host.rows.append(DeviceRow(10, HEAD + ROW * k, BOX - 20, device.name, text, kind))
     middle = {row.name: row.y + ROW / 2 - 4 for row in host.rows}
     for k, group in enumerate(groups):
         taps = [middle[name] for name in group.devices]
@@ -185,7 +185,7 @@ def _short(device: Device) -> str:
     return ", ".join([device.kind, speed, *memory])
 
 
-def _place(boxes: Sequence[Host]) -> None:
+def _place(boxes: Sequence[HostBox]) -> None:
     """Put hosts around an ellipse, none over another; two are beside each other."""
     count, wide = len(boxes), max(box.width for box in boxes)
     high = max(box.height for box in boxes)
@@ -202,7 +202,7 @@ def _place(boxes: Sequence[Host]) -> None:
         box.x, box.y = box.x - left, box.y - top
 
 
-def _middle(row: Row, box: Host) -> tuple[float, float]:
+def _middle(row: DeviceRow, box: HostBox) -> tuple[float, float]:
     return box.x + row.x + row.width / 2, box.y + row.y + ROW / 2 - 4
 
 

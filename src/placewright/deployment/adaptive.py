@@ -18,14 +18,14 @@ from placewright.runtime.scratch import Scratch
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.deployment.placed_model import PlacedModel
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.planning.contract import Meter, Monitor
 
 
 def adaptive_run(
     placed: PlacedModel,
-    workers: Workers,
+    workers: ModelWorkers,
     folder: Path,
     *,
     steps: float,
@@ -160,7 +160,7 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
 
 def run_adaptively(
     placed: PlacedModel,
-    workers: Workers,
+    workers: ModelWorkers,
     *,
     steps: int,
     seed: int,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ModelJob:
     """A model, and what is done with it.
 
     Attributes
@@ -54,9 +54,9 @@ def _text_batches(samples: int) -> Iterable[tuple[Any, Any]]:
 SMALL_GPT = "placewright.capturing.zoo.language:small_gpt"
 
 JOBS = (
-    Job("zoo:inception_v3"),
-    Job("zoo:alexnet", training=True),
-    Job(SMALL_GPT, training=True, batches=_text_batches),
+    ModelJob("zoo:inception_v3"),
+    ModelJob("zoo:alexnet", training=True),
+    ModelJob(SMALL_GPT, training=True, batches=_text_batches),
 )
 """AlexNet's training step needs 858 MiB: more than a board of ``edge-duo`` has, less than both."""
 
@@ -64,7 +64,7 @@ LAYERS_PLANNING_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What a job came to.
 
     Attributes
@@ -115,11 +115,11 @@ def demonstrate(
     cluster: Cluster,
     out: Path,
     *,
-    jobs: Sequence[Job] = JOBS,
+    jobs: Sequence[ModelJob] = JOBS,
     steps: int = 10,
     batch: int | None = None,
     monitor: Monitor,
-) -> Generator[Outcome, None, None]:
+) -> Generator[JobOutcome, None, None]:
     """Do each job beside the best single device, then a user's own model; outcomes as they come.
 
     Raises `PlacewrightError` as of `placewright.place` and of runs.
@@ -156,12 +156,12 @@ def demonstrate(
             yield do(placed, source.name, stem, steps)
     with monitor.meter("placing a model in five lines"):
         error = own_model(cluster)
-    yield Outcome(
+    yield JobOutcome(
         "your own model, five lines", five_lines(), "", "called on its workers", "", f"{error:g}"
     )
 
 
-def _stream(placed: PlacedModel, name: str, stem: Path, steps: int) -> Outcome:
+def _stream(placed: PlacedModel, name: str, stem: Path, steps: int) -> JobOutcome:
     from placewright.report.trace import write_trace
 
     found = placed.measure_stream(3 * steps, check=True)
@@ -175,7 +175,7 @@ def _stream(placed: PlacedModel, name: str, stem: Path, steps: int) -> Outcome:
     return _outcome(placed, f"{name}, stream", found, measured, _per_second, files)
 
 
-def _training(placed: PlacedModel, name: str, stem: Path, steps: int) -> Outcome:
+def _training(placed: PlacedModel, name: str, stem: Path, steps: int) -> JobOutcome:
     measured = placed.run(steps, check=True)
     files = (
         placed.report(f"{stem}.html"),
@@ -191,7 +191,7 @@ def _shared_batch(
     cluster: Cluster,
     stem: Path,
     steps: int,
-) -> Outcome:
+) -> JobOutcome:
     """Train on all devices, each with its share of the batch, beside the fastest alone."""
     from placewright.layers.placed_training import train
     from placewright.layers.run import FASTEST, gain_text
@@ -205,7 +205,7 @@ def _shared_batch(
     gain, single = found.speed_up(FASTEST), "-"
     if gain is not None:
         single = f"{seconds(found.typical_s(FASTEST))} ({found.baseline_worker})"
-    return Outcome(
+    return JobOutcome(
         f"{source.name}, training on shares of the batch",
         f"{placed.result}\n{found}\nloss {losses[0]:.3f}, after {steps} steps {losses[-1]:.3f}",
         single,
@@ -224,7 +224,7 @@ def _outcome(
     measured: Measurement,
     cell: Callable[[float], str],
     files: tuple[Path, ...],
-) -> Outcome:
+) -> JobOutcome:
     baseline, speed = measured.baseline, measured.speed_up
     if baseline is None:
         single, gain = _nearest_miss(placed), "runs"
@@ -232,7 +232,7 @@ def _outcome(
         single = f"{cell((baseline.measurement or measured).measured_s)} ({baseline.name})"
         gain = "" if speed is None else f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})"
     check = measured.check
-    return Outcome(
+    return JobOutcome(
         title,
         f"{placed.result}\n{shown}",
         single,
@@ -267,7 +267,7 @@ def _nearest_miss(placed: PlacedModel) -> str:
     return f"fits on none ({name} lacks {size(lacks[name])})"
 
 
-def outcome_table(outcomes: Sequence[Outcome]) -> str:
+def outcome_table(outcomes: Sequence[JobOutcome]) -> str:
     """The fastest single device beside the plan, for every job."""
     header = ("", "fastest board", "all boards", "gain", "differs from eager")
     rows = [(o.title, o.single, o.found, o.gain, o.differs) for o in outcomes]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from placewright.capturing.guards import Guards
     from placewright.deployment.calls import Calls
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.run import AdaptiveRun
@@ -42,7 +42,9 @@ class LoadedModel:
         The plan with its value, lower bound, gap and status.
     """
 
-    def __init__(self, workload: Workload, workers: Workers, result: Result, seed: int) -> None:
+    def __init__(
+        self, workload: Workload, workers: ModelWorkers, result: Result, seed: int
+    ) -> None:
         self.workload, self.workers, self.result, self._seed = workload, workers, result, seed
         self._calls: Calls | None = None
         self._loaded: tuple[Session, int] | None = None

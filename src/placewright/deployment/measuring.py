@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placewright.deployment.model_files import FileWorkload
     from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.tensorflow_models import TensorFlowWorkload
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.planning.contract import Meter, Monitor
     from placewright.planning.result import Result
@@ -143,13 +143,13 @@ def measured_rewards(
     if not isinstance(workload, Workload):
         yield MeasuredPlacements(workload.opened)
         return
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
 
-    with Workers("local", workload.cluster) as own:
+    with ModelWorkers("local", workload.cluster) as own:
         yield on_workers(workload, own)
 
 
-def on_workers(workload: Workload, workers: Workers) -> MeasuredPlacements:
+def on_workers(workload: Workload, workers: ModelWorkers) -> MeasuredPlacements:
     """Placements of a PyTorch model, executed on workers that are started when first needed."""
     problem = workload.problem
 
@@ -168,7 +168,7 @@ def on_workers(workload: Workload, workers: Workers) -> MeasuredPlacements:
 
 @contextmanager
 def beside_single(
-    placed: PlacedModel, workers: Workers, monitor: Monitor, what: str
+    placed: PlacedModel, workers: ModelWorkers, monitor: Monitor, what: str
 ) -> Iterator[tuple[Session, Meter, Result | None]]:
     """The workers, progress of `what` is measured, and the best single device to measure beside it.
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from placewright.adapt.training_loop import TrainingLoop
     from placewright.deployment.planning import Choice
     from placewright.deployment.training import OperatorTraining
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
-    from placewright.operators.adaptive.policy import Policy
+    from placewright.operators.adaptive.policy import AdaptationPolicy
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
@@ -62,7 +62,7 @@ class PlacedModel(LoadedModel):
     def __init__(
         self,
         workload: Workload,
-        workers: Workers,
+        workers: ModelWorkers,
         choice: Choice,
         *,
         seed: int,
@@ -369,7 +369,7 @@ class PlacedModel(LoadedModel):
         *,
         steps: int | None = None,
         adapt: bool = True,
-        policy: Policy | None = None,
+        policy: AdaptationPolicy | None = None,
         snapshot_every: int = 50,
         rejoin_every: int = 20,
         patience_s: float = 10.0,
@@ -432,14 +432,14 @@ class PlacedModel(LoadedModel):
         check: bool = False,
         steps: int | None = None,
         adapt: bool = True,
-        policy: Policy | None = None,
+        policy: AdaptationPolicy | None = None,
         seed: int | None = None,
         **settings: Any,
     ) -> OperatorTraining:
         """What a trainer executes, on the workers of this model; see `trainer`."""
         from placewright.deployment.adaptive import adaptive_run
         from placewright.deployment.training import OperatorTraining
-        from placewright.operators.adaptive.policy import Policy
+        from placewright.operators.adaptive.policy import AdaptationPolicy
         from placewright.runtime.scratch import Scratch
 
         load = self.workload
@@ -463,7 +463,7 @@ class PlacedModel(LoadedModel):
             steps=float("inf") if steps is None else steps,
             try_plans=adapt and steps is not None,
             adapt=adapt,
-            policy=policy or Policy(),
+            policy=policy or AdaptationPolicy(),
             seed=self._seed if seed is None else seed,
             **settings,
         )

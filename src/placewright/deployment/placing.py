@@ -136,7 +136,7 @@ def place(
         from placewright.capturing.source import source_of
         from placewright.deployment.calls import refuse_changed_arguments
         from placewright.deployment.planning import Chooser
-        from placewright.deployment.workers import Workers, shared_process
+        from placewright.deployment.workers import ModelWorkers, shared_process
         from placewright.deployment.workload import profiled
         from placewright.runtime.engines.torchrun_agent import served_torchrun
 
@@ -152,7 +152,7 @@ def place(
         cluster = load_cluster(str(cluster))
     cluster = Cluster.detect() if cluster is None else cluster
     monitor = monitor_of(progress)
-    workers = Workers(engine, cluster, emulate=emulate, together=shared_process(gpus))
+    workers = ModelWorkers(engine, cluster, emulate=emulate, together=shared_process(gpus))
     if method != "analytic":  # two workers measure what messages cost
         workers.begin()
     source = source_of(model, inputs, loss_fn, targets, training=training, where="place")

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from placewright.deployment.measuring import MeasuredPlacements
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
@@ -100,7 +100,7 @@ class Chooser:
     """Chooses a plan for a profiled model, on its workers: calibrate, plan, try, keep."""
 
     workload: Workload
-    workers: Workers
+    workers: ModelWorkers
     monitor: Monitor
     seed: int = 0
 

@@ -46,7 +46,7 @@ from placewright.runtime.stream.stream import SampleStream
 
 if TYPE_CHECKING:
     from placewright.deployment.calls import Batch, CallForm, Calls
-    from placewright.deployment.workers import Workers
+    from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.planning.contract import Monitor
 
@@ -82,7 +82,7 @@ class PlacedStream:
     """
 
     workload: Workload
-    workers: Workers
+    workers: ModelWorkers
     calls: Calls
     problem: OperatorProblem
     plan: OperatorPlan

@@ -30,7 +30,7 @@ def shared_process(gpus: str | None) -> bool | None:
     return None if gpus is None else gpus == "together"
 
 
-class Workers:
+class ModelWorkers:
     """The worker processes of a model: started when first needed, kept until `close`.
 
     A context manager that closes at its end. They end with this object and with the program too.
@@ -68,7 +68,7 @@ class Workers:
         # Of `_held`, which does not refer to this object: it would never be collected otherwise.
         self._end = weakref.finalize(self, self._held.close)
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> ModelWorkers:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -104,9 +104,9 @@ class Workers:
                 hint="use it inside its `with` block, or place the model again",
             )
 
-    def on(self, engine: str | Engine) -> Workers:
+    def on(self, engine: str | Engine) -> ModelWorkers:
         """Others for the same cluster, started by another engine."""
-        return Workers(engine, self.cluster, emulate=self._emulate)
+        return ModelWorkers(engine, self.cluster, emulate=self._emulate)
 
     @contextmanager
     def session(self, load: Workload) -> Iterator[Session]:
@@ -183,7 +183,7 @@ class Workers:
 
 @dataclass(slots=True)
 class _Held:
-    """What has to be ended: apart from `Workers`, so that a finalizer of that can end it."""
+    """What has to be ended: apart from `ModelWorkers`, so that a finalizer of that can end it."""
 
     opening: AbstractContextManager[Engine]
     engine: Engine | None = None

@@ -13,7 +13,7 @@ from placewright.graph.files import read_graph
 from placewright.graph.graph import Graph, Operator
 from placewright.graph.program import ORDER_ONLY
 from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
-from placewright.report.graph_layout import Dataflow
+from placewright.report.graph_layout import LayoutGraph
 from placewright.report.page import (
     DEVICE_COLOURS,
     Note,
@@ -53,11 +53,11 @@ def explored(graph: Graph) -> str:
     )
 
 
-def dataflow(graph: Graph) -> Dataflow:
+def dataflow(graph: Graph) -> LayoutGraph:
     """Operators and tensors as arrays."""
     position = {op.name: i for i, op in enumerate(graph.operators)}
     readers = [[position[c] for c in tensor.consumers] for tensor in graph.tensors]
-    return Dataflow(
+    return LayoutGraph(
         graph.operator_names,
         np.array([position[t.producer] for t in graph.tensors], dtype=np.int64),
         np.array([t.bytes for t in graph.tensors], dtype=np.float64),

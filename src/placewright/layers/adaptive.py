@@ -32,7 +32,7 @@ from placewright.errors import PlacewrightError
 from placewright.graph.graph import TensorSpec
 from placewright.layers.choice import executables
 from placewright.layers.costs.passes import own_forward_s
-from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.orders import WorkerStepTimes
 from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, check_batch, loss_of, step_s
 from placewright.layers.execution.stage_orders import TracedModel
@@ -188,7 +188,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
             self.disturbances = {k: d for k, d in self.disturbances.items() if k != step}
             self._workers().disturb(*disturbed)
 
-    def _execute(self, batch: Batch | None) -> tuple[StepTimes, ...]:
+    def _execute(self, batch: Batch | None) -> tuple[WorkerStepTimes, ...]:
         session, result = self._workers(), self.result
         assert result is not None
         if batch is not None:
@@ -208,7 +208,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
             if rate is not None:
                 self._drifts[names[w]].expect(rate * own_forward_s(problem, self.plan, w))
 
-    def _observe(self, times: tuple[StepTimes, ...]) -> None:
+    def _observe(self, times: tuple[WorkerStepTimes, ...]) -> None:
         """Plan again where a worker has become slower or faster since its plan came into force."""
         names, changed = self.alive(), []
         for w in self.plan.workers:

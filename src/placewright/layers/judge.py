@@ -28,7 +28,7 @@ from placewright.layers.costs.memory import stage_bytes, state_bytes, worker_byt
 from placewright.layers.plan import LayerPlan, Stage, check_plan
 from placewright.layers.problem import LayerProblem, Variants
 from placewright.layers.schedules import in_flight
-from placewright.layers.simulation import Span, StepTimes, simulate
+from placewright.layers.simulation import SimulatedStep, Span, simulate
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import size
 from placewright.report.trace import MemoryCurve, Trace
@@ -56,7 +56,7 @@ class LayerJudgement:
     held_bytes: FloatArray
     violation: str
     violation_size: float
-    times: StepTimes | None
+    times: SimulatedStep | None
 
     @property
     def feasible(self) -> bool:
@@ -128,7 +128,7 @@ MOST_TRACKS = 64
 """Workers up to which each has a track of its own, else the first of each replica."""
 
 
-def _trace(p: LayerProblem, plan: LayerPlan, times: StepTimes) -> Trace:
+def _trace(p: LayerProblem, plan: LayerPlan, times: SimulatedStep) -> Trace:
     """Spans of replicas on the tracks of their workers; messages on a track per sender."""
     every = len(plan.workers) <= MOST_TRACKS
     tracks: dict[str, int] = {}
@@ -166,7 +166,7 @@ def _trace(p: LayerProblem, plan: LayerPlan, times: StepTimes) -> Trace:
 
 
 def _curves(
-    p: LayerProblem, plan: LayerPlan, times: StepTimes, tracks: dict[str, int]
+    p: LayerProblem, plan: LayerPlan, times: SimulatedStep, tracks: dict[str, int]
 ) -> tuple[MemoryCurve, ...]:
     """Bytes over time: what stays, and the activations of each micro-batch in flight."""
     found: list[MemoryCurve] = []

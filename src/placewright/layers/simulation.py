@@ -36,7 +36,7 @@ from placewright.layers.costs.passes import (
     shards_wait,
     together,
 )
-from placewright.layers.costs.transfers import Transfer, processor_s, transfers
+from placewright.layers.costs.transfers import StageTransfer, processor_s, transfers
 from placewright.layers.plan import LayerPlan, Schedule
 from placewright.layers.problem import LayerProblem
 from placewright.layers.schedules import Instruction, blocking_order, groups_of, order_of
@@ -53,7 +53,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepTimes:
+class SimulatedStep:
     """What a simulation says.
 
     Attributes
@@ -75,7 +75,7 @@ class StepTimes:
     sync_s: float
 
 
-def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> StepTimes:
+def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> SimulatedStep:
     """Times of a step."""
     net = network_of(p, plan)
     alike = None if spans else columns_alike(net)
@@ -281,7 +281,7 @@ class _Walk(SimulationState):
         return self.out
 
 
-def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
+def finish(p: LayerProblem, net: Network, passes: Passes) -> SimulatedStep:
     """Gradient exchange and optimizer step after the passes."""
     plan, spans = net.plan, passes.spans
     count = range(len(plan.stages))
@@ -315,7 +315,7 @@ def finish(p: LayerProblem, net: Network, passes: Passes) -> StepTimes:
             ]
         step = max(step, updated + sent_s)
     last = max(max(row) for row in ends)
-    return StepTimes(step, tuple(spans), tuple(passes.messages), last, exposed)
+    return SimulatedStep(step, tuple(spans), tuple(passes.messages), last, exposed)
 
 
 def _overlapped_end(p: LayerProblem, net: Network, s: int, ends: list[float]) -> float:
@@ -366,7 +366,7 @@ class Network:
 
     plan: LayerPlan
     costs: tuple[tuple[ReplicaCosts, ...], ...]
-    cuts: tuple[tuple[Transfer, ...], ...]
+    cuts: tuple[tuple[StageTransfer, ...], ...]
     group: tuple[int, ...]
     blocking: bool
     activations_first: bool = False
@@ -447,8 +447,8 @@ def _with_messages(
     p: LayerProblem,
     plan: LayerPlan,
     costs: list[tuple[ReplicaCosts, ...]],
-    cuts: tuple[tuple[Transfer, ...], ...],
-) -> tuple[list[tuple[ReplicaCosts, ...]], tuple[tuple[Transfer, ...], ...]]:
+    cuts: tuple[tuple[StageTransfer, ...], ...],
+) -> tuple[list[tuple[ReplicaCosts, ...]], tuple[tuple[StageTransfer, ...], ...]]:
     """Costs and transfers where parts of messages belong to passes.
 
     Receivers gather the parts of a split message when they use it; sockets take time of the

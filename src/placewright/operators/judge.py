@@ -45,7 +45,7 @@ from placewright.operators.simulation.inputs import (
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
 from placewright.operators.simulation.star_judge import judge_star, star_scores
 
-__all__ = ["Judge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
+__all__ = ["OperatorJudge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 
 
 def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
@@ -60,7 +60,9 @@ def judge(problem: OperatorProblem, plan: OperatorPlan) -> OperatorJudgement:
     """
     check_plan(problem, plan)
     star = problem.communication is Communication.STAR
-    return _with_rules(problem, plan, judge_star(problem, plan) if star else Judge(problem)(plan))
+    return _with_rules(
+        problem, plan, judge_star(problem, plan) if star else OperatorJudge(problem)(plan)
+    )
 
 
 def _with_rules(
@@ -76,7 +78,7 @@ def _with_rules(
     return replace(judgement, feasible=False, violation=words)
 
 
-class Judge:
+class OperatorJudge:
     """The simulators of a problem, laid out once and run many times.
 
     Not to be shared between threads.
@@ -200,7 +202,7 @@ class PreparedJudge:
     """What `planning.wings.Judge` asks wing 1 for: all rules are checked, groups and pins too."""
 
     def __init__(self, problem: OperatorProblem) -> None:
-        self._judge = Judge(problem)
+        self._judge = OperatorJudge(problem)
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """As `judge`."""
@@ -258,8 +260,8 @@ def evaluate_many(
 ) -> tuple[FloatArray, IntArray]:
     """Value and memory violation of many placements at once.
 
-    Groups, pins and contiguity are not checked. A search that comes back often keeps a `Judge` and
-    calls its `many`.
+    Groups, pins and contiguity are not checked. A search that comes back often keeps an
+    `OperatorJudge` and calls its `many`.
 
     `placements`: Shape (k, n), device indices.
     `order`: Shape (n,), for all of them; by default the upward rank under each placement.
@@ -271,7 +273,7 @@ def evaluate_many(
     violation_bytes
         Shape (k,), bytes over, summed over devices.
     """
-    return Judge(problem).many(placements, order, dispatch)
+    return OperatorJudge(problem).many(placements, order, dispatch)
 
 
 def _can_be_short(problem: OperatorProblem) -> bool:

@@ -52,7 +52,7 @@ from placewright.planning.views import (
 )
 from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
 from placewright.report.gantt import timeline
-from placewright.report.graph_layout import Dataflow
+from placewright.report.graph_layout import LayoutGraph
 from placewright.report.history import event_lines, history
 from placewright.report.page import (
     Note,
@@ -389,7 +389,7 @@ def explored(result: Result, graph: Graph | None = None) -> ExploredGraph:
     """A plan as the explorer draws it; the `graph` of the problem adds phases and FLOPs."""
     p, operators = result.problem, _operators_of(result.problem, graph)
     kinds = tuple(op.kind for op in operators) or p.operator_kinds
-    flow = Dataflow(
+    flow = LayoutGraph(
         p.operator_names,
         p.tensor_producer,
         p.tensor_bytes,

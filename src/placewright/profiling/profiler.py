@@ -255,7 +255,7 @@ def isolated_seconds(
     program, threads = graph.program, torch.get_num_threads()
     check_read_program(program)
     specs, kept = value_specs(graph, program), workspaces(program)
-    bench = Bench(specs, kept, torch_device, repeats, budget_s)
+    bench = OperatorTimer(specs, kept, torch_device, repeats, budget_s)
     torch.set_num_threads(cores)
     try:
         found: dict[str, float] = {}
@@ -279,7 +279,7 @@ def dispatch_seconds() -> float:
     layout = Layout.of([0], ["cpu"], nccl=False)
     (share,) = shares(parts, order, layout.processes)
     compiled, exchange = compile_share(share, {0: state}, layout), Exchange(layout, 0, {})
-    bench = Bench(value_specs(graph, program), {}, "cpu", repeats=_COPIES, budget_s=0.03)
+    bench = OperatorTimer(value_specs(graph, program), {}, "cpu", repeats=_COPIES, budget_s=0.03)
     whole_s = bench.median(lambda: compiled.run(exchange))
     return max(0.0, whole_s / _COPIES - bench.seconds(program.instructions[0]))
 
@@ -311,7 +311,7 @@ IN_A_ROW = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class OperatorTimer:
     """Times one operator at a time on synthetic inputs; `workspaces`: see that function."""
 
     specs: Mapping[str, TensorSpec]

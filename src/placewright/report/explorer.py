@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.report.graph_layout import CELL_HEIGHT, CELL_WIDTH, Dataflow, layout
+from placewright.report.graph_layout import CELL_HEIGHT, CELL_WIDTH, LayoutGraph, layout
 from placewright.report.page import DEVICE_COLOURS, Note, data_element, few_digits, tag, text
 
 KEYS = (
@@ -57,7 +57,7 @@ class ExploredGraph:
     """
 
     name: str
-    flow: Dataflow
+    flow: LayoutGraph
     categories: Sequence[Category]
     amounts: Sequence[Amount]
     facts: Sequence[Note] = ()

@@ -39,7 +39,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dataflow:
+class LayoutGraph:
     """Operators and the tensors between them, as arrays.
 
     Attributes
@@ -84,7 +84,7 @@ class Dataflow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class GraphLayout:
     """Where operators and the boxes of modules stand; box 0 is the whole graph.
 
     Attributes
@@ -107,7 +107,7 @@ class Layout:
     boxes: tuple[str, ...]
 
 
-def layout(flow: Dataflow) -> Layout:
+def layout(flow: LayoutGraph) -> GraphLayout:
     """Lay out a graph; the same graph gives the same layout."""
     n, depth = len(flow.names), operator_depths(flow)
     parent, boxes = _boxes(_paths(flow, depth))
@@ -123,10 +123,10 @@ def layout(flow: Dataflow) -> Layout:
     for node in tree.downwards():
         at.x[node] += at.x[n + parent[node]]
         at.y[node] += at.y[n + parent[node]]
-    return Layout(at.x, at.y, at.width, at.height, parent, boxes)
+    return GraphLayout(at.x, at.y, at.width, at.height, parent, boxes)
 
 
-def _paths(flow: Dataflow, depth: IntArray) -> list[Path]:
+def _paths(flow: LayoutGraph, depth: IntArray) -> list[Path]:
     """The boxes around each operator, outermost first."""
     modules = flow.modules or ("",) * len(flow.names)
     phases = flow.phases if len(set(flow.phases)) > 1 else ("",) * len(flow.names)
@@ -409,7 +409,7 @@ def _wrapped(sizes: Sequence[tuple[int, int]], width: float) -> list[list[int]]:
     return shelves
 
 
-def operator_depths(flow: Dataflow) -> IntArray:
+def operator_depths(flow: LayoutGraph) -> IntArray:
     """Shape (n,): operators on the longest path before each operator.
 
     Tensors that only order operators count where a reader waits for nothing else.
@@ -425,7 +425,7 @@ def operator_depths(flow: Dataflow) -> IntArray:
     return depth
 
 
-def _topological(flow: Dataflow, made: list[list[int]]) -> Sequence[int]:
+def _topological(flow: LayoutGraph, made: list[list[int]]) -> Sequence[int]:
     """Operators, producers first."""
     waiting = np.bincount(flow.consumers, minlength=len(flow.names)).tolist()
     order, ready = [], deque(k for k, count in enumerate(waiting) if count == 0)
@@ -440,7 +440,7 @@ def _topological(flow: Dataflow, made: list[list[int]]) -> Sequence[int]:
     return order
 
 
-def drawn_depths(flow: Dataflow, depth: IntArray) -> IntArray:
+def drawn_depths(flow: LayoutGraph, depth: IntArray) -> IntArray:
     """`depth`, but operators that wait for nothing stand just before their readers."""
     made, drawn = flow.made(), depth.copy()
     fed = np.bincount(flow.consumers, minlength=len(flow.names)) > 0

@@ -20,7 +20,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from placewright.capturing.containers import Batch, MicroBatch, micro_batches, tensors_of
+from placewright.capturing.containers import MicroBatch, StepBatch, micro_batches, tensors_of
 from placewright.capturing.recipe import TrainingRecipe, recipe_of
 from placewright.capturing.source import (
     ModelAndLoss,
@@ -99,7 +99,7 @@ class EagerSteps:
     def feed(self, inputs: Any, targets: Any = None) -> None:
         """Take other inputs from the next step on, and other targets if they are given."""
         targets = self._source.targets if targets is None else targets
-        self._step.batch = Batch(as_arguments(inputs, ""), targets)
+        self._step.batch = StepBatch(as_arguments(inputs, ""), targets)
 
     def settings_of(self, optimizer: torch.optim.Optimizer) -> None:
         """Take over what a loop may change in an optimizer: learning rates and the like."""
@@ -166,7 +166,7 @@ class Stepper:
     ) -> None:
         self.source, self.training = source, training
         name = type(source.model).__name__
-        self.batch = Batch(source.arguments, source.targets)
+        self.batch = StepBatch(source.arguments, source.targets)
         _demand_same((source.inputs, source.targets), self.batch.arguments(), name)
         _set_mode(source.model, training=training)
         if training:

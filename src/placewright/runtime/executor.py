@@ -29,7 +29,7 @@ from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.step.sequence import Share
 from placewright.runtime.step.serial import Action
 from placewright.runtime.step_record import StepLog
-from placewright.runtime.stream.executor import Finished, Progress, Sample, StreamExecutor
+from placewright.runtime.stream.executor import Finished, Sample, StreamExecutor, StreamProgress
 from placewright.runtime.worker import Worker
 
 LARGE_BYTES = 1 << 17
@@ -42,7 +42,7 @@ class StepExecutor(WorkerProgram):
     messages = (
         *(Share, Part, Step, Action, Message, StepLog),
         *(Instruction, Ref, Const, ProgramInput, TensorSpec, StoredTensor),
-        *(Sample, Finished, Progress),
+        *(Sample, Finished, StreamProgress),
     )
 
     def __init__(self, worker: Worker) -> None:
@@ -132,7 +132,7 @@ class StepExecutor(WorkerProgram):
         )
 
     @order("executing a stream")
-    def stream_turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> Progress:
+    def stream_turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> StreamProgress:
         """Take samples in and say what is done; see `StreamExecutor.turn`."""
         assert self.stream is not None
         return self.stream.turn(samples, until, wait_s)

@@ -55,7 +55,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AdaptiveEpoch:
     """One epoch of an adaptive run, in the problem's time.
 
     Attributes
@@ -164,11 +164,11 @@ class Adaptive:
         """Training state after the last epoch that has ended; ``None`` before the first."""
         return self._since.state
 
-    def run(self) -> list[Step]:
+    def run(self) -> list[AdaptiveEpoch]:
         """All epochs at once: see `steps`."""
         return list(self.steps())
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[AdaptiveEpoch]:
         """All epochs, one after another.
 
         Raises `InfeasibleError`, `InputError`: there is no first plan.
@@ -177,7 +177,7 @@ class Adaptive:
         with workers_or_own(self._workers) as self._workers:
             yield from self._steps()
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[AdaptiveEpoch]:
         due = True
         for epoch in range(self.recipe.epochs):
             change = self._plan(epoch) if due else _Change()
@@ -189,7 +189,7 @@ class Adaptive:
             due = self._learn(epoch, trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
             self.timeline.stepped(one.seconds, {"loss": one.loss})
-            yield Step(
+            yield AdaptiveEpoch(
                 one,
                 change.planned,
                 change.moved,

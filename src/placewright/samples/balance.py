@@ -29,7 +29,7 @@ LEVELS = 1.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clock:
+class NodeClock:
     """When the balance takes a node to end: see the module's docstring."""
 
     joined: bool
@@ -37,10 +37,10 @@ class Clock:
     offset: float = 0.0
 
 
-def clock_of(problem: SampleProblem) -> Clock:
+def clock_of(problem: SampleProblem) -> NodeClock:
     """Without knowing more: transfers and training in a row, or side by side where hidden."""
     fixed = problem.epochs * problem.fixed_s
-    return Clock(problem.overlap is not Overlap.HIDDEN, fixed)
+    return NodeClock(problem.overlap is not Overlap.HIDDEN, fixed)
 
 
 def exact_clock(problem: SampleProblem) -> bool:
@@ -49,7 +49,7 @@ def exact_clock(problem: SampleProblem) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class State:
+class FlowState:
     """Flows and what they do to each node.
 
     Attributes
@@ -89,7 +89,7 @@ class State:
 
     def balance(
         self,
-        clock: Clock,
+        clock: NodeClock,
         quantum: int,
         level_s: float = math.inf,
         deadline_s: float = math.inf,
@@ -122,7 +122,7 @@ class State:
             if made < AT_ONCE or time.perf_counter() > deadline_s:
                 return moves
 
-    def last_s(self, clock: Clock) -> float:
+    def last_s(self, clock: NodeClock) -> float:
         """When the last node ends."""
         half = self.problem.duplex is Duplex.HALF
         port_s = self.out_s + self.in_s if half else np.maximum(self.out_s, self.in_s)
@@ -168,7 +168,7 @@ def share_out(count: int, left: IntArray) -> IntArray:
     return whole
 
 
-def spread(problem: SampleProblem, clock: Clock, pieces: int, deadline_s: float) -> State:
+def spread(problem: SampleProblem, clock: NodeClock, pieces: int, deadline_s: float) -> FlowState:
     """Balance up to a level, the lowest that works by bisection, then without one.
 
     A level keeps fast neighbours of a late node from being filled beyond what they can train in
@@ -176,12 +176,12 @@ def spread(problem: SampleProblem, clock: Clock, pieces: int, deadline_s: float)
     times at a time, to single samples.
     """
     piece = max(1, int(problem.held.sum()) // (problem.n * pieces))
-    best = State.of(problem)
+    best = FlowState.of(problem)
     high = best.last_s(clock)
     low = float(problem.held.sum()) / float((1.0 / np.maximum(problem.work_s, 1e-300)).sum())
     while high > low * LEVELS and time.perf_counter() < deadline_s:
         level_s = math.sqrt(high * low)
-        tried = State.of(problem)
+        tried = FlowState.of(problem)
         tried.balance(clock, piece, level_s, deadline_s)
         last_s = tried.last_s(clock)
         best = min(best, tried, key=lambda state: state.last_s(clock))

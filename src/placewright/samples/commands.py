@@ -18,7 +18,7 @@ from placewright.planning.wing import Loaded
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.planning.contract import Progress
-    from placewright.samples.adaptive import Disturbance, Step
+    from placewright.samples.adaptive import AdaptiveEpoch, Disturbance
     from placewright.samples.placed_samples import PlacedSamples
     from placewright.samples.problem import SampleProblem
     from placewright.samples.run import SampleRun
@@ -200,7 +200,7 @@ def _job(
 def _answer_epochs(
     console: Console,
     placed: PlacedSamples,
-    ahead: Generator[Step, None, None],
+    ahead: Generator[AdaptiveEpoch, None, None],
     report: Path | None,
     weights: Path | None,
 ) -> None:
@@ -208,7 +208,7 @@ def _answer_epochs(
     from placewright.samples.run_pages import samples_epochs_page
     from placewright.samples.views import epochs_json, epochs_table
 
-    steps: list[Step] = []
+    steps: list[AdaptiveEpoch] = []
     partial = PartialRun(console, steps, lambda: f"epoch {len(steps)}")
     with console.meter(f"running {placed.problem.name}") as meter, partial, closing(ahead):
         for step in ahead:
@@ -224,7 +224,9 @@ def _answer_epochs(
     partial.finish()
 
 
-def _show_step(console: Console, meter: Progress, steps: Sequence[Step], epochs: int) -> None:
+def _show_step(
+    console: Console, meter: Progress, steps: Sequence[AdaptiveEpoch], epochs: int
+) -> None:
     """Show the last of `steps` beside the time of all."""
     step = steps[-1]
     if step.unplanned:

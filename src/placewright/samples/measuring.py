@@ -25,7 +25,7 @@ from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob, SampleSet, write_batch
-from placewright.samples.training.node_training import StepTimes
+from placewright.samples.training.node_training import NodeStepTimes
 from placewright.samples.training.recipe import Recipe, steps_of
 from placewright.samples.training.train import training_orders
 
@@ -86,7 +86,7 @@ def measure(problem: SampleProblem, recipe: Recipe, job: SampleJob, workers: Nod
     return _fitted(sizes.astype(np.float64), trials, times)
 
 
-def _fitted(sizes: FloatArray, trials: list[StepTimes], times: FloatArray) -> Speeds:
+def _fitted(sizes: FloatArray, trials: list[NodeStepTimes], times: FloatArray) -> Speeds:
     """Lines through the mean times; what steps take beyond the slowest mean is the exchange.
 
     Long steps scatter more: the lines keep relative distances small.
@@ -113,7 +113,7 @@ def take_steps(
     job: SampleJob,
     workers: NodeWorkers | None,
     sizes: IntArray,
-) -> list[StepTimes]:
+) -> list[NodeStepTimes]:
     """What each node's steps cost, shape of `sizes` (n, steps): samples of each.
 
     Raises `WorkerError`: a process died, or the nodes do not reach each other in time.
@@ -139,7 +139,7 @@ def take_steps(
             )
         ]
         pairs = zip(orders, sizes.tolist(), strict=True)
-        times: list[StepTimes] = group.order(
+        times: list[NodeStepTimes] = group.order(
             "time_steps", list(pairs), limit_s=limits.patience(LONGEST_S)
         )
     return times

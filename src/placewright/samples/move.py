@@ -20,7 +20,7 @@ from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.runtime.engines.local import LocalGroup
 from placewright.samples.data import Held, Shard, audit, held_by, numbered
-from placewright.samples.mover import Fault, MoveOrder, Sent, Transfer
+from placewright.samples.mover import Fault, MoveOrder, SamplesSent, SampleTransfer
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
@@ -31,7 +31,7 @@ MOST_RESTARTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveResult:
     """How the move went.
 
     Attributes
@@ -62,7 +62,7 @@ def move(
     workers: NodeWorkers | None = None,
     faults: Mapping[int, Fault] | None = None,
     limit_s: float = 600.0,
-) -> Moved:
+) -> MoveResult:
     """Execute the moves of a plan.
 
     Raises `RunError`: a sample is lost, doubled or damaged; a process keeps dying; it takes too
@@ -98,7 +98,7 @@ def move(
         movers.send(limit_s)
         took_s = time.perf_counter() - begun
     audit(shards, digests)
-    return Moved(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
+    return MoveResult(took_s, movers.restarts, movers.sample_s(), movers.spans(begun))
 
 
 class _Movers:
@@ -106,7 +106,7 @@ class _Movers:
 
     def __init__(self, group: LocalGroup, orders: list[MoveOrder]) -> None:
         self.group, self.orders, self.restarts = group, orders, 0
-        self.sent: dict[int, Sent] = {}
+        self.sent: dict[int, SamplesSent] = {}
         for rank, order in enumerate(orders):
             group.give(rank, "prepare_move", order)
         for rank in range(len(orders)):
@@ -201,7 +201,7 @@ class _Movers:
 
 def transfers_of(
     problem: SampleProblem, plan: SamplePlan, speed: float = 1.0, held: Held | None = None
-) -> list[Transfer]:
+) -> list[SampleTransfer]:
     """The transfers of a plan, in the order of their start.
 
     With relays a node sends on what has reached it last, and keeps what it held at the start.
@@ -231,7 +231,7 @@ def transfers_of(
         taken = pile[len(pile) - count :]
         del pile[len(pile) - count :]
         transfers.append(
-            Transfer(
+            SampleTransfer(
                 number,
                 i,
                 j,
@@ -247,8 +247,8 @@ def transfers_of(
     return _with_returns(transfers) if problem.relay else _joined(transfers)
 
 
-def _with_returns(transfers: list[Transfer]) -> list[Transfer]:
-    """Transfers with `Transfer.brought_back_by`."""
+def _with_returns(transfers: list[SampleTransfer]) -> list[SampleTransfer]:
+    """Transfers with `SampleTransfer.brought_back_by`."""
     following: dict[tuple[int, int], int] = {}  # node, sample: the next transfer that brings it
     found = []
     # From the last to the first: what is entered is the next arrival behind each transfer.
@@ -259,9 +259,9 @@ def _with_returns(transfers: list[Transfer]) -> list[Transfer]:
     return found[::-1]
 
 
-def _joined(transfers: list[Transfer]) -> list[Transfer]:
+def _joined(transfers: list[SampleTransfer]) -> list[SampleTransfer]:
     """Transfers that a node sends to one neighbour in a row, as one."""
-    joined: list[Transfer] = []
+    joined: list[SampleTransfer] = []
     latest: dict[int, int] = {}
     for one in transfers:
         at = latest.get(one.source)

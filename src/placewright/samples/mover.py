@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from placewright.errors import RunError
-from placewright.runtime.connections.authentication import BROKEN, Listener, connect
+from placewright.runtime.connections.authentication import BROKEN, AuthenticatedListener, connect
 from placewright.runtime.connections.channel import Channel
 from placewright.samples.data import Shard, checksum
 
@@ -44,7 +44,7 @@ TURN, TAKEN = "turn", "taken"
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class SampleTransfer:
     """Samples from one node to another.
 
     Attributes
@@ -97,13 +97,13 @@ class MoveOrder:
 
     folder: str
     addresses: tuple[tuple[str, int], ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[SampleTransfer, ...]
     secret: bytes = field(repr=False)
     fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SamplesSent:
     """All is sent; ``(target, samples, from, to)`` of each connection, by the machine's clock."""
 
     spans: tuple[tuple[int, int, float, float], ...]
@@ -113,7 +113,7 @@ class Mover:
     """Receives on a thread for as long as the process lives; sends when ordered to."""
 
     def __init__(self, listening: socket.socket, order: MoveOrder) -> None:
-        self._listener = Listener(listening, order.secret)
+        self._listener = AuthenticatedListener(listening, order.secret)
         self._lock = threading.Lock()
         self.prepare(order)
         threading.Thread(target=self._receive, daemon=True).start()
@@ -122,13 +122,13 @@ class Mover:
         """Take part in this move from now on; the one before has ended everywhere."""
         self._order, self._shard = order, Shard(Path(order.folder))
 
-    def send(self) -> Sent:
+    def send(self) -> SamplesSent:
         """Send everything."""
         sender = _Sender(self._order, self._shard, self._lock)
         for transfer in self._order.transfers:
             while not sender.send(transfer):
                 time.sleep(RETRY_S)
-        return Sent(tuple(sender.spans))
+        return SamplesSent(tuple(sender.spans))
 
     def _receive(self) -> None:
         """One connection after another."""
@@ -163,7 +163,7 @@ class _Sender:
         self.messages = self.confirmed = 0
         self.spans: list[tuple[int, int, float, float]] = []
 
-    def send(self, transfer: Transfer) -> bool:
+    def send(self, transfer: SampleTransfer) -> bool:
         """Send what is left of a transfer; ``False`` where it must be tried again."""
         for sample, first in zip(transfer.samples, transfer.brought_by, strict=True):
             # By the journal, not by the file: a sample that came and went on is one that has
@@ -200,7 +200,7 @@ class _Sender:
         size = len(self.shard.content(sample) or b"")
         return max(1, min(FILES_PER_MESSAGE, MESSAGE_BYTES // max(1, size)))
 
-    def _message(self, link: Channel, transfer: Transfer, samples: list[int]) -> None:
+    def _message(self, link: Channel, transfer: SampleTransfer, samples: list[int]) -> None:
         """A few files, as slowly as an emulated link is."""
         begun = time.perf_counter()
         self.messages += 1
@@ -212,7 +212,7 @@ class _Sender:
         time.sleep(max(0.0, left_s))
 
     def _confirm(
-        self, link: Channel, transfer: Transfer, samples: list[int], back: Mapping[int, int]
+        self, link: Channel, transfer: SampleTransfer, samples: list[int], back: Mapping[int, int]
     ) -> None:
         """Keep files until the other side has confirmed them.
 

@@ -7,11 +7,11 @@ from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import Update
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
-from placewright.samples.mover import Fault, MoveOrder, Mover, Sent, Transfer
+from placewright.samples.mover import Fault, MoveOrder, Mover, SamplesSent, SampleTransfer
 from placewright.samples.training.node_training import (
     Epoch,
+    NodeStepTimes,
     NodeTraining,
-    StepTimes,
     TrainingOrder,
     time_steps,
     train_node,
@@ -23,8 +23,8 @@ class SampleNode(WorkerProgram):
     """One node; orders come from `moving.move`, `training.train` and `measuring`."""
 
     messages = (
-        *(MoveOrder, Transfer, Fault, Sent),
-        *(TrainingOrder, Recipe, NodeTraining, Epoch, StepTimes, Update, UpdateRule, *MESSAGES),
+        *(MoveOrder, SampleTransfer, Fault, SamplesSent),
+        *(TrainingOrder, Recipe, NodeTraining, Epoch, NodeStepTimes, Update, UpdateRule, *MESSAGES),
     )
     noun = "node"
     listens = True
@@ -42,7 +42,7 @@ class SampleNode(WorkerProgram):
             self._mover.prepare(move)
 
     @order("sending samples")
-    def send_samples(self) -> Sent:
+    def send_samples(self) -> SamplesSent:
         """Send everything that the move asks of this node."""
         assert self._mover is not None
         return self._mover.send()
@@ -53,6 +53,6 @@ class SampleNode(WorkerProgram):
         return train_node(self.worker.spec, training)
 
     @order("timing a few steps")
-    def time_steps(self, training: TrainingOrder, sizes: tuple[int, ...]) -> StepTimes:
+    def time_steps(self, training: TrainingOrder, sizes: tuple[int, ...]) -> NodeStepTimes:
         """Take synchronous steps of these sizes on samples that are not kept."""
         return time_steps(self.worker.spec, training, sizes)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.planning.result import Result
-    from placewright.samples.adaptive import Disturbance, Step
+    from placewright.samples.adaptive import AdaptiveEpoch, Disturbance
     from placewright.samples.nodes import Nodes
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
@@ -325,7 +325,7 @@ class PlacedSamples:
         *,
         planning_s: float | None = None,
         disturbances: Sequence[Disturbance] = (),
-    ) -> Generator[Step, None, None]:
+    ) -> Generator[AdaptiveEpoch, None, None]:
         """Train epoch after epoch, planned again when nodes change speed or leave.
 
         When it ends, the model has what was learned until then.

@@ -21,7 +21,7 @@ from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 from placewright.samples.data import deal
 from placewright.samples.judge import judge
-from placewright.samples.move import Moved, move
+from placewright.samples.move import MoveResult, move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.planners.simple import Proportional
@@ -59,7 +59,7 @@ class SampleRun:
     trained: Trained
     speed: float
     real: bool = False
-    moved: Moved | None = None
+    moved: MoveResult | None = None
 
     def __repr__(self) -> str:
         predicted = "" if self.predicted_s is None else f", predicted {seconds(self.predicted_s)}"

@@ -42,7 +42,7 @@ from placewright.samples.views import (
 )
 
 if TYPE_CHECKING:
-    from placewright.samples.adaptive import Step
+    from placewright.samples.adaptive import AdaptiveEpoch
 
 WIDTH, LEFT, RIGHT, BAR, GAP = 1100.0, 90.0, 150.0, 18.0, 8.0
 
@@ -162,7 +162,9 @@ def _run_provenance(result: Result, ours: SampleRun) -> str:
     return section("Provenance", "What is needed to do the same again.", definitions(entries))
 
 
-def samples_epochs_page(problem: SampleProblem, steps: Sequence[Step], *, real: bool) -> str:
+def samples_epochs_page(
+    problem: SampleProblem, steps: Sequence[AdaptiveEpoch], *, real: bool
+) -> str:
     """The page as text; of a run that was interrupted, the epochs that have ended."""
     events = [event for k, step in enumerate(steps, 1) for event in _events(k, step)]
     body = [
@@ -186,13 +188,13 @@ def samples_epochs_page(problem: SampleProblem, steps: Sequence[Step], *, real: 
     return html_page(f"{problem.name}: {seconds(total_s(steps))} measured", *body)
 
 
-def _verdict(steps: Sequence[Step]) -> str:
+def _verdict(steps: Sequence[AdaptiveEpoch]) -> str:
     moved, lost = sum(step.moved for step in steps), sum(step.lost for step in steps)
     line = f"<b>{text(seconds(total_s(steps)))}</b> for {len(steps)} epochs, {moved} samples moved"
     return f"{line}, {lost} lost with nodes that left." if lost else f"{line}."
 
 
-def _facts(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+def _facts(steps: Sequence[AdaptiveEpoch]) -> Iterator[tuple[str, str, str]]:
     yield "measured", seconds(total_s(steps)), "lead"
     yield "moving", seconds(sum(step.move_s for step in steps)), ""
     yield "planned again", f"{sum(step.planned for step in steps[1:])} times", ""
@@ -202,7 +204,7 @@ def _facts(steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
         yield "accuracy", percent(steps[-1].epoch.accuracy), ""
 
 
-def _events(number: int, step: Step) -> Iterator[tuple[int, str, str]]:
+def _events(number: int, step: AdaptiveEpoch) -> Iterator[tuple[int, str, str]]:
     """Epoch, what, and its numbers."""
     if step.planned and number > 1:
         yield number, "planned again", _moved(step) if step.moved else "no move pays"
@@ -214,7 +216,7 @@ def _events(number: int, step: Step) -> Iterator[tuple[int, str, str]]:
         yield number, "node left", f"{name}; {step.lost} samples lost in this epoch"
 
 
-def _moved(step: Step) -> str:
+def _moved(step: AdaptiveEpoch) -> str:
     return f"{step.moved} samples moved in {seconds(step.move_s)}"
 
 
@@ -226,7 +228,7 @@ def _table(events: Sequence[tuple[int, str, str]]) -> str:
     return tag("table", tag("thead", head), tag("tbody", *rows))
 
 
-def _epochs(steps: Sequence[Step]) -> str:
+def _epochs(steps: Sequence[AdaptiveEpoch]) -> str:
     """A bar per epoch: moving, then training."""
     top = max((step.move_s + step.epoch.seconds for step in steps), default=1.0) or 1.0
     parts, y = [], 4.0
@@ -241,7 +243,7 @@ def _epochs(steps: Sequence[Step]) -> str:
     return drawing(WIDTH, y + 22, *lines, *parts, title="seconds of every epoch")
 
 
-def _epoch(number: int, step: Step, y: float, top: float) -> str:
+def _epoch(number: int, step: AdaptiveEpoch, y: float, top: float) -> str:
     moved, ended = _x(step.move_s, top), _x(step.move_s + step.epoch.seconds, top)
     happened = [what for _, what, _ in _events(number, step)]
     tip = f"epoch {number}\nmoving {seconds(step.move_s)}, training {seconds(step.epoch.seconds)}"
@@ -261,7 +263,7 @@ def _rect(left: float, right: float, y: float) -> str:
     return tag("rect", x=left, y=y, width=width, height=BAR, class_="span", rx=1.5)
 
 
-def _holdings(problem: SampleProblem, steps: Sequence[Step]) -> str:
+def _holdings(problem: SampleProblem, steps: Sequence[AdaptiveEpoch]) -> str:
     """A stacked bar at the start and after every epoch."""
     start = dict(zip(problem.node_names, map(int, problem.held), strict=True))
     rows = [("before", start), *((f"epoch {k}", step.held) for k, step in enumerate(steps, 1))]
@@ -279,7 +281,7 @@ def _holdings(problem: SampleProblem, steps: Sequence[Step]) -> str:
     return drawing(WIDTH, y + 4, *parts, title="samples of each node")
 
 
-def _losses(steps: Sequence[Step]) -> str:
+def _losses(steps: Sequence[AdaptiveEpoch]) -> str:
     ends, elapsed_s = [], 0.0
     for step in steps:
         elapsed_s += step.move_s + step.epoch.seconds

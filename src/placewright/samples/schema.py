@@ -286,7 +286,7 @@ def _steps(entry: SampleFile, total: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class NodeLinks:
     """Shape (n, n) each: bytes per second at the sender and at the receiver, latency, price."""
 
     send: FloatArray
@@ -295,7 +295,7 @@ class Network:
     price_per_byte: FloatArray
 
 
-def network_of(entry: SampleFile, index: dict[str, int]) -> Network:
+def network_of(entry: SampleFile, index: dict[str, int]) -> NodeLinks:
     """The network of a file; `index` is the nodes' by name.
 
     Raises `InputError`, which names the link or the field that is wrong.
@@ -303,7 +303,7 @@ def network_of(entry: SampleFile, index: dict[str, int]) -> Network:
     return _limited(entry, _network(entry, index), index)
 
 
-def ring_s(gradient_bytes: float, network: Network) -> float:
+def ring_s(gradient_bytes: float, network: NodeLinks) -> float:
     """A ring all-reduce of the gradients over the slowest link (Patarasuk and Yuan, 2009)."""
     n = len(network.send)
     rate = np.minimum(network.send, network.receive)
@@ -315,7 +315,7 @@ def ring_s(gradient_bytes: float, network: Network) -> float:
     return moved + 2 * (n - 1) * latency_s
 
 
-def _network(entry: SampleFile, index: dict[str, int]) -> Network:
+def _network(entry: SampleFile, index: dict[str, int]) -> NodeLinks:
     n = len(index)
     if entry.links is not None and entry.bandwidth is not None:
         raise InputError("give links or bandwidth, not both", where="links")
@@ -329,13 +329,13 @@ def _network(entry: SampleFile, index: dict[str, int]) -> Network:
         send = _table(entry.bandwidth, n, "bandwidth")
         other = entry.receive_bandwidth
         receive = send.copy() if other is None else _table(other, n, "receive_bandwidth")
-        return Network(send, receive, latency, price)
+        return NodeLinks(send, receive, latency, price)
     everywhere = np.full((n, n), math.inf)
     if n > 1 and not any(node.uplink or node.downlink for node in entry.nodes):
         raise InputError(
             "there are no links", where="links", hint="give links, or uplink and downlink of nodes"
         )
-    return Network(everywhere, everywhere.copy(), latency, price)
+    return NodeLinks(everywhere, everywhere.copy(), latency, price)
 
 
 def _table(rows: list[list[float | None]], n: int, key: str) -> FloatArray:
@@ -346,7 +346,7 @@ def _table(rows: list[list[float | None]], n: int, key: str) -> FloatArray:
 
 def _linked(
     entry: SampleFile, index: dict[str, int], price: FloatArray, latency: FloatArray
-) -> Network:
+) -> NodeLinks:
     send, receive = np.zeros(price.shape), np.zeros(price.shape)
     for k, link in enumerate(entry.links or ()):
         where = f"links[{k}]"
@@ -362,7 +362,7 @@ def _linked(
             receive[a, b] = min(most, _rate(link.receive_bandwidth, f"{where}.receive_bandwidth"))
             latency[a, b] = link.latency
             price[a, b] = price[a, b] if link.price_per_byte is None else link.price_per_byte
-    return Network(send, receive, latency, price)
+    return NodeLinks(send, receive, latency, price)
 
 
 def _rate(given: float | None, where: str) -> float:
@@ -378,7 +378,7 @@ def _node(name: str, index: dict[str, int], where: str) -> int:
     return index[name]
 
 
-def _limited(entry: SampleFile, network: Network, index: dict[str, int]) -> Network:
+def _limited(entry: SampleFile, network: NodeLinks, index: dict[str, int]) -> NodeLinks:
     """Access links, pairs that are forbidden, and nothing from a node to itself."""
     nodes = entry.nodes
     up = np.array([_rate(v.uplink, f"nodes: {v.name!r}: uplink") for v in nodes])
@@ -397,7 +397,7 @@ def _limited(entry: SampleFile, network: Network, index: dict[str, int]) -> Netw
     send = np.where(closed, 0.0, np.minimum(network.send, up[:, None]))
     receive = np.where(closed, 0.0, np.minimum(network.receive, down[None, :]))
     _check_protection(entry, closed)
-    return Network(send, receive, network.latency_s, network.price_per_byte)
+    return NodeLinks(send, receive, network.latency_s, network.price_per_byte)
 
 
 def _check_protection(entry: SampleFile, closed: BoolArray) -> None:

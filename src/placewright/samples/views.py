@@ -34,7 +34,7 @@ from placewright.samples.problem import SampleProblem
 from placewright.samples.schema import SamplePlanFile
 
 if TYPE_CHECKING:
-    from placewright.samples.adaptive import Step
+    from placewright.samples.adaptive import AdaptiveEpoch
     from placewright.samples.run import SampleRun
 
 
@@ -247,7 +247,7 @@ def _run_row(run: SampleRun, loss: float) -> tuple[str, ...]:
     )
 
 
-def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
+def epochs_json(steps: Sequence[AdaptiveEpoch], *, real: bool) -> dict[str, Any]:
     """Every epoch as data."""
     return {
         "engine": ENGINE,
@@ -273,7 +273,7 @@ def epochs_json(steps: Sequence[Step], *, real: bool) -> dict[str, Any]:
     }
 
 
-def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
+def epochs_table(steps: Sequence[AdaptiveEpoch], *, real: bool) -> str:
     """One line each, and the sum."""
     header = (
         "epoch",
@@ -306,13 +306,13 @@ def epochs_table(steps: Sequence[Step], *, real: bool) -> str:
     return "\n".join(lines)
 
 
-def _moved_before(step: Step) -> str:
+def _moved_before(step: AdaptiveEpoch) -> str:
     if step.unplanned:
         return "no plan"
     return f"{step.moved} samples" if step.planned else ""
 
 
-def total_s(steps: Sequence[Step]) -> float:
+def total_s(steps: Sequence[AdaptiveEpoch]) -> float:
     """Moving and training of all epochs."""
     return sum(step.epoch.seconds + step.move_s for step in steps)
 

@@ -30,11 +30,11 @@ from placewright.cluster.schema import preset_names
 from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
 from placewright.planning.wings import wings
 from placewright.report.history import with_numbers
-from placewright.service.files import NAME, Files, TooLargeError
+from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError, parts
 from placewright.service.operations import Operation, find
 from placewright.service.process import parsed_lines
-from placewright.service.store import ENDED, Job, State, Store, StoredFile, paged
+from placewright.service.store import ENDED, Job, JobState, Store, StoredFile, paged
 from placewright.service.tokens import Tokens
 from placewright.version import __version__
 from placewright.web.access import COOKIE, REPORT_CONTENT
@@ -90,7 +90,7 @@ class JobAnswer(BaseModel):
     id: str
     operation: str
     options: dict[str, Any]
-    state: State
+    state: JobState
     owner: str
     created_s: float
     started_s: float | None
@@ -177,7 +177,7 @@ class Service:
     """
 
     store: Store
-    files: Files
+    files: FileStore
     jobs: Jobs
     tokens: Tokens | None = None
     stopping: Callable[[], bool] = lambda: False
@@ -242,7 +242,7 @@ def _about(router: APIRouter, service: Service) -> None:
         """Jobs by state and stored bytes, as Prometheus reads them."""
         lines = ["# TYPE placewright_jobs gauge"]
         counts = service.store.counts()
-        lines += [f'placewright_jobs{{state="{s}"}} {counts.get(s, 0)}' for s in State]
+        lines += [f'placewright_jobs{{state="{s}"}} {counts.get(s, 0)}' for s in JobState]
         lines += ["# TYPE placewright_stored_bytes gauge"]
         lines += [f"placewright_stored_bytes {service.store.used_bytes()}"]
         return PlainTextResponse("\n".join(lines) + "\n")
@@ -375,7 +375,7 @@ def _jobs(router: APIRouter, service: Service) -> None:
     @router.get("/jobs")
     def list_jobs(
         before: JobId | None = None,
-        state: Annotated[list[State] | None, Query()] = None,
+        state: Annotated[list[JobState] | None, Query()] = None,
         operation: Annotated[str | None, Query(max_length=100)] = None,
         most: Annotated[int, Query(ge=1, le=500)] = 50,
     ) -> JobList:

@@ -36,7 +36,7 @@ class TooLargeError(PlacewrightError):
     """A file that is too large, or one more than fits."""
 
 
-class Files:
+class FileStore:
     """The files in a folder, and their rows in the store.
 
     Parameters

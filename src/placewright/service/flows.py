@@ -21,7 +21,7 @@ from placewright.planning.wings import find_wing
 from placewright.service.app import JobDetails, JobId, Service, clusters, details, run_of
 from placewright.service.clusters import cluster_text
 from placewright.service.pages import Pages, ranked
-from placewright.service.store import Job, State
+from placewright.service.store import Job, JobState
 
 COMPARE, RUN = "layers.compare", "layers.run"
 
@@ -62,7 +62,7 @@ class EventAnswer(BaseModel):
 class Steps(BaseModel):
     """What a run has done so far."""
 
-    state: State
+    state: JobState
     steps: list[StepAnswer]
     events: list[EventAnswer]
 
@@ -86,7 +86,7 @@ def add_flows(app: FastAPI, service: Service, pages: Pages) -> None:
         batch: Annotated[str, Query(pattern=r"^\d{0,6}$")] = "",
         exact: Annotated[str, Query(pattern=r"^(|on)$")] = "",
     ) -> HTMLResponse:
-        chosen = Chosen(model=model, on=on, batch=int(batch or 8), exact=exact == "on")
+        chosen = TrainingChoice(model=model, on=on, batch=int(batch or 8), exact=exact == "on")
         return HTMLResponse(pages.filled("train.html", **_page(service, pages, chosen)))
 
     @shown.get("/samples")
@@ -102,13 +102,13 @@ def steps_of(service: Service, job: Job, after: int) -> Steps:
     begun = max((k for k, line in enumerate(lines) if "attempt" in line), default=0)
     found = run_of(lines[begun:]) or {"steps": [], "events": []}
     return Steps(
-        state=State(job.state),
+        state=JobState(job.state),
         steps=[StepAnswer(**step) for step in found["steps"][after:][:MOST_STEPS]],
         events=[EventAnswer(**event) for event in found["events"]],
     )
 
 
-class Chosen(BaseModel):
+class TrainingChoice(BaseModel):
     """What is trained, and where."""
 
     model: str = ""
@@ -126,7 +126,7 @@ class Chosen(BaseModel):
         return {source: self.model, "on": self.on, "batch": self.batch, "exact": self.exact}
 
 
-def _page(service: Service, pages: Pages, chosen: Chosen) -> dict[str, Any]:
+def _page(service: Service, pages: Pages, chosen: TrainingChoice) -> dict[str, Any]:
     """What the page shows: the jobs that belong to what was chosen, and their results."""
     compared = _newest(service, COMPARE, chosen.options("source")) if chosen.complete else None
     ran = _newest(service, RUN, chosen.options("model")) if chosen.complete else None

@@ -27,10 +27,10 @@ from typing import Any
 
 from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.planning.wings import wings
-from placewright.service.files import NAME, Files, digest, document_kind
+from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
-from placewright.service.store import ENDED, GOING, Job, State, Store, new_id
+from placewright.service.store import ENDED, GOING, Job, JobState, Store, new_id
 
 QUEUE = "jobs"
 
@@ -90,7 +90,7 @@ class Jobs:
     def __init__(
         self,
         store: Store,
-        files: Files,
+        files: FileStore,
         operations: Mapping[str, Operation],
         *,
         workflows: str,
@@ -133,7 +133,7 @@ class Jobs:
             id=new_id(),
             operation=operation.name,
             options=dict(options),
-            state=State.QUEUED,
+            state=JobState.QUEUED,
             owner=owner,
             created_s=time.time(),
             attempts=0,
@@ -147,8 +147,8 @@ class Jobs:
     def cancel(self, id: str) -> None:
         """Cancel a job; the process of a running one is asked for the best so far."""
         now_s = time.time()
-        ended = {"state": State.CANCELLED, "cancelled_s": now_s, "ended_s": now_s}
-        if self.store.update_job(id, only=State.QUEUED, **ended) is None:
+        ended = {"state": JobState.CANCELLED, "cancelled_s": now_s, "ended_s": now_s}
+        if self.store.update_job(id, only=JobState.QUEUED, **ended) is None:
             job = self.store.job(id)
             if job is not None and job.cancelled_s is None:
                 self.store.update_job(id, cancelled_s=now_s)
@@ -217,7 +217,7 @@ class Jobs:
         """Keep a plan as a job that is done, though nothing was run for it."""
         written_s = plan.stat().st_mtime
         job = Job(id=new_id(), operation=operation, options={"found": plan.name}, attempts=0)
-        job.state, job.created_s, job.ended_s = State.DONE, written_s, written_s
+        job.state, job.created_s, job.ended_s = JobState.DONE, written_s, written_s
         job_folder, stem = self.folder(job.id), plan.stem.removesuffix("-plan")
         job_folder.make()
         beside = {"report.html": f"{stem}.html", "trace.json.gz": f"{stem}-trace.json.gz"}
@@ -286,7 +286,7 @@ class Jobs:
         # Before the process is there: whoever finds it gone must know that there was one.
         job.started_s = job.started_s or time.time()
         running: dict[str, Any] = {"attempts": job.attempts, "started_s": job.started_s}
-        if self.store.update_job(job.id, state=State.RUNNING, **running) is None:
+        if self.store.update_job(job.id, state=JobState.RUNNING, **running) is None:
             return Ending(None)  # cancelled in this moment
         folder.begin_attempt(job.attempts)
         try:
@@ -303,9 +303,9 @@ class Jobs:
         summary = _summary(folder.out / "result.json")
         state = _state(job, ending, summary)
         error = None
-        if state in (State.FAILED, State.INFEASIBLE, State.LOST):
+        if state in (JobState.FAILED, JobState.INFEASIBLE, JobState.LOST):
             error = ending.error or _error(state, ending, folder)
-        if state in (State.DONE, State.INTERRUPTED):
+        if state in (JobState.DONE, JobState.INTERRUPTED):
             self._keep_outputs(job, folder)
         self.store.update_job(
             job.id,
@@ -350,21 +350,21 @@ def parts(error: PlacewrightError) -> Error:
     return {"what": error.what, "where": error.where, "by": error.by, "next": hint}
 
 
-def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> State:
+def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> JobState:
     if ending.exit_code == 0:
         stopped = job.cancelled_s is not None and summary is not None
         kept = stopped and summary.get("status") == "INTERRUPTED"  # type: ignore[union-attr]
-        return State.INTERRUPTED if kept else State.DONE
+        return JobState.INTERRUPTED if kept else JobState.DONE
     if job.cancelled_s is not None:
-        return State.CANCELLED
+        return JobState.CANCELLED
     if ending.exit_code is None:
-        return State.LOST
-    return State.INFEASIBLE if ending.exit_code == 3 else State.FAILED
+        return JobState.LOST
+    return JobState.INFEASIBLE if ending.exit_code == 3 else JobState.FAILED
 
 
-def _error(state: State, ending: Ending, folder: JobFolder) -> Error:
+def _error(state: JobState, ending: Ending, folder: JobFolder) -> Error:
     """What is known of a failure that has not described itself."""
-    if state == State.LOST:
+    if state == JobState.LOST:
         return {
             "what": "its process was killed",
             "where": "",

@@ -28,7 +28,7 @@ from placewright.report.text import amount, percent, size
 from placewright.service.app import JobId, Service, clusters, described, details
 from placewright.service.jobs import parts
 from placewright.service.operations import Operation, Option, find
-from placewright.service.store import ENDED, Job, State, paged
+from placewright.service.store import ENDED, Job, JobState, paged
 from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
@@ -146,7 +146,7 @@ class Pages:
 
     def jobs(self, request: Request, before: str | None = None, state: str = "") -> HTMLResponse:
         """All jobs, a page at a time."""
-        states = [state] if state in list(State) else []
+        states = [state] if state in list(JobState) else []
         store = self._service.store
         found, older = paged(lambda most: store.jobs(before=before, states=states, most=most), ROWS)
         return HTMLResponse(
@@ -155,7 +155,7 @@ class Pages:
                 jobs=found,
                 next=older,
                 state=state,
-                states=list(State),
+                states=list(JobState),
                 counts=store.counts(),
             )
         )

@@ -146,7 +146,7 @@ def _server(
 
         from placewright.service.app import Service, api
         from placewright.service.clusters import add_clusters
-        from placewright.service.files import Files
+        from placewright.service.files import FileStore
         from placewright.service.flows import add_flows
         from placewright.service.jobs import JobLimits, Jobs
         from placewright.service.pages import add_pages
@@ -166,7 +166,7 @@ def _server(
     store = Store(options.database or sqlite_url(folder / "service.sqlite"))
     store.lock()
     store.migrate()
-    files = Files(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
+    files = FileStore(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
     listed = operations()
     services = Services(folder / "services", files, serving_operation(listed))
     jobs = Jobs(

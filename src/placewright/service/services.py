@@ -30,7 +30,7 @@ from typing import Any
 
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.io.stored import write_file
-from placewright.service.files import Files
+from placewright.service.files import FileStore
 from placewright.service.jobs import TooManyJobsError
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, JobFolder
@@ -94,7 +94,7 @@ class RequestService:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundService:
     """A service, and the folder and process of it."""
 
     asked: RequestService
@@ -118,16 +118,16 @@ class Services:
         See `serving_operation`.
     """
 
-    def __init__(self, folder: Path, files: Files, operation: Operation) -> None:
+    def __init__(self, folder: Path, files: FileStore, operation: Operation) -> None:
         self.operation = operation
         self._folder, self._files = folder, files
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, FoundService] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("*/service.json")):
             with suppress(ValueError, TypeError, OSError):
                 asked = _read(path)
-                self._found[asked.name] = Found(asked, JobFolder(path.parent))
+                self._found[asked.name] = FoundService(asked, JobFolder(path.parent))
 
     def launch(self) -> None:
         """Start those that were accepted when the last service ended, and had no process yet."""
@@ -141,7 +141,7 @@ class Services:
         every = sorted(self._found.values(), key=lambda found: found.asked.id, reverse=True)
         return [found.asked.name for found in every]
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> FoundService:
         """The service of this name; `UnknownNameError` offers the nearest."""
         if name not in self._found:
             raise UnknownNameError("service", name, self._found)
@@ -154,7 +154,7 @@ class Services:
         variants: Sequence[VariantFile],
         options: Mapping[str, Any],
         owner: str,
-    ) -> Found:
+    ) -> FoundService:
         """Accept a service, and start it.
 
         Raises
@@ -173,7 +173,7 @@ class Services:
                 hint = "give another name, or delete that one"
                 raise InputError("there is a service of this name", where=name, hint=hint)
             self._refuse_too_many()
-            found = Found(asked, JobFolder(self._folder / asked.id))
+            found = FoundService(asked, JobFolder(self._folder / asked.id))
             found.folder.make()
             _write(found)
             self._found[name] = found
@@ -189,7 +189,7 @@ class Services:
             self._refuse_too_many()
             asked = replace(found.asked, drained_s=None)
             # With a new folder object: the old one keeps the process that has ended.
-            found = self._found[name] = Found(asked, JobFolder(found.folder.path))
+            found = self._found[name] = FoundService(asked, JobFolder(found.folder.path))
             _write(found)
             self._start(found)
 
@@ -213,7 +213,7 @@ class Services:
             del self._found[name]
             rmtree(found.folder.path, ignore_errors=True)
 
-    def state(self, found: Found) -> ServiceState:
+    def state(self, found: FoundService) -> ServiceState:
         """What it does now."""
         if found.folder.process() is not None:
             if found.asked.drained_s is not None:
@@ -224,7 +224,7 @@ class Services:
             return ServiceState.DRAINED
         return ServiceState.LOST if ending is None else ServiceState.FAILED
 
-    def error(self, found: Found) -> dict[str, str] | None:
+    def error(self, found: FoundService) -> dict[str, str] | None:
         """Why it has failed, in four parts."""
         ending = found.folder.ending()
         if self.state(found) is not ServiceState.FAILED or ending is None:
@@ -234,7 +234,7 @@ class Services:
 
     def ask(
         self,
-        found: Found,
+        found: FoundService,
         method: str,
         path: str,
         body: bytes | None = None,
@@ -260,7 +260,7 @@ class Services:
         finally:
             connection.close()
 
-    def _start(self, found: Found) -> None:
+    def _start(self, found: FoundService) -> None:
         """Start its process; what it names is copied beside it first."""
         asked, folder = found.asked, found.folder
         try:
@@ -312,7 +312,7 @@ class Services:
             by = f"{', '.join(live)}; at most {MOST}"
             raise TooManyJobsError("too many services run", by=by, hint="drain one")
 
-    def _port(self, found: Found) -> int | None:
+    def _port(self, found: FoundService) -> int | None:
         """Where its server listens, once it has said so."""
         if found.port is None:
             with suppress(OSError, ValueError, KeyError, TypeError):
@@ -320,7 +320,7 @@ class Services:
                 found.port = int(url.rpartition(":")[2])
         return found.port
 
-    def _token(self, found: Found) -> str:
+    def _token(self, found: FoundService) -> str:
         """That of its server: known since it was started, or read from its process."""
         pid = found.folder.process()
         if not found.token and pid is not None:
@@ -337,6 +337,6 @@ def _read(path: Path) -> RequestService:
     return RequestService(**data)
 
 
-def _write(found: Found) -> None:
+def _write(found: FoundService) -> None:
     """Keep what was asked for; at any time a whole file is there."""
     write_file(found.folder.path / "service.json", json.dumps(asdict(found.asked)))

@@ -29,7 +29,14 @@ from placewright.service.app import (
 )
 from placewright.service.operations import find
 from placewright.service.pages import Pages
-from placewright.service.services import LIVE, READY_S, Found, Services, ServiceState, VariantFile
+from placewright.service.services import (
+    LIVE,
+    READY_S,
+    FoundService,
+    Services,
+    ServiceState,
+    VariantFile,
+)
 
 SERVERS = ("a:1", "b:0.6", "c:0.3")
 """What the form offers: unequal ones."""
@@ -42,13 +49,13 @@ Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Exact(BaseModel):
+class StrictBody(BaseModel):
     """A body without other keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class VariantBody(Exact):
+class VariantBody(StrictBody):
     """A variant: a stored ONNX file, and its accuracy on data that it was not trained on."""
 
     name: Label
@@ -56,14 +63,14 @@ class VariantBody(Exact):
     accuracy: Share
 
 
-class ServerBody(Exact):
+class ServerBody(StrictBody):
     """A server: a worker process, and its speed relative to this machine."""
 
     name: Label
     speed: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
-class InferBody(Exact):
+class InferBody(StrictBody):
     """A request: what it needs, and its tensors, ``None`` for an example.
 
     `inputs`: as the Open Inference Protocol has them.
@@ -88,7 +95,7 @@ class InferAnswer(BaseModel):
     refused: str
 
 
-class CapacityBody(Exact):
+class CapacityBody(StrictBody):
     """The load that is looked for: what share of requests is to be answered in time.
 
     `deadline_ms`, `min_accuracy`: of the requests.
@@ -179,7 +186,7 @@ def _form(service: Service, services: Services, on: str) -> dict[str, Any]:
     }
 
 
-def answer(services: Services, found: Found) -> ServiceAnswer:
+def answer(services: Services, found: FoundService) -> ServiceAnswer:
     """A service as clients see it."""
     state, asked = services.state(found), found.asked
     error = services.error(found)
@@ -235,7 +242,7 @@ def _creating(service: Service, services: Services) -> Callable[..., ServiceAnsw
     """The route that starts a service; options are those of ``requests serve``."""
     body = create_model(
         "ServiceBody",
-        __base__=Exact,
+        __base__=StrictBody,
         name=(Name, ...),
         family=(Label, Field("digits", description="What clients call the model.")),
         variants=(
@@ -262,7 +269,7 @@ def _creating(service: Service, services: Services) -> Callable[..., ServiceAnsw
 def _change(router: APIRouter, service: Service, services: Services) -> None:
     """Drain, start again, remove."""
 
-    def audited(request: Request, what: str, found: Found) -> ServiceAnswer:
+    def audited(request: Request, what: str, found: FoundService) -> ServiceAnswer:
         service.store.audit(owner_of(request), what, f"service {found.asked.name}")
         return answer(services, services.find(found.asked.name))
 
@@ -378,7 +385,7 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
         return details(service, job)
 
 
-def status(services: Services, found: Found) -> ServiceStatus:
+def status(services: Services, found: FoundService) -> ServiceStatus:
     """How a service is; without numbers where its server does not answer."""
     state, numbers = services.state(found), None
     if state in (ServiceState.RUNNING, ServiceState.DRAINING):
@@ -392,7 +399,7 @@ def status(services: Services, found: Found) -> ServiceStatus:
     )
 
 
-def _example(services: Services, found: Found) -> list[dict[str, Any]]:
+def _example(services: Services, found: FoundService) -> list[dict[str, Any]]:
     """One row of zeros for every input of the model."""
     code, data = services.ask(
         found, "GET", f"/v2/models/{quote(found.asked.family)}", None, READY_S
@@ -401,7 +408,7 @@ def _example(services: Services, found: Found) -> list[dict[str, Any]]:
     return example_inputs(data)
 
 
-def _problem(services: Services, found: Found, given: CapacityBody) -> dict[str, Any]:
+def _problem(services: Services, found: FoundService, given: CapacityBody) -> dict[str, Any]:
     """The service as a problem of ``requests plan``: what its server has measured."""
     code, numbers = services.ask(found, "GET", "/status.json", wait_s=READY_S)
     _refuse(code, numbers, found)
@@ -409,7 +416,7 @@ def _problem(services: Services, found: Found, given: CapacityBody) -> dict[str,
     return measured_problem(numbers, found.asked.name, found.asked.family, **needs)
 
 
-def _policy(found: Found) -> str:
+def _policy(found: FoundService) -> str:
     """The policy that it serves by, as a planner."""
     from placewright.requests.planners import AUTO  # loads numba
 
@@ -417,7 +424,7 @@ def _policy(found: Found) -> str:
     return AUTO if policy == "auto" else policy
 
 
-def _refuse(code: int, data: Any, found: Found) -> None:
+def _refuse(code: int, data: Any, found: FoundService) -> None:
     """Raise `InputError` for an answer that is a refusal."""
     if code != 200:
         where = f"service {found.asked.name}"

@@ -44,7 +44,7 @@ LOCK = 8_400_000_001
 """Of PostgreSQL: held by the service that has the database."""
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """Of a job."""
 
     QUEUED = "queued"
@@ -57,8 +57,8 @@ class State(StrEnum):
     LOST = "lost"
 
 
-GOING = (State.QUEUED, State.RUNNING)
-ENDED = tuple(state for state in State if state not in GOING)
+GOING = (JobState.QUEUED, JobState.RUNNING)
+ENDED = tuple(state for state in JobState if state not in GOING)
 
 
 class Table(DeclarativeBase):
@@ -77,7 +77,7 @@ class Job(Table):
     id: Mapped[str] = mapped_column(primary_key=True)
     operation: Mapped[str]
     options: Mapped[dict[str, Any]] = mapped_column(JSON)
-    state: Mapped[str] = mapped_column(default=State.QUEUED)
+    state: Mapped[str] = mapped_column(default=JobState.QUEUED)
     owner: Mapped[str] = mapped_column(default="")
     created_s: Mapped[float]
     started_s: Mapped[float | None]
@@ -257,7 +257,7 @@ class Store:
             session.add(job)
         self._changed()
 
-    def update_job(self, id: str, *, only: State | None = None, **changes: Any) -> Job | None:
+    def update_job(self, id: str, *, only: JobState | None = None, **changes: Any) -> Job | None:
         """Change a job that has not ended; ``None`` where it has, so that nothing ends twice.
 
         `only`: the state in which it must be.

@@ -14,7 +14,7 @@ PREFIX = "placewright"
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class DeviceSlot:
     """Namespace, control group and limits of one device.
 
     Attributes
@@ -77,7 +77,7 @@ class Blueprint:
     """
 
     id: str
-    slots: tuple[Slot, ...]
+    slots: tuple[DeviceSlot, ...]
     ways: tuple[Way, ...]
     links_cpu: int
     notes: tuple[str, ...]
@@ -185,9 +185,9 @@ def _demand(device: Device) -> float:
     return device.cores * device.speed
 
 
-def _slot(name: str, position: int, device: Device, cpus: tuple[int, ...]) -> Slot:
+def _slot(name: str, position: int, device: Device, cpus: tuple[int, ...]) -> DeviceSlot:
     own = f"{position}-{_slug(device.name, 24)}"
-    return Slot(
+    return DeviceSlot(
         device.name, f"{name}-{own}", f"{name}/{own}", cpus, cpu_share(device), device.memory_bytes
     )
 

@@ -61,7 +61,7 @@ class WayStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class TestbedStatus:
     """One testbed now.
 
     Attributes
@@ -84,9 +84,9 @@ class Status:
     notes: tuple[str, ...]
 
 
-def status(bed: Testbed) -> Status:
+def status(bed: Testbed) -> TestbedStatus:
     """The status of `bed`."""
-    return Status(
+    return TestbedStatus(
         bed.cluster.name,
         bed.record.id,
         bed.alive,
@@ -131,7 +131,7 @@ def _way(bed: Testbed, i: int, j: int) -> WayStatus:
     )
 
 
-def testbed_table(state: Status) -> str:
+def testbed_table(state: TestbedStatus) -> str:
     """One line about the whole, then devices, then links."""
     life = f"emulator {state.emulator_pid}" if state.alive else "NOT WORKING: `up` restarts it"
     parts = [f"testbed {state.name} ({state.id}): {life}, {_stays(state)}", _devices(state)]
@@ -141,14 +141,14 @@ def testbed_table(state: Status) -> str:
 testbed_table.__test__ = False  # type: ignore[attr-defined]  # pytest would collect the name
 
 
-def _stays(state: Status) -> str:
+def _stays(state: TestbedStatus) -> str:
     pids = ", ".join(map(str, state.owner_pids))
     if len(state.owner_pids) > 1:
         return f"with the last of processes {pids}"
     return f"with process {pids}" if pids else "until `down`"
 
 
-def _devices(state: Status) -> str:
+def _devices(state: TestbedStatus) -> str:
     rows = [
         (
             device.name,
@@ -164,7 +164,7 @@ def _devices(state: Status) -> str:
     return plain_table(header, rows, "  rrrr")
 
 
-def _links(state: Status) -> str:
+def _links(state: TestbedStatus) -> str:
     rows = [
         (
             f"{way.source} -> {way.target}",

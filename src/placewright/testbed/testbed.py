@@ -15,7 +15,13 @@ from placewright.cluster.files import cluster_to_text
 from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
 from placewright.interpreter import python_command, python_environment
 from placewright.testbed import namespaces
-from placewright.testbed.blueprint import Blueprint, Slot, blueprint, cpu_share, refuse_impossible
+from placewright.testbed.blueprint import (
+    Blueprint,
+    DeviceSlot,
+    blueprint,
+    cpu_share,
+    refuse_impossible,
+)
 from placewright.testbed.groups import Trees, find_trees, kill
 from placewright.testbed.link_table import LinkTable
 from placewright.testbed.node_handle import NodeHandle
@@ -332,7 +338,7 @@ def make(record: Record, plan: Blueprint, trees: Trees) -> LinkTable:
     return LinkTable(record.folder / LINKS)
 
 
-def _grouped(slot: Slot, trees: Trees) -> bool:
+def _grouped(slot: DeviceSlot, trees: Trees) -> bool:
     return all(path.exists() for path in trees.group(slot.group))
 
 

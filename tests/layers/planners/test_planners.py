@@ -16,7 +16,7 @@ from placewright.layers.planners.dp import SMALL, Dp, small_space
 from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
 from placewright.layers.planners.space import better, judged, micro_batch_counts, shares
-from placewright.layers.planners.swarm import Decoder, Pso
+from placewright.layers.planners.swarm import PositionDecoder, Pso
 from placewright.layers.problem import LayerProblem, Refusal, Training
 from placewright.layers.workers import Link
 from placewright.planning.candidates import Status
@@ -151,7 +151,7 @@ def test_an_interrupted_swarm_has_the_best_plan_so_far(monkeypatch: pytest.Monke
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Decoder, "plan", interrupted)
+    monkeypatch.setattr(PositionDecoder, "plan", interrupted)
     p = tiny([0.2, 1.0, 0.4, 0.7], 4, 2, global_batch=8)
     for name in ("pso", "mutation"):
         result = solve(p, name)

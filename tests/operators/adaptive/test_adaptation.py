@@ -18,7 +18,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.graph.program import Program
 from placewright.operators.adaptive.adaptation import RecoveryProbe, Replanner
 from placewright.operators.adaptive.online_profile import OnlineProfile
-from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, problem_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
@@ -61,7 +61,7 @@ def test_a_run_leaves_a_device_that_has_become_slow_and_returns(tmp_path: Path) 
     it changes no step, for nothing runs there; it is looked after, and gets its work back.
     """
     source, job = heavy()
-    policy = Policy(sample_every=10, trial_steps=3, look_share=0.5)
+    policy = AdaptationPolicy(sample_every=10, trial_steps=3, look_share=0.5)
     with AdaptiveRun(job, tmp_path, policy=policy, snapshot_every=1000) as run:
         while run.done < 10:
             run.step()

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.trials import CLOSE, MOST, affordable, challengers
 from placewright.operators.conformance import tiny
@@ -101,7 +101,7 @@ def test_a_run_tries_its_challengers_and_trains_as_if_it_had_not(tmp_path: Path)
     """Migrations from plan to plan, one verdict, and eager's parameters bit for bit."""
     source, training_job = job()
     plans = [solve(training_job.problem, f"only:{name}").plan for name in ("a", "b")]
-    policy = Policy(sample_every=1000, tolerance=100.0)
+    policy = AdaptationPolicy(sample_every=1000, tolerance=100.0)
     with AdaptiveRun(
         training_job, tmp_path, plan=plans[0], challengers=plans[1:], policy=policy
     ) as run:

@@ -10,7 +10,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.judge import Judge, judge
+from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.lists.planners import HEFT
@@ -40,7 +40,7 @@ def test_as_good_as_every_placement() -> None:
     for seed in range(60):
         problem = random_problem(seed, most_operators=6, most_devices=3)
         rows = every_placement(problem)
-        values, over = Judge(problem).many(rows)
+        values, over = OperatorJudge(problem).many(rows)
         playable = np.isfinite(values)
         if not playable.any():
             continue
@@ -61,7 +61,9 @@ def test_shorter_than_heft_and_than_one_device_under_contention(name: str) -> No
     """With one transfer per channel at a time, better than HEFT and than any single device."""
     problem = read_dag(published(f"dag/{name}.json"), links="contended")
     value = judge(problem, CeftPbqp(effort=1e6)(problem, Context()).plan).value
-    singles = Judge(problem).many(np.arange(problem.m)[:, None].repeat(problem.n, axis=1))[0]
+    singles = OperatorJudge(problem).many(np.arange(problem.m)[:, None].repeat(problem.n, axis=1))[
+        0
+    ]
     assert value < judge(problem, HEFT(problem, Context())).value
     assert value < singles.min()
 
@@ -110,7 +112,7 @@ def test_never_worse_than_pbqp_where_memory_is_short(memory_bytes: float) -> Non
 def test_fits_where_no_single_device_does() -> None:
     """A training step that overflows either device is split so that it fits both."""
     problem = training_step(20, 500.0)
-    singles, over = Judge(problem).many([[0] * problem.n, [1] * problem.n])
+    singles, over = OperatorJudge(problem).many([[0] * problem.n, [1] * problem.n])
     assert (over > 0).all()
     judgement = judge(problem, CeftPbqp()(problem, Context()).plan)
     assert judgement.feasible

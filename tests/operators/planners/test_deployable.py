@@ -180,6 +180,6 @@ def test_a_wrong_tolerance_is_refused(text: str) -> None:
 
 def test_a_best_plan_on_one_device_is_simple_already(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is simulated, nor compiled for it."""
-    monkeypatch.setattr(deployable, "Judge", None)
+    monkeypatch.setattr(deployable, "OperatorJudge", None)
     best = OperatorPlan(np.zeros(8, int))
     assert Deployable()(layers(4), [best], TOLERANCE, Context()) is best

@@ -10,7 +10,7 @@ import pytest
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge, judge
+from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import chain_of, units_by_group
 from placewright.operators.planners.micro_batches import MicroBatches, best_stages, windowed
@@ -62,7 +62,7 @@ def test_memory_bounds_how_many_are_in_flight(window: int) -> None:
     found = judge(problem, MicroBatches()(problem, Context()).plan)
     assert found.feasible
     assert found.value == (24.0 if window == 1 else 14.0)
-    schedules = dict(windowed(Judge(problem), np.array([0, 1, 1, 0] * 6)))
+    schedules = dict(windowed(OperatorJudge(problem), np.array([0, 1, 1, 0] * 6)))
     assert judge(problem, schedules[window]).peak_bytes[0] == 8.0 * window
 
 
@@ -122,6 +122,8 @@ def test_numbers_of_micro_batches_may_have_gaps() -> None:
     problem = pipeline(3)
     place = problem.colocation
     gaps = problem.replace(micro_batch=problem.micro_batch**2)
-    plans = [[p.order.tolist() for _, p in windowed(Judge(q), place)] for q in (problem, gaps)]
+    plans = [
+        [p.order.tolist() for _, p in windowed(OperatorJudge(q), place)] for q in (problem, gaps)
+    ]
     assert plans[0] == plans[1]
     assert len(plans[0]) == 3

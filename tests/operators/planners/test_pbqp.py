@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.judge import Judge, judge
+from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.problem import OperatorProblem
@@ -35,7 +35,7 @@ def test_serial_time_is_least(seed: int) -> None:
     problem = tiny(rng.random((n, 3)).tolist(), tensors, overlap="serial")
     proposal = PbqpPlanner()(problem, Context())
     plan = proposal.plan
-    least = Judge(problem).many(every_placement(problem))[0].min()
+    least = OperatorJudge(problem).many(every_placement(problem))[0].min()
     assert judge(problem, plan).value == pytest.approx(least)
     assert proposal.bound == pytest.approx(least)
 
@@ -47,7 +47,7 @@ def test_serial_bound_holds_with_fan_out() -> None:
         problem = random_problem(seed, most_operators=6, most_devices=3).replace(
             overlap="serial", objective="latency"
         )
-        values, _ = Judge(problem).many(every_placement(problem))
+        values, _ = OperatorJudge(problem).many(every_placement(problem))
         if np.isfinite(values).any():
             proposal = PbqpPlanner()(problem, Context())
             plan = proposal.plan

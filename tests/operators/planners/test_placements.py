@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import placements
 from placewright.operators.planners.placements import (
@@ -28,13 +28,13 @@ from placewright.operators.problem import Objective
 def test_never_worse_and_as_judged(seed: int, objective: Objective, heat: float) -> None:
     """The best placement met is no worse than the start, valid, and scored as the judge does."""
     problem = random_problem(seed).replace(objective=objective)
-    judge = Judge(problem)
+    judge = OperatorJudge(problem)
     place = random_placement(problem, np.random.default_rng(seed))
     start = score_all(judge, [place])[0]
     best = improve(judge, groups_of(problem), start, moves=60, heat=heat, seed=seed)
     check_plan(problem, OperatorPlan(best.place))
     assert best.score <= start.score
-    values, over = Judge(problem).many(best.place)
+    values, over = OperatorJudge(problem).many(best.place)
     assert best.score == Score(float(over[0]), float(values[0]))
 
 
@@ -43,7 +43,7 @@ def test_never_worse_and_as_judged(seed: int, objective: Objective, heat: float)
 def test_no_placement_is_better_where_there_are_few(seed: int, objective: Objective) -> None:
     """As many moves as placements: every one is scored, in blocks, with the start's order."""
     problem = random_problem(seed, most_operators=5, most_devices=3).replace(objective=objective)
-    judge, groups = Judge(problem), groups_of(problem)
+    judge, groups = OperatorJudge(problem), groups_of(problem)
     rows = np.indices((problem.m,) * problem.n).reshape(problem.n, -1).T
     group = groups.group
     first = np.array([np.flatnonzero(group == g)[0] for g in range(len(groups.allowed))])
@@ -62,13 +62,13 @@ def test_many_operators_with_one_device_each_are_no_digits() -> None:
     compute_s = np.full((n, 2), [1.0, np.inf])
     compute_s[n - 1] = [2.0, 1.0]
     problem = tiny(compute_s)
-    start = score_all(Judge(problem), [np.zeros(n, dtype=np.int64)])[0]
-    best = improve(Judge(problem), groups_of(problem), start, moves=1000, heat=1.0, seed=0)
+    start = score_all(OperatorJudge(problem), [np.zeros(n, dtype=np.int64)])[0]
+    best = improve(OperatorJudge(problem), groups_of(problem), start, moves=1000, heat=1.0, seed=0)
     assert best.place.tolist() == [0] * (n - 1) + [1]
     compute_s[n - 1, 1] = np.inf
     problem = tiny(compute_s)
-    alone = score_all(Judge(problem), [np.zeros(n, dtype=np.int64)])[0]
-    best = improve(Judge(problem), groups_of(problem), alone, moves=1000, heat=1.0, seed=0)
+    alone = score_all(OperatorJudge(problem), [np.zeros(n, dtype=np.int64)])[0]
+    best = improve(OperatorJudge(problem), groups_of(problem), alone, moves=1000, heat=1.0, seed=0)
     assert best.place.tolist() == [0] * n
 
 
@@ -79,7 +79,7 @@ def test_same_seed_same_walk() -> None:
     before = place.copy()
     ends = []
     for _ in range(2):
-        judge = Judge(problem)
+        judge = OperatorJudge(problem)
         start = score_all(judge, [place])[0]
         ends.append(improve(judge, groups_of(problem), start, moves=200, heat=1.0, seed=3).place)
     assert np.array_equal(*ends)
@@ -93,7 +93,7 @@ def test_the_walk_is_the_same_with_the_full_simulator_from_the_start(seed: int) 
     place = random_placement(problem, np.random.default_rng(seed))
     ends = []
     for full in (False, True):
-        judge = Judge(problem)
+        judge = OperatorJudge(problem)
         start = score_all(judge, [place])[0]
         with pytest.MonkeyPatch.context() as patch:
             if full:
@@ -107,7 +107,7 @@ def test_memory_comes_before_time() -> None:
     """From a fast plan that does not fit the walk goes to a slow one that does."""
     chain = [(i, 0.0, [i + 1]) for i in range(5)]
     problem = tiny([[1.0, 9.0]] * 6, chain, resident_bytes=[4.0] * 6, memory_bytes=[12.0, 12.0])
-    judge = Judge(problem)
+    judge = OperatorJudge(problem)
     start = score_all(judge, [np.zeros(6, dtype=np.int64)])[0]
     assert start.score.over_bytes == 12
     best = improve(judge, groups_of(problem), start, moves=300, heat=0.0, seed=0)
@@ -119,7 +119,7 @@ def test_operators_that_end_together_are_taken_in_input_order() -> None:
     n = 400
     problem = tiny([[1.0, 9.0], *([[0.0, 9.0]] * (n - 2)), [2.0, 9.0]])
     order = np.append(np.random.default_rng(0).permutation(n - 1), n - 1)
-    judge, groups = Judge(problem), groups_of(problem)
+    judge, groups = OperatorJudge(problem), groups_of(problem)
     start = score_plan(judge, OperatorPlan(np.zeros(n, dtype=np.int64), order))
     walk = begin(n, start.place, (0.0, 0.0), 0)
     list_critical(placements._instance(judge, groups, start), judge.full, walk)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.groups import group_costs
-from placewright.operators.judge import Judge, judge
+from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import PbqpPlanner
@@ -36,7 +36,7 @@ def totals(problem: OperatorProblem, seed: int) -> tuple[float, float, float]:
     place = random_placement(problem, np.random.default_rng(seed))
     choice = place[graph.groups.first]
     low, high = (placement_pbqp(problem, graph, costs, fanout=f).value(choice) for f in (0.0, 1.0))
-    truth = Judge(problem.replace(overlap="serial")).many(place)[0][0]
+    truth = OperatorJudge(problem.replace(overlap="serial")).many(place)[0][0]
     return low, float(truth), high
 
 
@@ -121,7 +121,7 @@ def test_the_least_price_keeps_what_fits_on_the_fast_device() -> None:
     problem = chain(40, 262.0)
     d = pricing_context(problem, 4)
     places = within_memories(d, d.costs(problem.compute_s), 8)
-    judge = Judge(problem)
+    judge = OperatorJudge(problem)
     fit = [p for p in places if judge(OperatorPlan(p)).feasible]
     assert fit
     cuts = [np.where(np.arange(40) < k, 0, 1) for k in range(41)]

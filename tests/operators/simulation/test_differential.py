@@ -28,7 +28,7 @@ from placewright.operators.conformance import (
     with_random_views,
 )
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge, evaluate_many, judge
+from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
@@ -59,7 +59,7 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
     if problem.communication is Communication.PAIRWISE and plan.replica_of is None:
         batches(problem, plan, expected)
         if problem.overlap is Overlap.PARALLEL and problem.objective is Objective.LATENCY:
-            the_fast_simulator(Judge(problem), plan, expected, seen)
+            the_fast_simulator(OperatorJudge(problem), plan, expected, seen)
     return expected
 
 
@@ -97,7 +97,7 @@ def fast_bytes_over(state: FastState, makespan_s: float) -> int:
 
 
 def the_fast_simulator(
-    judge_: Judge, plan: OperatorPlan, expected: reference.Outcome, seen: Seen
+    judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome, seen: Seen
 ) -> None:
     """Makespan and bytes over, or that it cannot tell."""
     order = default_order(judge_.problem) if plan.order is None else plan.order.copy()
@@ -308,7 +308,7 @@ def large(seed: int, links: Links) -> OperatorProblem:
 def by_the_full_simulator(problem: OperatorProblem, plan: OperatorPlan) -> reference.Outcome:
     """Where the reference takes too long."""
     try:
-        judged = Judge(problem)(plan)
+        judged = OperatorJudge(problem)(plan)
     except (InfeasibleError, InputError):
         return reference.Outcome()
     return reference.Outcome(value=judged.value, over_bytes=judged.violation_bytes)
@@ -322,7 +322,7 @@ def test_large_problems_without_ties(links: Links) -> None:
         problem = large(seed, links)
         for plan in some_plans(problem, np.random.default_rng(seed)):
             expected = by_the_full_simulator(problem, plan)
-            the_fast_simulator(Judge(problem), plan, expected, seen)
+            the_fast_simulator(OperatorJudge(problem), plan, expected, seen)
             seen["short"] += expected.over_bytes > 0
     assert seen["unsure"] == 0
     assert seen["short"] > 30
@@ -337,7 +337,7 @@ def test_small_problems_with_short_memory(links: Links) -> None:
         most = problem.tensor_bytes.sum() + problem.resident_bytes.sum() + 1.0
         rng = np.random.default_rng(seed)
         problem = problem.replace(memory_bytes=rng.random(problem.m) * most)
-        judge_ = Judge(problem)
+        judge_ = OperatorJudge(problem)
         for plan in some_plans(problem, rng):
             expected = by_the_full_simulator(problem, plan)
             the_fast_simulator(judge_, plan, expected, seen)
@@ -364,7 +364,7 @@ def test_long_queues() -> None:
     """More pending operators than are looked through one by one."""
     seen = Seen()
     for problem, plan in long_queues():
-        the_fast_simulator(Judge(problem), plan, by_the_full_simulator(problem, plan), seen)
+        the_fast_simulator(OperatorJudge(problem), plan, by_the_full_simulator(problem, plan), seen)
     assert seen["unsure"] == 0
 
 
@@ -372,7 +372,7 @@ def test_operators_that_take_no_time_are_sure() -> None:
     """A device hands on within itself twice at one instant; no channel is requested twice."""
     for tensors in ([(0, 1.0, [1]), (1, 1.0, [2])], [(0, 1.0, [1]), (0, 1.0, [2]), (1, 1.0, [2])]):
         problem = tiny([[1.0] * 2, [0.0] * 2, [0.0] * 2], tensors)
-        judge_ = Judge(problem)
+        judge_ = OperatorJudge(problem)
         row: IntArray = np.zeros(3, dtype=np.int64)
         assert simulate_fast(judge_.fast, judge_.mode(), row, NO_ORDER) == 1.0
 
@@ -381,7 +381,7 @@ def test_interleaved_placements() -> None:
     """Simulations that take turns say what each says alone, whatever the number of rows."""
     for seed in range(40):
         problem = random_problem(seed, most_operators=60)
-        judge_, rng = Judge(problem), np.random.default_rng(seed)
+        judge_, rng = OperatorJudge(problem), np.random.default_rng(seed)
         rows: IntArray = np.array([random_placement(problem, rng) for _ in range(1 + seed % 7)])
         mode = judge_.mode(memory=False)
         alone = [simulate_fast(judge_.fast, mode, row, NO_ORDER) for row in rows]
@@ -410,9 +410,9 @@ def test_threads_do_not_change_a_batch() -> None:
     problem = random_problem(5, most_operators=12)
     rng = np.random.default_rng(0)
     rows = np.array([random_placement(problem, rng) for _ in range(3000)])
-    whole = Judge(problem).many(rows)
+    whole = OperatorJudge(problem).many(rows)
     for at in range(0, 3000, 500):
-        part = Judge(problem).many(rows[at : at + 7])
+        part = OperatorJudge(problem).many(rows[at : at + 7])
         assert part[0].tolist() == whole[0][at : at + 7].tolist()
         assert part[1].tolist() == whole[1][at : at + 7].tolist()
 
@@ -420,7 +420,7 @@ def test_threads_do_not_change_a_batch() -> None:
 def test_missing_links_are_left_to_the_full_simulator() -> None:
     """The fast one is unsure wherever some pair has no link."""
     problem = named_instances()["unlinked"]
-    judge_ = Judge(problem)
+    judge_ = OperatorJudge(problem)
     place = np.zeros(problem.n, dtype=np.int64)
     assert simulate_fast(judge_.fast, judge_.mode(), place, NO_ORDER) == UNSURE
 
@@ -429,7 +429,7 @@ def test_a_judge_forgets_what_it_simulated() -> None:
     """One state, many plans: the same answer as a fresh state, also after a refused plan."""
     problem = random_problem(11)
     rng = np.random.default_rng(0)
-    judge_ = Judge(problem)
+    judge_ = OperatorJudge(problem)
     for _ in range(30):
         plan = some_plans(problem, rng)[int(rng.integers(0, 4))]
         try:

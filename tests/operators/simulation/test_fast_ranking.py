@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch
 from placewright.operators.simulation.fast import simulate
 
@@ -21,8 +21,8 @@ def test_by_rank_then_by_number(skew: int) -> None:
         rng = np.random.default_rng(seed)
         compute = np.where(np.isfinite(problem.compute_s), 1.0, np.inf)
         compute *= rng.integers(1, 4, (problem.n, 1)) * rng.random((problem.n, 1)) ** skew
-        fast = Judge(problem.replace(compute_s=compute)).fast
-        simulate(fast, Judge(problem).mode(), random_placement(problem, rng), NO_ORDER)
+        fast = OperatorJudge(problem.replace(compute_s=compute)).fast
+        simulate(fast, OperatorJudge(problem).mode(), random_placement(problem, rng), NO_ORDER)
         if fast.all_linked:
             by = np.lexsort((np.arange(problem.n), fast.rank))
             assert fast.ranked[: problem.n].tolist() == by.tolist()
@@ -30,6 +30,8 @@ def test_by_rank_then_by_number(skew: int) -> None:
 
 def test_the_rank_is_the_longest_way() -> None:
     """A chain over two devices by hand: compute and transfers added from the end."""
-    judge = Judge(tiny([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], [(0, 8.0, [1]), (1, 16.0, [2])]))
+    judge = OperatorJudge(
+        tiny([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], [(0, 8.0, [1]), (1, 16.0, [2])])
+    )
     simulate(judge.fast, judge.mode(Dispatch.READY), np.array([0, 1, 1]), NO_ORDER)
     assert judge.fast.rank[:3].tolist() == [-15.0, -6.0, -4.0]

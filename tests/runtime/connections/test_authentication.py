@@ -14,7 +14,12 @@ import pytest
 
 from placewright.errors import RunError
 from placewright.runtime.connections import authentication
-from placewright.runtime.connections.authentication import BROKEN, LOOPBACK, Listener, connect
+from placewright.runtime.connections.authentication import (
+    BROKEN,
+    LOOPBACK,
+    AuthenticatedListener,
+    connect,
+)
 from placewright.runtime.connections.channel import Codec
 
 SECRET = b"known to us"
@@ -28,14 +33,14 @@ class Version:
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
+def listener() -> Iterator[AuthenticatedListener]:
     """On loopback."""
-    opened = Listener(socket.create_server((LOOPBACK, 0)), SECRET)
+    opened = AuthenticatedListener(socket.create_server((LOOPBACK, 0)), SECRET)
     yield opened
     opened.close()
 
 
-def raw_client(listener: Listener, *words: bytes) -> socket.socket:
+def raw_client(listener: AuthenticatedListener, *words: bytes) -> socket.socket:
     """A connection that sends these bytes instead of the protocol."""
     caller = socket.create_connection((LOOPBACK, listener.port), timeout=10.0)
     for message in words:
@@ -43,7 +48,7 @@ def raw_client(listener: Listener, *words: bytes) -> socket.socket:
     return caller
 
 
-def test_unauthenticated_clients_keep_no_worker_out(listener: Listener) -> None:
+def test_unauthenticated_clients_keep_no_worker_out(listener: AuthenticatedListener) -> None:
     """One who says nothing, one who takes us for a web server, some who leave, one who guesses."""
     address = (LOOPBACK, listener.port)
     with raw_client(listener), raw_client(listener, b"GET / HTTP/1.1\r\n\r\n"):
@@ -63,7 +68,7 @@ def test_unauthenticated_clients_keep_no_worker_out(listener: Listener) -> None:
 
 
 def test_silent_connections_are_closed_only_before_authentication(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: AuthenticatedListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Silence is borne for a while before the secret is proved, and for ever after it."""
     monkeypatch.setattr(authentication, "PROOF_S", 0.1)
@@ -81,7 +86,7 @@ def test_silent_connections_are_closed_only_before_authentication(
 
 
 def test_the_newest_callers_take_the_places_of_the_oldest(
-    listener: Listener, monkeypatch: pytest.MonkeyPatch
+    listener: AuthenticatedListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many say nothing, one of us is let in at once, and so many threads wait at most."""
     monkeypatch.setattr(authentication, "MOST_CALLERS", 8)
@@ -123,7 +128,7 @@ def _take_any_answer(fake: socket.socket) -> None:
     connection.close()
 
 
-def test_a_proof_for_another_port_is_none(listener: Listener) -> None:
+def test_a_proof_for_another_port_is_none(listener: AuthenticatedListener) -> None:
     """Whoever makes us call his port cannot pass what we say on to the real one and back."""
     with socket.create_server((LOOPBACK, 0)) as fake:
         passing = threading.Thread(target=_pass_on, args=(fake, listener.port), daemon=True)
@@ -180,7 +185,7 @@ def test_an_answer_is_none_in_the_other_direction() -> None:
     assert len(failed) == 2
 
 
-def test_a_hello_that_is_too_long_is_not_read(listener: Listener) -> None:
+def test_a_hello_that_is_too_long_is_not_read(listener: AuthenticatedListener) -> None:
     """Nor one of another version, and the error names it."""
     address = (LOOPBACK, listener.port)
     with connect(address, SECRET, b"\0" * (1 << 17)):
@@ -190,7 +195,7 @@ def test_a_hello_that_is_too_long_is_not_read(listener: Listener) -> None:
         listener.accept(10.0)
 
 
-def test_a_listener_that_is_closed_takes_no_calls(listener: Listener) -> None:
+def test_a_listener_that_is_closed_takes_no_calls(listener: AuthenticatedListener) -> None:
     """Nothing listens there any more."""
     listener.close()
     with pytest.raises(ConnectionRefusedError):

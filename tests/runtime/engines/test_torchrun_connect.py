@@ -15,7 +15,7 @@ from torch.distributed import HashStore, TCPStore
 from torch.distributed.distributed_c10d import PrefixStore
 
 from placewright.errors import InputError, RunError
-from placewright.runtime.connections.authentication import LOOPBACK, Listener
+from placewright.runtime.connections.authentication import LOOPBACK, AuthenticatedListener
 from placewright.runtime.engines import torchrun_connect
 from placewright.runtime.engines.torchrun_connect import (
     OpenRendezvousWarning,
@@ -68,14 +68,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def coordinator(store: Store, folder: Path) -> Iterator[Listener]:
+def coordinator(store: Store, folder: Path) -> Iterator[AuthenticatedListener]:
     """Rank 0 on one machine."""
     listener, _ = listen_for_workers(folder)
     yield listener
     listener.close()
 
 
-def called(listener: Listener, port: int, known: bytes) -> Any:
+def called(listener: AuthenticatedListener, port: int, known: bytes) -> Any:
     """Who rank 0 hears, having been called."""
     with call_coordinator(port, known, (1, Host.here())):
         accepted = listener.accept(10.0)
@@ -85,7 +85,7 @@ def called(listener: Listener, port: int, known: bytes) -> Any:
 
 
 def test_on_one_machine_the_store_holds_neither_a_path_nor_a_secret(
-    coordinator: Listener, store: Store, folder: Path
+    coordinator: AuthenticatedListener, store: Store, folder: Path
 ) -> None:
     """The file is rank 0's own, and whoever can read it is let in."""
     port, known = find_coordinator()
@@ -95,7 +95,9 @@ def test_on_one_machine_the_store_holds_neither_a_path_nor_a_secret(
 
 
 @pytest.mark.parametrize("run", [b"", b"../../..", b"12345678/", b"1234567\n", b"/proc/self"])
-def test_the_store_names_no_file(coordinator: Listener, store: Store, run: bytes) -> None:
+def test_the_store_names_no_file(
+    coordinator: AuthenticatedListener, store: Store, run: bytes
+) -> None:
     """What is written there as a path is refused, or read by nobody."""
     store["file"] = b"/proc/self/pagemap"
     assert find_coordinator()[1] != bytes(64)
@@ -105,7 +107,9 @@ def test_the_store_names_no_file(coordinator: Listener, store: Store, run: bytes
 
 
 @pytest.mark.parametrize("port", [b"", b"70000", b"-1", b"1e3", b"\xb2"])
-def test_a_port_that_is_none_is_refused(coordinator: Listener, store: Store, port: bytes) -> None:
+def test_a_port_that_is_none_is_refused(
+    coordinator: AuthenticatedListener, store: Store, port: bytes
+) -> None:
     """Before anything is connected."""
     store["port"] = port
     with pytest.raises(RunError, match="another process has changed"):
@@ -160,7 +164,7 @@ def _filled(path: Path, data: bytes) -> None:
 
 @pytest.mark.parametrize(("exchange", "why"), _EXCHANGES)
 def test_a_secret_that_rank_0_has_not_written_is_refused(
-    coordinator: Listener,
+    coordinator: AuthenticatedListener,
     folder: Path,
     tmp_path: Path,
     exchange: Callable[[Path, Path], None],
@@ -175,7 +179,10 @@ def test_a_secret_that_rank_0_has_not_written_is_refused(
 @needs_root
 @pytest.mark.parametrize("exchange", [_theirs, _their_folder])
 def test_a_secret_of_another_user_is_refused(
-    coordinator: Listener, folder: Path, tmp_path: Path, exchange: Callable[[Path, Path], None]
+    coordinator: AuthenticatedListener,
+    folder: Path,
+    tmp_path: Path,
+    exchange: Callable[[Path, Path], None],
 ) -> None:
     """Whatever its mode: root could read it."""
     exchange(folder, tmp_path)

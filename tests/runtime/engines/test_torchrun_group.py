@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import WorkerError
-from placewright.runtime.connections.authentication import LOOPBACK, Listener
+from placewright.runtime.connections.authentication import LOOPBACK, AuthenticatedListener
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.engines import torchrun
 from placewright.runtime.engines.torchrun import Agent, TorchrunGroup
@@ -26,7 +26,7 @@ def test_a_worker_that_does_not_connect_in_time_is_named(monkeypatch: pytest.Mon
     """The limit holds for the start; a call for the session before is none for this one."""
     for variable in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"):
         monkeypatch.setenv(variable, "2")
-    listener = Listener(socket.create_server((LOOPBACK, 0)), b"secret", CONTROL)
+    listener = AuthenticatedListener(socket.create_server((LOOPBACK, 0)), b"secret", CONTROL)
     hosts = [Host.here()] * 2
     specs = [replace(spec, session="2") for spec in worker_specs(DUO, hosts)]
     agents = [[Channel(end, CONTROL) for end in Pipe()] for _ in specs]

@@ -15,8 +15,8 @@ import torch
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, WorkerError
 from placewright.runtime.session import Session
-from placewright.runtime.stream.executor import Finished, Progress
-from placewright.runtime.stream.stream import Cut, SampleStream
+from placewright.runtime.stream.executor import Finished, StreamProgress
+from placewright.runtime.stream.stream import SampleStream, StreamCut
 from tests.runtime.chain import answer, diamond
 
 DEVICES = (Device("a", node="a"), Device("b", node="b"))
@@ -24,10 +24,10 @@ SLOW = (Link("a", "b", 1e6, 1e-3), Link("b", "a", 1e6, 1e-3))
 DUO, SLOW_DUO = (Cluster(DEVICES, links, name="duo") for links in ((), SLOW))
 
 
-def cut(placement: tuple[int, ...], window: int) -> Cut:
+def cut(placement: tuple[int, ...], window: int) -> StreamCut:
     """Every operator is a segment of its own."""
     lengths = tuple((1,) * placement.count(d) for d in range(2))
-    return Cut(placement, tuple(range(4)), lengths, window)
+    return StreamCut(placement, tuple(range(4)), lengths, window)
 
 
 @pytest.mark.parametrize("cluster", [DUO, SLOW_DUO])
@@ -96,14 +96,14 @@ def test_time_in_which_the_caller_was_stopped_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Workers that were stopped with it are not given up when all go on."""
-    now, answers = [0.0], iter([Progress(), Progress((Finished(0, 0.0, 0.0),))])
+    now, answers = [0.0], iter([StreamProgress(), StreamProgress((Finished(0, 0.0, 0.0),))])
     for clock in ("monotonic", "perf_counter"):
         monkeypatch.setattr(time, clock, lambda: now[0])
 
     class Stopped:
         group = SimpleNamespace(specs=("a",))
 
-        def order(self, *_: object, **__: object) -> list[Progress]:
+        def order(self, *_: object, **__: object) -> list[StreamProgress]:
             now[0] += 3600.0
             return [next(answers)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.samples.balance import State, clock_of
+from placewright.samples.balance import FlowState, clock_of
 from placewright.samples.judge import judge
 from placewright.samples.plan import plan_of
 from placewright.samples.planners.lp import whole_flow
@@ -83,7 +83,7 @@ def test_rounded_optima_are_never_below_the_bound(seed: int) -> None:
     except InfeasibleError:
         return
     flow = whole_flow(relaxed)
-    state = State.of(problem, flow)
+    state = FlowState.of(problem, flow)
     state.balance(relaxed.clock, 1)
     for made in (flow, state.flow):
         judged = judge(problem, plan_of(problem, made))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError
-from placewright.samples.balance import State
+from placewright.samples.balance import FlowState
 from placewright.samples.generate import generate
 from placewright.samples.problem import Batches, SampleProblem
 from placewright.samples.relaxation import columns
 from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
 from placewright.samples.relaxation.generation import TOLERANCE, Generated, generate_columns
-from placewright.samples.relaxation.program import ALLOWED, Moves, Program, program_of
+from placewright.samples.relaxation.program import ALLOWED, FlowProgram, Moves, program_of
 from tests.samples.relaxation.clouds import cloud
 from tests.samples.relaxation.reference import reference
 from tests.samples.tiny import tiny
@@ -64,7 +64,7 @@ def test_the_clock_finds_the_fractional_plan_balanced(seed: int) -> None:
 def ends(p: SampleProblem, flow: np.ndarray, relaxed: Relaxation) -> float:
     """When the last node ends, by the relaxation's clock."""
     used = np.where(flow > 0, flow, 0.0)
-    state = State(
+    state = FlowState(
         p,
         used,
         p.held + used.sum(axis=0) - used.sum(axis=1),
@@ -98,7 +98,7 @@ def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again(
     assert relaxation(problem, time.perf_counter() - 1.0) is cut
     begun_with = []
 
-    def noted(program: Program, moves: Moves, *arguments: Any, **options: Any) -> Generated:
+    def noted(program: FlowProgram, moves: Moves, *arguments: Any, **options: Any) -> Generated:
         begun_with.append(len(moves))
         return generate_columns(program, moves, *arguments, **options)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
-class Orders:
+class WorkerOrders:
     """The orders that the process takes, one method each."""
 
     step: StepGraph
@@ -121,7 +121,7 @@ class Orders:
         return write(self.step, placement, Path(path), cpus)
 
 
-def answer(orders: Orders, line: str) -> dict[str, Any]:
+def answer(orders: WorkerOrders, line: str) -> dict[str, Any]:
     """Carry out one order; what it returned, or its error."""
     order = json.loads(line)
     name = order.pop("order")
@@ -143,7 +143,7 @@ def _as_data(error: PlacewrightError) -> dict[str, Any]:
 
 def serve(orders_in: TextIO, answers_out: TextIO) -> None:
     """Carry out orders until there are no more."""
-    orders = Orders()
+    orders = WorkerOrders()
     for line in orders_in:
         answers_out.write(json.dumps(answer(orders, line)) + "\n")
         answers_out.flush()

@@ -19,7 +19,7 @@ from placewright.numerics.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class StageTransfer:
     """`samples` that one replica of a stage sends to one of the next: seconds each way.
 
     `forward_eager` and `backward_eager`: whether a blocking sender goes on at once. `together_s`:
@@ -37,7 +37,7 @@ class Transfer:
     together_s: float = 0.0
     gather_s: tuple[float, float] = (0.0, 0.0)
 
-    def without(self, taken_s: FloatArray) -> Transfer:
+    def without(self, taken_s: FloatArray) -> StageTransfer:
         """With so much less time forwards and backwards."""
         ahead, back = (float(x) for x in taken_s)
         left = max(0.0, self.forward_s - ahead), max(0.0, self.backward_s - back)
@@ -45,7 +45,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ReplicaMessage:
     """What one replica sends to another: each pair of workers `each_bytes`, all pairs at once.
 
     `pairs`: nodes of sender and receiver. `gathered_bytes`: what the receivers put together.
@@ -63,7 +63,7 @@ def message(
     samples: int,
     *,
     back: bool,
-) -> Message:
+) -> ReplicaMessage:
     """The activation over the cut between two stages, or `back` its gradient.
 
     All workers of a tensor group hold the whole of it, and all need the whole. Split, it crosses
@@ -74,16 +74,18 @@ def message(
     before, behind = stages
     sender, receiver = reversed(replicas) if back else replicas
     if sender.workers == receiver.workers:
-        return Message((), 0.0)
+        return ReplicaMessage((), 0.0)
     held, whole = cut_bytes(p, before), _whole_bytes(p, before.last_layer)
     split = p.training.split_gradients if back else p.training.split_activations
     pairs = _node_pairs(p, sender.workers, receiver.workers, parts=split or held < whole)
     extra = 0.0 if back else p.training.extra_bytes
     if not split:
-        return Message(pairs, held * samples + extra)
+        return ReplicaMessage(pairs, held * samples + extra)
     user = before.strategy(before.last_layer) if back else behind.strategy(behind.first_layer)
     rows = user in (Strategy.DATA, Strategy.SHARDED)  # each worker uses its own samples only
-    return Message(pairs, whole * samples / len(pairs) + extra, 0.0 if rows else whole * samples)
+    return ReplicaMessage(
+        pairs, whole * samples / len(pairs) + extra, 0.0 if rows else whole * samples
+    )
 
 
 def _node_pairs(
@@ -123,7 +125,7 @@ def crossing_times(
     return found
 
 
-def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list[Transfer]:
+def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list[StageTransfer]:
     """Transfers between stage `cut` and the next: one per pair of replicas that share samples.
 
     Edges that skip stages are carried along: a cut is crossed by every edge over it. Workers of one
@@ -140,7 +142,7 @@ def transfers(p: LayerProblem, plan: LayerPlan, cut: int, busy_s: float) -> list
         gather_s = one.gather_s, two.gather_s + again
         eager = one.eager, two.eager
         found.append(
-            Transfer(a, b, samples, one.taken_s, two.taken_s, *eager, one.longer_s, gather_s)
+            StageTransfer(a, b, samples, one.taken_s, two.taken_s, *eager, one.longer_s, gather_s)
         )
     return found
 
@@ -214,7 +216,7 @@ def _pairs_alike(shared: Sequence[Sequence[float]], size: float) -> float:
     return max(sum(min(1.0, other / size) if size > 0 else 1.0 for other in x) for x in shared)
 
 
-def processor_s(p: LayerProblem, plan: LayerPlan, cut: int, t: Transfer) -> FloatArray:
+def processor_s(p: LayerProblem, plan: LayerPlan, cut: int, t: StageTransfer) -> FloatArray:
     """Shape (2, 2): what a transfer's activation and gradient take of the processors at its ends.
 
     Columns: a worker of the stage before the cut, and one of the stage behind it.

@@ -45,7 +45,7 @@ class CostTables:
 
 
 @dataclass(slots=True, eq=False)
-class Network:
+class MessageCosts:
     """Messages between nodes and inside them.
 
     Attributes
@@ -64,7 +64,7 @@ def problem_of_tables(
     model: TracedModel,
     workers: Workers,
     tables: CostTables,
-    network: Network,
+    network: MessageCosts,
     framework_bytes: FloatArray,
     *,
     sizes: Sequence[int],

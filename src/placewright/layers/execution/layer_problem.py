@@ -31,7 +31,7 @@ from placewright.io.arguments import checked
 from placewright.layers.costs.transfers import ring_times
 from placewright.layers.execution.cost_tables import (
     CostTables,
-    Network,
+    MessageCosts,
     measured_sizes,
     problem_of_tables,
     traced_alike,
@@ -98,7 +98,7 @@ def layer_problem(
         traced,
         workers,
         _computed_tables(traced, workers, sizes, optimizer),
-        Network(*workers.described_links(), np.zeros((len(workers.devices), 3))),
+        MessageCosts(*workers.described_links(), np.zeros((len(workers.devices), 3))),
         np.array(framework),
         sizes=sizes,
         moments=0 if optimizer == "sgd" else 2,
@@ -334,7 +334,7 @@ def time_layers(
     return [found for found, _ in answers], min(1.0, *(alone for _, alone in answers))
 
 
-def _network(session: LayerSession, workers: Workers) -> Network:
+def _network(session: LayerSession, workers: Workers) -> MessageCosts:
     """Messages between the first workers of every two nodes, and inside nodes of several."""
     nodes, pairs = len(workers.nodes), workers.node_pairs()
     ranks = tuple((source, target) for _, _, source, target in pairs)
@@ -359,7 +359,7 @@ def _network(session: LayerSession, workers: Workers) -> Network:
         if sent and got:
             send, receive = np.median(sent, axis=0), np.median(got, axis=0)
             busy[rank] = send[0], receive[0], (send[1] + receive[1]) / 2
-    return Network(tuple(links), index, busy)
+    return MessageCosts(tuple(links), index, busy)
 
 
 def _link(sizes: Sequence[float], seconds: Sequence[float]) -> Link:

@@ -130,7 +130,7 @@ class StageOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class WorkerStepTimes:
     """One step of one worker, seconds of its own clock after the barrier.
 
     Attributes

@@ -17,7 +17,7 @@ from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
-from placewright.layers.execution.orders import StepTimes
+from placewright.layers.execution.orders import WorkerStepTimes
 from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
 from placewright.layers.plan import LayerPlan
 from placewright.runtime import limits
@@ -110,7 +110,7 @@ class LayerSession:
 
     def train(
         self, steps: int = 1, *, update: bool = True, limit_s: float | None = None
-    ) -> list[tuple[StepTimes, ...]]:
+    ) -> list[tuple[WorkerStepTimes, ...]]:
         """Train so many steps; times by step and worker.
 
         `update`: let the optimizer change the parameters.
@@ -210,11 +210,11 @@ def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
             )
 
 
-def loss_of(times: tuple[StepTimes, ...]) -> float:
+def loss_of(times: tuple[WorkerStepTimes, ...]) -> float:
     """The loss of the whole batch in one step."""
     return float(np.sum([t.loss for t in times]))
 
 
-def step_s(times: tuple[StepTimes, ...]) -> float:
+def step_s(times: tuple[WorkerStepTimes, ...]) -> float:
     """Seconds of one step: of its slowest worker."""
     return max(t.step_s for t in times)

@@ -26,7 +26,7 @@ from placewright.layers.execution.orders import (
     LayerProgram,
     SizedLayers,
     StageOrder,
-    StepTimes,
+    WorkerStepTimes,
 )
 from placewright.layers.execution.sharding import shard_times
 from placewright.layers.execution.stage_step import StageStep
@@ -53,7 +53,7 @@ class LayerWorker(WorkerProgram):
     """
 
     messages = (
-        *(StageOrder, LayerOrder, LayerProgram, SizedLayers, StepTimes, LayerTimes),
+        *(StageOrder, LayerOrder, LayerProgram, SizedLayers, WorkerStepTimes, LayerTimes),
         *(Instruction, Ref, Const, TensorSpec, Update, UpdateRule),
     )
     noun = "worker"
@@ -120,20 +120,20 @@ class LayerWorker(WorkerProgram):
             self.step.feed(tensors)
 
     @order("training a step")
-    def train(self, count: int, update: bool) -> list[StepTimes]:
+    def train(self, count: int, update: bool) -> list[WorkerStepTimes]:
         """Do `count` steps, each begun by all workers together."""
         return [self._train(update) for _ in range(count)]
 
-    def _train(self, update: bool) -> StepTimes:
+    def _train(self, update: bool) -> WorkerStepTimes:
         dist.barrier()
         if self.ends:
             os.kill(os.getpid(), signal.SIGKILL)
         start = time.perf_counter()
         if self.step is None:
-            return StepTimes(0.0, 0.0, 0.0, 0.0)
+            return WorkerStepTimes(0.0, 0.0, 0.0, 0.0)
         loss = self.step.run(update=update)
         step = self.step
-        return StepTimes(
+        return WorkerStepTimes(
             time.perf_counter() - start,
             step.forward_s,
             step.backward_s,

@@ -273,13 +273,13 @@ def small_space(p: LayerProblem) -> LayerJudgement | None:
     for order in orders(p):
         for micro_batches in micro_batch_counts(p):
             for zero, again in memory_options(p):
-                search = Search(p, order, micro_batches, zero, again, best)
+                search = StageSearch(p, order, micro_batches, zero, again, best)
                 search.run()
                 best = search.best
     return best
 
 
-class Search:
+class StageSearch:
     """Depth first over stages, for one order, number of micro-batches and memory option."""
 
     def __init__(

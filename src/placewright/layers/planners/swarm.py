@@ -38,7 +38,7 @@ ORDER = tuple(Strategy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoder:
+class PositionDecoder:
     """Positions of a problem as plans.
 
     The parts of a position, one after another: n x 4 strategies, stages, layer cuts, worker cuts
@@ -50,12 +50,12 @@ class Decoder:
     sizes: tuple[int, ...]
 
     @staticmethod
-    def of(p: LayerProblem) -> Decoder:
+    def of(p: LayerProblem) -> PositionDecoder:
         """For a problem."""
         most = min(p.n, p.w, 16)
         counts = micro_batch_counts(p)
         parts = (4 * p.n, most, most, most, len(p.degrees), len(counts), len(orders(p)))
-        return Decoder(p, most, (*parts, len(memory_options(p))))
+        return PositionDecoder(p, most, (*parts, len(memory_options(p))))
 
     @property
     def length(self) -> int:
@@ -136,7 +136,7 @@ class _Fitness:
     """Values of positions, and the best plan so far."""
 
     def __init__(self, p: LayerProblem, context: Context) -> None:
-        self.p, self.decoder, self.context = p, Decoder.of(p), context
+        self.p, self.decoder, self.context = p, PositionDecoder.of(p), context
         self.best: LayerJudgement | None = None
         self.known: dict[LayerPlan | None, float] = {None: math.inf}
 

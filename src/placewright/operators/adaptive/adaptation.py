@@ -21,7 +21,7 @@ from placewright.adapt.timeline import Kind, Timeline
 from placewright.adapt.trials import WARM_UP_STEPS, SuccessiveElimination
 from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.operators.adaptive.online_profile import ENOUGH, RECENT, Observed, OnlineProfile
-from placewright.operators.adaptive.policy import Offer, Policy, move_cost
+from placewright.operators.adaptive.policy import AdaptationPolicy, Offer, move_cost
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.ceft_pbqp import CeftPbqp, CeftPbqpState
@@ -70,7 +70,7 @@ class Adaptation:
     session: Session
     problem: OperatorProblem
     plan: OperatorPlan
-    policy: Policy
+    policy: AdaptationPolicy
     timeline: Timeline
     replanner: Replanner
     candidates: Sequence[OperatorPlan] = ()

@@ -14,7 +14,7 @@ from placewright.operators.problem import OperatorProblem
 
 @checked
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AdaptationPolicy:
     """When to sample and when to migrate.
 
     Attributes
@@ -63,7 +63,7 @@ class Offer:
         """Relative gain per step."""
         return 1.0 - self.new_s / self.current_s
 
-    def worthwhile(self, remaining_steps: float, policy: Policy) -> bool:
+    def worthwhile(self, remaining_steps: float, policy: AdaptationPolicy) -> bool:
         """Whether the gain over the remaining steps pays for the move."""
         # Cold steps are counted as lost altogether, which errs on the side of staying.
         cost = self.move_s + WARM_UP_STEPS * self.new_s

@@ -25,7 +25,7 @@ from placewright.io.tensor_files import AnyTensor
 from placewright.measurement.check import Check
 from placewright.operators.adaptive.adaptation import Adaptation, Replanner
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
-from placewright.operators.adaptive.policy import Policy
+from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.adaptive.step_forms import EPOCH, StepForms
 from placewright.operators.adaptive.trials import affordable
 from placewright.operators.check import Comparison
@@ -124,7 +124,7 @@ class AdaptiveRun(FaultTolerantRun[Session]):
     plan: OperatorPlan | None = None
     challengers: Sequence[OperatorPlan] = ()
     interference: InterferenceProfile | None = None
-    policy: Policy = field(default_factory=Policy)
+    policy: AdaptationPolicy = field(default_factory=AdaptationPolicy)
     adapt: bool = True
     steps: float = float("inf")
     seed: int = 0

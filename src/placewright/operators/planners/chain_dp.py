@@ -13,7 +13,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_inline
 from placewright.operators.costs import linked
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import (
@@ -92,14 +92,14 @@ class ChainDp:
 
         Raises `InfeasibleError` (a group that no device can run).
         """
-        groups, judge = groups_of(problem), Judge(problem)
+        groups, judge = groups_of(problem), OperatorJudge(problem)
         ways = [units_by_group(problem, groups)]
         if any(problem.operator_modules):
             ways.insert(0, units_by_module(problem, groups))
         chains = (chain_of(problem, groups, unit) for unit in ways)
         return [start for chain in chains for start in self._judged(judge, chain, deadline_s)]
 
-    def _judged(self, judge: Judge, chain: Chain, deadline_s: float) -> list[Start]:
+    def _judged(self, judge: OperatorJudge, chain: Chain, deadline_s: float) -> list[Start]:
         """The cuts of one chain that are judged, in rounds with shrinking budgets."""
         problem = judge.problem
         chosen = self._chosen(problem, chain)

@@ -13,7 +13,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, IntArray, thawed
 from placewright.operators.groups import Groups, groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.chains import depth_first_line, units_by_module
@@ -208,14 +208,14 @@ class _Search:
     tolerance: float
     left: float
     deadline_s: float
-    judge: Judge = field(init=False)
+    judge: OperatorJudge = field(init=False)
     structure: Structure = field(init=False)
     groups: Groups = field(init=False)
     limit_s: float = field(init=False)
     best: _Found = field(init=False)
 
     def __post_init__(self) -> None:
-        self.judge, self.structure = Judge(self.problem), Structure(self.problem)
+        self.judge, self.structure = OperatorJudge(self.problem), Structure(self.problem)
         self.groups = self.structure.groups
         value = float(self.judge(self.incumbent).value)
         self.limit_s = value * (1 + self.tolerance)

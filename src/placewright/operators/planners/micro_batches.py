@@ -15,7 +15,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.costs import linked
 from placewright.operators.groups import groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chains import (
     Chain,
@@ -76,7 +76,7 @@ class MicroBatches:
 
     def __call__(self, problem: OperatorProblem, context: Context) -> Proposal[OperatorPlan]:
         """The best plan; raises `InfeasibleError`: a group that no device can run."""
-        judge = Judge(problem)
+        judge = OperatorJudge(problem)
         places = [place for _, place in sorted(self._cuts(problem), key=lambda cut: cut[0])]
         starts = _scored(judge, [OperatorPlan(place) for place in places])
         if context.incumbent is not None:
@@ -162,7 +162,7 @@ def _over_s(p: OperatorProblem, chain: Chain, a: int, b: int) -> FloatArray:
     return more
 
 
-def windowed(judge: Judge, place: IntArray) -> Iterator[tuple[int, OperatorPlan]]:
+def windowed(judge: OperatorJudge, place: IntArray) -> Iterator[tuple[int, OperatorPlan]]:
     """Schedules of a placement with 1, 2, ... micro-batches in flight; see `MicroBatches`."""
     p = judge.problem
     alone = judge(OperatorPlan(place, np.arange(p.n), Dispatch.IN_ORDER))
@@ -197,7 +197,7 @@ def topological(p: OperatorProblem, key: FloatArray) -> IntArray:
     return np.array(order, dtype=np.int64)
 
 
-def _scored(judge: Judge, plans: list[OperatorPlan]) -> list[Start]:
+def _scored(judge: OperatorJudge, plans: list[OperatorPlan]) -> list[Start]:
     """The plans whose tensors have links."""
     found = []
     for plan in plans:

@@ -19,7 +19,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.groups import Groups
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members
 from placewright.operators.problem import Objective, OperatorProblem
@@ -63,7 +63,7 @@ class Start:
         return OperatorPlan(self.place, self.order, self.dispatch, self.call)
 
 
-def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
+def score_all(judge: OperatorJudge, places: list[IntArray]) -> list[Start]:
     """Judge placements without an order; best first."""
     if not places:
         return []
@@ -72,7 +72,7 @@ def score_all(judge: Judge, places: list[IntArray]) -> list[Start]:
     return [Start(p, s) for p, s in zip(places, scores, strict=True)]
 
 
-def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
+def score_plan(judge: OperatorJudge, plan: OperatorPlan) -> Start:
     """Judge a plan with its order.
 
     Raises `InfeasibleError`: a tensor has no link.
@@ -83,7 +83,7 @@ def score_plan(judge: Judge, plan: OperatorPlan) -> Start:
 
 
 def improve(
-    judge: Judge,
+    judge: OperatorJudge,
     groups: Groups,
     start: Start,
     *,
@@ -122,14 +122,14 @@ def improve(
     return Start(walk.best.copy(), best, start.order, start.dispatch)
 
 
-def _asked(judge: Judge) -> tuple[SimulatorState | None, FloatArray | None]:
+def _asked(judge: OperatorJudge) -> tuple[SimulatorState | None, FloatArray | None]:
     """What moves are scored with beside the fast simulator, as `run_many` takes it."""
     throughput = judge.problem.objective is Objective.THROUGHPUT
     full = judge.full if throughput or judge.mode().serial else None
     return full, np.zeros(judge.problem.m) if throughput else None
 
 
-def _best_of_all(judge: Judge, groups: Groups, start: Start, deadline_s: float) -> Start:
+def _best_of_all(judge: OperatorJudge, groups: Groups, start: Start, deadline_s: float) -> Start:
     """The start, or the first of the placements that are best under its order, if it is better."""
     devices, best = [np.flatnonzero(row) for row in groups.allowed], start
     # Those with a single device have no digit: NumPy counts in at most 64 of them.
@@ -158,7 +158,7 @@ def mean_operator_s(problem: OperatorProblem) -> float:
     return float(problem.compute_s[np.isfinite(problem.compute_s)].mean())
 
 
-def _instance(judge: Judge, groups: Groups, start: Start) -> PlacementInstance:
+def _instance(judge: OperatorJudge, groups: Groups, start: Start) -> PlacementInstance:
     problem = judge.problem
     group_start, members = group_members(groups.group, len(groups.allowed))
     neighbour_start, neighbours = _neighbours(problem)

@@ -30,7 +30,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.costs import linked
 from placewright.operators.groups import Groups, group_costs, groups_of
-from placewright.operators.judge import Judge, OperatorJudgement
+from placewright.operators.judge import OperatorJudge, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import first_places
 from placewright.operators.planners.placements import (
@@ -159,7 +159,7 @@ class PricingContext:
         For each exact solve.
     """
 
-    judge: Judge
+    judge: OperatorJudge
     graph: PlacementGraph
     group_bytes: FloatArray
     branch_limit: int
@@ -219,7 +219,7 @@ def pricing_context(
     graph = graph or placement_graph(problem)
     held = np.bincount(graph.groups.group, operator_bytes(problem))
     later = first_places(problem, graph.groups) / problem.n
-    return PricingContext(Judge(problem), graph, held * (0.5 + later), branch_limit)
+    return PricingContext(OperatorJudge(problem), graph, held * (0.5 + later), branch_limit)
 
 
 def within_memory(

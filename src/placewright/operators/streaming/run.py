@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Device
     from placewright.measurement.check import Check
     from placewright.runtime.session import Session
-    from placewright.runtime.stream.stream import Cut, Delivered, SampleStream, Tensors
+    from placewright.runtime.stream.stream import Delivered, SampleStream, StreamCut, Tensors
 
 
 SHOWN_SAMPLES = 8
@@ -150,14 +150,14 @@ def _rate(period_s: float) -> str:
     return f"{1.0 / period_s:.3g}/s" if period_s else "-"
 
 
-def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPrediction) -> Cut:
+def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPrediction) -> StreamCut:
     """The segments of a plan as the workers execute them."""
-    from placewright.runtime.stream.stream import Cut
+    from placewright.runtime.stream.stream import StreamCut
 
     lengths = prediction.segments.lengths(problem.m)
     if plan.replica_of is not None:
         lengths = tuple(lengths[leader] for leader in leaders(plan).tolist())
-    return Cut(
+    return StreamCut(
         tuple(plan.placement.tolist()),
         tuple(prediction.segments.order.tolist()),
         lengths,

@@ -91,7 +91,7 @@ def connect(
     return channel
 
 
-class Listener:
+class AuthenticatedListener:
     """Accepts connections whose other end proves that it knows the secret.
 
     `listening`: a TCP socket that listens.

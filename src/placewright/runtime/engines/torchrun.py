@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
 from placewright.runtime import limits
-from placewright.runtime.connections.authentication import Listener
+from placewright.runtime.connections.authentication import AuthenticatedListener
 from placewright.runtime.connections.channel import Channel, wait
 from placewright.runtime.engines.group import STARTING
 from placewright.runtime.engines.piped import PipedGroup
@@ -74,7 +74,7 @@ class Torchrun:
         self._ranks: dict[str, int] = {}
         self._agents: dict[int, Agent] = {}
         self._hosts: dict[int, Host] = {}
-        self._listener: Listener
+        self._listener: AuthenticatedListener
         self._folder: Scratch
         self._held: ExitStack
 
@@ -262,7 +262,7 @@ class TorchrunGroup(PipedGroup):
         specs: Sequence[WorkerSpec],
         hosts: Sequence[Host],
         agents: Sequence[Agent],
-        listener: Listener,
+        listener: AuthenticatedListener,
     ) -> None:
         super().__init__()
         self.specs, self.hosts = tuple(specs), tuple(hosts)

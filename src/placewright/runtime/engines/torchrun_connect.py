@@ -40,7 +40,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from placewright.errors import InputError, RunError
-from placewright.runtime.connections.authentication import LOOPBACK, Listener, connect
+from placewright.runtime.connections.authentication import LOOPBACK, AuthenticatedListener, connect
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.program import CONTROL
 from placewright.runtime.scratch import PREFIX
@@ -126,7 +126,7 @@ def warn_of_open_rendezvous() -> None:
 
 
 @store_errors()
-def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
+def listen_for_workers(folder: Path) -> tuple[AuthenticatedListener, bytes]:
     """Where rank 0 is called, and the secret, which goes into `folder` if none is given.
 
     Raises `InputError` where there are other machines, and no secret is given, or none that is
@@ -137,7 +137,7 @@ def listen_for_workers(folder: Path) -> tuple[Listener, bytes]:
     if secret is None:
         secret = write_secret(folder)
         meeting.set(RUN_KEY, folder.name.removeprefix(PREFIX))
-    listener = Listener(_listening(), secret, CONTROL)
+    listener = AuthenticatedListener(_listening(), secret, CONTROL)
     # Last: who finds the port finds the folder with the secret as well.
     meeting.set(PORT_KEY, str(listener.port))
     return listener, secret

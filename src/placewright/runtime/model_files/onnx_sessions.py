@@ -247,7 +247,7 @@ class _Step:
                         hint="run the unplaced model by ONNX Runtime to see if that works",
                     ) from error
 
-    def _wait_for(self, part: Part) -> None:
+    def _wait_for(self, part: OnnxPart) -> None:
         latest = 0.0
         for value in part.inputs:
             maker = self.maker.get(value)
@@ -261,7 +261,7 @@ class _Step:
             latest = max(latest, self.arrival_s.get((value, part.device), 0.0))
         _sleep_until(latest)
 
-    def _run_part(self, k: int, part: Part) -> None:
+    def _run_part(self, k: int, part: OnnxPart) -> None:
         began = time.perf_counter()
         session = self.owner._sessions[k]
         made = session.run(list(part.outputs), {name: self.values[name] for name in part.inputs})
@@ -274,7 +274,7 @@ class _Step:
         # Last: who wakes up finds the values and their arrival.
         self.done[k].set()
 
-    def _send(self, part: Part) -> None:
+    def _send(self, part: OnnxPart) -> None:
         """When each value that others read arrives there, first come, first served."""
         links = self.owner._links
         assert links is not None
@@ -410,7 +410,7 @@ EMBEDDED_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OnnxPart:
     """Operators that one device runs without waiting for another in between.
 
     Attributes
@@ -430,7 +430,7 @@ class Part:
     outputs: tuple[str, ...]
 
 
-def parts_of(file: ModelFile, device: Mapping[str, int], order: Sequence[str]) -> list[Part]:
+def parts_of(file: ModelFile, device: Mapping[str, int], order: Sequence[str]) -> list[OnnxPart]:
     """Parts in an order in which each finds its inputs made.
 
     A part ends before an operator that reads what another device has made since the part began,
@@ -470,7 +470,7 @@ def _reader_devices(
 
 def _with_values(
     file: ModelFile, stretches: list[tuple[int, list[str]]], nodes: Mapping[str, Any]
-) -> list[Part]:
+) -> list[OnnxPart]:
     """What goes into and out of each stretch."""
     held = {tensor.name for tensor in file.model.graph.initializer}
     held |= {value for name in file.constants for value in nodes[name].output}
@@ -487,11 +487,11 @@ def _with_values(
         outputs = [v for v in made if v in wanted or readers.get(v, set()) - {k}]
         outputs += [v for v in file.outputs if v in held and k == 0]
         inputs = [v for v in read if v not in held and v not in made]
-        parts.append(Part(d, tuple(names), tuple(inputs), tuple(outputs)))
+        parts.append(OnnxPart(d, tuple(names), tuple(inputs), tuple(outputs)))
     return parts
 
 
-def sub_model(file: ModelFile, part: Part) -> Any:
+def sub_model(file: ModelFile, part: OnnxPart) -> Any:
     """The part as a model of its own, with the weights and constants that it reads."""
     from onnx import helper
 
@@ -516,7 +516,7 @@ def sub_model(file: ModelFile, part: Part) -> Any:
     )
 
 
-def _with_constants(file: ModelFile, part: Part) -> list[Any]:
+def _with_constants(file: ModelFile, part: OnnxPart) -> list[Any]:
     """Its nodes, and those that make the constants they read, in topological order."""
     graph = file.model.graph
     maker = {

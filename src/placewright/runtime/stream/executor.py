@@ -93,7 +93,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamProgress:
     """What a process says each time it is asked.
 
     Attributes
@@ -173,7 +173,7 @@ class StreamExecutor:
         for bundle, queue in self._queues:
             self._threads_up.append(self._start(self._receive, bundle, queue))
 
-    def turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> Progress:
+    def turn(self, samples: Sequence[Sample], until: int, wait_s: float) -> StreamProgress:
         """Take samples in; what was done since the last call.
 
         Returns once sample `until` is done here, or after `wait_s` seconds.
@@ -192,7 +192,7 @@ class StreamExecutor:
             spans = tuple(self._spans or ())
             if self._spans is not None:
                 self._spans.clear()
-        return Progress(finished, spans)
+        return StreamProgress(finished, spans)
 
     def close(self) -> None:
         """End the threads; every sample must be done."""

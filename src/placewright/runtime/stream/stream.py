@@ -29,7 +29,7 @@ from placewright.runtime import limits
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import storable
 from placewright.runtime.stream.dealing import Stages, next_copy
-from placewright.runtime.stream.executor import Finished, Progress, Route, Sample
+from placewright.runtime.stream.executor import Finished, Route, Sample, StreamProgress
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -38,7 +38,7 @@ WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class StreamCut:
     """How a placement is streamed.
 
     Attributes
@@ -109,7 +109,7 @@ class SampleStream:
     def __init__(
         self,
         session: Session,
-        cut: Cut,
+        cut: StreamCut,
         *,
         graph: Graph | None = None,
         seed: int = 0,
@@ -219,7 +219,7 @@ class SampleStream:
         while self.in_flight:
             yield from self.take()
 
-    def _note(self, answers: Sequence[Progress]) -> None:
+    def _note(self, answers: Sequence[StreamProgress]) -> None:
         for worker, progress in enumerate(answers):
             # Spans before samples are removed: they name samples by numbers that are looked up
             # here.

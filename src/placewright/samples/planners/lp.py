@@ -16,7 +16,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Proposal
-from placewright.samples.balance import State, with_classes
+from placewright.samples.balance import FlowState, with_classes
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
@@ -51,7 +51,7 @@ def _rounded(problem: SampleProblem, relaxed: Relaxation, context: Context) -> P
     if relaxed.problem.k > 1:
         used = relaxed.flow > 0
         return whole_plan(relaxed.problem, relaxed.moves.where(used), context.deadline_s)
-    state = State.of(relaxed.problem, whole_flow(relaxed))
+    state = FlowState.of(relaxed.problem, whole_flow(relaxed))
     state.balance(relaxed.clock, 1, deadline_s=context.deadline_s)
     return Proposal(replace(state, problem=problem).plan())
 
@@ -172,7 +172,7 @@ class Ilp:
         )
         plan = found.plan
         if one.k < problem.k:
-            whole = State.of(one).flow
+            whole = FlowState.of(one).flow
             np.add.at(whole, (plan.source, plan.target), plan.count)
             plan = plan_of(problem, with_classes(problem, whole))
         bound = max(found.bound or 0.0, relaxed.lower_bound_s)

@@ -10,7 +10,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Proposal
-from placewright.samples.balance import State
+from placewright.samples.balance import FlowState
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners.simple import in_order, without_mix
 from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
@@ -56,7 +56,7 @@ class Nic:
             must, can = _must_and_can(problem, middle, send_s, receive_s)
             low, high = (low, middle) if _fits(must, can) else (middle, high)
         must, can = _must_and_can(problem, high, send_s, receive_s)
-        plan = State.of(problem, in_order(problem, must, np.maximum(can, 0))).plan()
+        plan = FlowState.of(problem, in_order(problem, must, np.maximum(can, 0))).plan()
         proved = low * (1.0 - 1e-9) + problem.epochs * problem.sync_s
         return Proposal(plan, proved)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.numerics.arrays import IntArray
 from placewright.planning.contract import Context, Count
-from placewright.samples.balance import State, clock_of, exact_clock, spread
+from placewright.samples.balance import FlowState, clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
 from placewright.samples.problem import SampleProblem
@@ -56,7 +56,7 @@ class Proportional:
         target = shares(problem)
         surplus = np.minimum(np.maximum(problem.held - target, 0), problem.held - keep)
         deficit = np.maximum(target - problem.held, 0)
-        return State.of(problem, in_order(problem, surplus, deficit)).plan()
+        return FlowState.of(problem, in_order(problem, surplus, deficit)).plan()
 
 
 def shares(problem: SampleProblem) -> IntArray:

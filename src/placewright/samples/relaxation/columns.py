@@ -23,7 +23,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Progress, silent
-from placewright.samples.balance import Clock, clock_of, spread
+from placewright.samples.balance import NodeClock, clock_of, spread
 from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.generation import (
     MISSED,
@@ -34,9 +34,9 @@ from placewright.samples.relaxation.generation import (
 )
 from placewright.samples.relaxation.program import (
     ALLOWED,
+    FlowProgram,
     Master,
     Moves,
-    Program,
     all_moves,
     in_units,
     program_of,
@@ -72,7 +72,7 @@ class Relaxation:
     flow: FloatArray
     value_s: float
     lower_bound_s: float
-    clock: Clock
+    clock: NodeClock
     finished: bool
 
 
@@ -141,7 +141,9 @@ def _solved(
     )
 
 
-def _generated(program: Program, first: Moves, deadline_s: float, progress: Progress) -> Generated:
+def _generated(
+    program: FlowProgram, first: Moves, deadline_s: float, progress: Progress
+) -> Generated:
     """With what the judge allows where half of it is too little.
 
     Raises `InfeasibleError` (that is too little as well).
@@ -163,7 +165,7 @@ def _in_seconds(progress: Progress, units: float) -> Progress:
     return report
 
 
-def _first_moves(program: Program, deadline_s: float) -> Moves:
+def _first_moves(program: FlowProgram, deadline_s: float) -> Moves:
     """All of them where they are few; else cheap ones from surplus to deficit, and a balance's."""
     problem = program.problem
     every = all_moves(problem)
@@ -187,14 +189,14 @@ def _cheap(problem: SampleProblem) -> np.ndarray[tuple[int, int], np.dtype[np.bo
     return chosen & np.isfinite(cost)
 
 
-def _clock(program: Program, master: Master) -> Clock:
+def _clock(program: FlowProgram, master: Master) -> NodeClock:
     """The fractional plan's times: every node's own is at most the last of them."""
     problem, times = program.problem, master.times()
     usual = clock_of(problem)
     if not any(rows.ranked for rows in program.rows):
         if program.times == 1:
             return usual
-        return Clock(False, usual.fixed, float(times[1] - times[0]))
+        return NodeClock(False, usual.fixed, float(times[1] - times[0]))
     end_s = float(times[-1])
     fixed = end_s - problem.work_s * master.steps()
-    return Clock(False, fixed, end_s - float(times[0]))
+    return NodeClock(False, fixed, end_s - float(times[0]))

@@ -16,10 +16,10 @@ from placewright.samples.problem import SampleProblem
 from placewright.samples.relaxation.program import (
     ALLOWED,
     WHOLE_SLACK,
+    FlowProgram,
     Master,
     Moves,
     Prices,
-    Program,
     in_units,
     mix_range,
     mix_sides,
@@ -35,7 +35,7 @@ class Pricing:
     `constant_s`: lagrange's bound without the moves.
     """
 
-    program: Program
+    program: FlowProgram
     send: FloatArray
     receive: FloatArray
     leave: FloatArray
@@ -63,7 +63,7 @@ class Pricing:
         return self.program.stock[:, sample_class].astype(np.float64)
 
 
-def price(program: Program, prices: Prices) -> Pricing:
+def price(program: FlowProgram, prices: Prices) -> Pricing:
     """Reduced costs and the constant, from multipliers that are made to add up."""
     prices = _scaled(program, prices)
     p = program.problem
@@ -93,7 +93,7 @@ def price(program: Program, prices: Prices) -> Pricing:
     return Pricing(program, send, receive, leave, arrive, constant)
 
 
-def _scaled(program: Program, prices: Prices) -> Prices:
+def _scaled(program: FlowProgram, prices: Prices) -> Prices:
     """Multipliers add up to one per time, however the solver rounded."""
     rows, ranked = list(prices.rows), max(prices.ranked, 0.0)
     for t in range(program.times):
@@ -113,7 +113,7 @@ def _scaled(program: Program, prices: Prices) -> Prices:
     return replace(prices, rows=tuple(rows), ranked=ranked)
 
 
-def _carried(program: Program, y: FloatArray, ranked: float) -> FloatArray:
+def _carried(program: FlowProgram, y: FloatArray, ranked: float) -> FloatArray:
     """Multipliers of ``steps_i >= held_i`` that some multipliers of the ranks carry.
 
     From any rank on they must add up to at most `ranked` times the work of that rank's node.
@@ -191,7 +191,7 @@ class Generated:
 
 
 def generate_columns(
-    program: Program,
+    program: FlowProgram,
     moves: Moves,
     deadline_s: float,
     progress: Progress = silent,
@@ -241,7 +241,7 @@ class _Present:
         return Moves(*(entries[new] for entries in at))
 
 
-def check_possible(program: Program, moves: Moves, deadline_s: float) -> Moves:
+def check_possible(program: FlowProgram, moves: Moves, deadline_s: float) -> Moves:
     """`moves` and those that it takes to have every sample in its place.
 
     Raises `InfeasibleError` (proved: no plan has).

@@ -53,7 +53,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class FlowProgram:
     """The rows of a problem.
 
     Attributes
@@ -93,7 +93,7 @@ class Program:
         return self.problem.epochs * self.problem.sync_s
 
 
-def program_of(problem: SampleProblem) -> Program:
+def program_of(problem: SampleProblem) -> FlowProgram:
     """The rows of `problem`; queued ports are relaxed to ideal ones."""
     zero, fixed = np.zeros(problem.n), problem.epochs * problem.fixed_s
     sides = [(1.0, 1.0)] if problem.duplex is Duplex.HALF else [(1.0, 0.0), (0.0, 1.0)]
@@ -106,7 +106,7 @@ def program_of(problem: SampleProblem) -> Program:
         equal = problem.batches is Batches.EQUAL
         weight = np.ones(problem.n) if equal else problem.work_s
         rows.append(TimeRows(training, 0.0, 0.0, weight, zero if equal else fixed, equal))
-    return Program(
+    return FlowProgram(
         problem=problem,
         times=2 if waits_for_all(problem) else 1,
         rows=tuple(rows),
@@ -244,7 +244,7 @@ class Master:
 
     def __init__(
         self,
-        program: Program,
+        program: FlowProgram,
         *,
         whole: bool = False,
         gap: float = 0.0,
@@ -409,7 +409,7 @@ class Master:
         )
 
 
-def mix_sides(program: Program, slack: float) -> tuple[FloatArray, FloatArray]:
+def mix_sides(program: FlowProgram, slack: float) -> tuple[FloatArray, FloatArray]:
     """Right sides of ``held_c - (g + d) held <= side`` and ``(g - d) held - held_c <= side``.
 
     `slack` is what the mix may be missed by, in samples.
@@ -420,7 +420,7 @@ def mix_sides(program: Program, slack: float) -> tuple[FloatArray, FloatArray]:
     return high * total - p.samples + slack, p.samples - low * total + slack
 
 
-def mix_range(program: Program) -> tuple[FloatArray, FloatArray]:
+def mix_range(program: FlowProgram) -> tuple[FloatArray, FloatArray]:
     """Shape (k,): the smallest and the largest share of each class."""
     p = program.problem
     share = p.samples.sum(axis=0) / p.samples.sum()

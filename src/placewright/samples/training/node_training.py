@@ -117,7 +117,7 @@ class NodeTraining:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepTimes:
+class NodeStepTimes:
     """Shape (steps,): seconds of a node's own gradients, and of the exchange."""
 
     compute_s: FloatArray
@@ -135,7 +135,7 @@ def train_node(spec: WorkerSpec, order: TrainingOrder) -> NodeTraining:
     return NodeTraining(epochs, part.compute_s, part.visited, spans_s)
 
 
-def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -> StepTimes:
+def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -> NodeStepTimes:
     """Take synchronous steps as training does, on samples that are not kept."""
     with _process_group(spec, order) as dist:
         learner = Learner(order)
@@ -143,7 +143,7 @@ def time_steps(spec: WorkerSpec, order: TrainingOrder, sizes: tuple[int, ...]) -
         leaves = [found[str(k)].numpy() for k in range(len(found))]
         learner.load({s: [leaf[s] for leaf in leaves] for s in range(max(sizes))})
         times = np.array([_timed_step(learner, dist, size) for size in sizes])
-    return StepTimes(times[:, 0], times[:, 1])
+    return NodeStepTimes(times[:, 0], times[:, 1])
 
 
 def _timed_step(learner: Learner, dist: Any, size: int) -> tuple[float, float]:
@@ -281,8 +281,8 @@ class Learner:
             self.state[PARAMETER + name] = parameter.data
         self.optimizer = order.update.made(self.trained.values(), self.trained)
         self._restore(kept)
-        self.runs = {p.samples: _Run(p, self.state) for p in order.programs}
-        self.counts = {p.samples: _Run(p, self.state) for p in order.counts}
+        self.runs = {p.samples: _TensorProgram(p, self.state) for p in order.programs}
+        self.counts = {p.samples: _TensorProgram(p, self.state) for p in order.counts}
         self.gradient: Any = None
         self.held_back: Any = 0.0
 
@@ -386,7 +386,7 @@ class Learner:
         found = load_file(file)
         leaves = [found[str(k)] for k in range(len(found))]
         largest = max(p.samples for p in programs)
-        runs = {p.samples: _Run(p, self.state) for p in programs}
+        runs = {p.samples: _TensorProgram(p, self.state) for p in programs}
         loss = counted = correct = 0.0
         for first in range(0, len(leaves[0]), largest):
             own = [leaf[first : first + largest] for leaf in leaves]
@@ -448,7 +448,7 @@ def _put(flat: Tensor, held: Sequence[Tensor]) -> None:
             at += value.numel()
 
 
-class _Run:
+class _TensorProgram:
     """A program on the tensors of a batch, those of inputs first, and on a node's state."""
 
     def __init__(self, program: BatchProgram, state: Mapping[str, Tensor]) -> None:

@@ -14,7 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.costs import linked
 from placewright.operators.groups import Groups, groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.calls import CallDecoder
 from placewright.operators.planners.learned.episodes import RULES, ruled_placements
@@ -107,7 +107,7 @@ class Evaluations:
     curve: list[Point] = field(default_factory=list)
     archive: list[tuple[float, IntArray]] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
-    judge: Judge = field(init=False)
+    judge: OperatorJudge = field(init=False)
     groups: Groups = field(init=False)
     decoder: CallDecoder | None = field(init=False)
     filler: CallDecoder | None = field(init=False)
@@ -118,7 +118,7 @@ class Evaluations:
     _known: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.judge, self.groups = Judge(self.problem), groups_of(self.problem)
+        self.judge, self.groups = OperatorJudge(self.problem), groups_of(self.problem)
         star = self.problem.communication is Communication.STAR
         self.filler = CallDecoder(self.problem) if star else None
         self.decoder = self.filler if is_star_latency(self.problem) else None

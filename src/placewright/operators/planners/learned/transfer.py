@@ -11,7 +11,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.planner import (
     Schema,
@@ -198,7 +198,7 @@ class PolicyDecoder:
     """
 
     def __init__(self, problem: OperatorProblem) -> None:
-        self.problem, self.judge, self.setup = problem, Judge(problem), set_up(problem)
+        self.problem, self.judge, self.setup = problem, OperatorJudge(problem), set_up(problem)
         self.contended = problem.links is Links.CONTENDED
         costs, allowed = self.setup.costs, self.setup.allowed
         self.ahead_s = optimistic_costs(costs, costs.compute_s)

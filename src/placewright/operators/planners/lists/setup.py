@@ -15,7 +15,7 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
 from placewright.operators.costs import Costs, kernel_costs, linked, move_time
 from placewright.operators.groups import Groups, groups_of
-from placewright.operators.judge import Judge
+from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.lists.insertion import Rules
 from placewright.operators.problem import Links, OperatorProblem
@@ -115,7 +115,7 @@ def within_memory(
     best = build(budget)
     if not np.isfinite(budget).any():
         return best
-    judge, plan, least = Judge(problem), best, np.inf
+    judge, plan, least = OperatorJudge(problem), best, np.inf
     with suppress(InfeasibleError):  # smaller budgets may leave only devices without a link
         for _ in range(_BUDGET_ROUNDS):
             judgement = judge(plan)

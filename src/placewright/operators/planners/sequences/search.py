@@ -14,7 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
 from placewright.operators.costs import Costs, kernel_costs, linked
 from placewright.operators.groups import Groups, groups_of
-from placewright.operators.judge import Judge, OperatorJudgement
+from placewright.operators.judge import OperatorJudge, OperatorJudgement
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import group_members
 from placewright.operators.planners.lists.setup import optimistic_costs
@@ -50,7 +50,7 @@ class SearchState:
 
     problem: OperatorProblem
     context: Context
-    judge: Judge
+    judge: OperatorJudge
     groups: Groups
     best: Start
     orders: OrderSearch | None = None
@@ -84,7 +84,7 @@ def start_search_state(problem: OperatorProblem, context: Context) -> SearchStat
 
     Raises `InfeasibleError` (no start has a link for every tensor).
     """
-    judge, groups = Judge(problem), groups_of(problem)
+    judge, groups = OperatorJudge(problem), groups_of(problem)
     best = _first(problem, judge, context)
     parallel = problem.overlap is Overlap.PARALLEL
     sequences = parallel and problem.objective is Objective.LATENCY and problem.m > 1
@@ -93,7 +93,7 @@ def start_search_state(problem: OperatorProblem, context: Context) -> SearchStat
     return SearchState(problem, context, judge, groups, best, orders, exact)
 
 
-def _first(problem: OperatorProblem, judge: Judge, context: Context) -> Start:
+def _first(problem: OperatorProblem, judge: OperatorJudge, context: Context) -> Start:
     """The incumbent, or the best of the list schedules and single devices."""
     if context.incumbent is not None:
         return score_plan(judge, context.incumbent)
