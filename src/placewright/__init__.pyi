@@ -16,6 +16,7 @@ from placewright.errors import RunError as RunError
 from placewright.files import read as read
 from placewright.files import write as write
 from placewright.layers.builder import layer_chain as layer_chain
+from placewright.layers.devicemap.device_map import device_map as device_map
 from placewright.layers.execution.layer_problem import layer_problem as layer_problem
 from placewright.layers.placed_training import PlacedTraining as PlacedTraining
 from placewright.layers.placed_training import train as train

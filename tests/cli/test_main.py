@@ -40,6 +40,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "doctor",
         "capture",
         "profile",
+        "devicemap",
         "show",
         "bench",
         "serve",

@@ -47,6 +47,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
             memory_bytes=draw(positive | st.just(float("inf"))),
             peak_flops=draw(positive | st.none()),
             launch_overhead_s=draw(st.floats(0, 1) | st.none()),
+            disk_bandwidth=draw(positive | st.none()),
             efficiency=draw(st.dictionaries(st.sampled_from(WORK), st.floats(0.01, 1))),
         )
         for name in chosen

@@ -33,6 +33,7 @@ from placewright.errors import (
     RunError,
     Terminated,
 )
+from placewright.layers.devicemap.commands import devicemap
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ app.command("devices")(console_command(machine.devices))
 app.command("doctor")(console_command(machine.doctor))
 app.command("capture")(console_command(documents.capture))
 app.command("profile")(console_command(documents.profile))
+app.command("devicemap")(console_command(devicemap))
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
 app.command("serve")(console_command(serve))

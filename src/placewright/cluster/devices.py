@@ -50,6 +50,9 @@ class Device:
     precision
         Number format that the device computes in, for runtimes that let one choose it (OpenVINO:
         ``f32``, ``bf16``, ``f16``); empty for the runtime's default.
+    disk_bandwidth
+        Bytes/s at which weights that do not fit are read from the node's disk in every step,
+        ``None`` where they must fit (`placewright.device_map`).
     """
 
     name: str
@@ -64,10 +67,13 @@ class Device:
     speed_by_kind: Mapping[str, float] = field(default_factory=dict)
     efficiency: Mapping[str, float] = field(default_factory=dict)
     precision: str = ""
+    disk_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         where = f"device {self.name!r}"
-        for key in ("speed", "cores", "memory_bytes", "peak_flops", "memory_bandwidth"):
+        for key in ("speed", "cores", "memory_bytes", "peak_flops"):
+            _positive(where, key, getattr(self, key))
+        for key in ("memory_bandwidth", "disk_bandwidth"):
             _positive(where, key, getattr(self, key))
         for kind, factor in self.speed_by_kind.items():
             _positive(where, f"speed_by_kind.{kind}", factor)

@@ -67,6 +67,7 @@ def _device_data(device: Device) -> dict[str, Any]:
         ("peak_flops", device.peak_flops, FLOPS),
         ("memory_bandwidth", device.memory_bandwidth, BANDWIDTH),
         ("launch_overhead", device.launch_overhead_s, SECONDS),
+        ("disk_bandwidth", device.disk_bandwidth, BANDWIDTH),
     ):
         if value is not None and value != float("inf"):
             data[key] = write(value, quantity)

@@ -85,13 +85,7 @@ def analytic_seconds(operators: Sequence[Operator], device: Device) -> FloatArra
     that neither computes nor moves bytes (a view) takes the overhead alone. Peaks that the device
     gives are its own; ``speed`` scales only what is assumed for it.
     """
-    default = device.kind if device.kind in PEAK_FLOPS else "cpu"
-    per_core = device.cores if default == "cpu" else 1
-    peak = device.peak_flops or PEAK_FLOPS[default] * per_core * device.speed
-    bandwidth = device.memory_bandwidth or MEMORY_BANDWIDTH[default] * device.speed
-    overhead = device.launch_overhead_s
-    if overhead is None:
-        overhead = LAUNCH_OVERHEAD_S[default] / device.speed
+    peak, bandwidth, overhead = peaks(device)
     products = np.array([op.flops for op in operators]) / product_efficiency(operators, device)
     each = np.array([op.elementwise_flops for op in operators])
     each = each / efficiency_of(device, "elementwise")
@@ -100,6 +94,21 @@ def analytic_seconds(operators: Sequence[Operator], device: Device) -> FloatArra
     moving = moved / (bandwidth * efficiency_of(device, "memory"))
     roofline: FloatArray = np.maximum(computing, moving) + overhead
     return roofline
+
+
+def peaks(device: Device) -> tuple[float, float, float]:
+    """Peak FLOP/s, peak bytes/s and seconds per operator: the device's own, else those of its kind.
+
+    ``speed`` scales only what is assumed.
+    """
+    default = device.kind if device.kind in PEAK_FLOPS else "cpu"
+    per_core = device.cores if default == "cpu" else 1
+    peak = device.peak_flops or PEAK_FLOPS[default] * per_core * device.speed
+    bandwidth = device.memory_bandwidth or MEMORY_BANDWIDTH[default] * device.speed
+    overhead = device.launch_overhead_s
+    if overhead is None:
+        overhead = LAUNCH_OVERHEAD_S[default] / device.speed
+    return peak, bandwidth, overhead
 
 
 def kind_factors(operators: Sequence[Operator], device: Device) -> FloatArray:

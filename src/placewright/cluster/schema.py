@@ -53,6 +53,7 @@ class DeviceEntry(FileModel):
     peak_flops: Flops | None = None
     memory_bandwidth: Bandwidth | None = None
     launch_overhead: Seconds | None = None
+    disk_bandwidth: Bandwidth | None = None
     speed_by_kind: dict[str, float] = Field(default_factory=dict)
     efficiency: float | dict[str, float] = Field(default_factory=dict)
     precision: str = ""
@@ -69,6 +70,7 @@ class DeviceEntry(FileModel):
             peak_flops=self.peak_flops,
             memory_bandwidth=self.memory_bandwidth,
             launch_overhead_s=self.launch_overhead,
+            disk_bandwidth=self.disk_bandwidth,
             speed_by_kind=dict(self.speed_by_kind),
             efficiency=self._efficiency(),
             precision=self.precision,

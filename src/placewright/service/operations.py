@@ -54,6 +54,7 @@ ALWAYS = ("output", "report")
 REPEATABLE = (
     *("plan", "compare", "simulate", "explain"),
     *("bench", "capture", "profile", "devices", "doctor", "schema", "generate"),
+    "devicemap",
 )
 """Verbs that compute and do nothing else: one that was lost is run again without asking."""
 

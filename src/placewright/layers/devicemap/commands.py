@@ -1,0 +1,131 @@
+"""``placewright devicemap``."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from placewright.errors import InputError
+
+if TYPE_CHECKING:
+    from placewright.cli.console import Console
+
+
+def tokens(written: str, where: str) -> int:
+    """A number of tokens: ``4096``, ``32k`` (32 x 1024), ``1M``.
+
+    Raises `InputError`: it is none.
+    """
+    found = re.fullmatch(r"\s*(\d{1,9})\s*([kKmM]?)\s*", written)
+    count = 0 if found is None else int(found[1]) * 1024 ** " km".index(found[2].lower() or " ")
+    if not 0 < count < 2**31:
+        raise InputError(
+            f"{written[:40]!r} is not a number of tokens",
+            where=where,
+            by="expected a whole number above zero",
+            hint="write it like 4096 or 32k, which is 32 x 1024",
+        )
+    return count
+
+
+def devicemap(
+    console: Console,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="A config.json of Hugging Face, a folder with one, or a name in its cache.",
+        ),
+    ],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CLUSTER",
+            help="A cluster file or a preset's name; by default this machine.",
+        ),
+    ] = None,
+    context: Annotated[
+        str,
+        typer.Option("--context", metavar="TOKENS", help="Kept per user, such as 4096 or 32k."),
+    ] = "4k",
+    users: Annotated[
+        int, typer.Option("--users", min=1, max=100_000, metavar="N", help="Streams at a time.")
+    ] = 1,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt", metavar="TOKENS", help="For the first token; by default the full context."
+        ),
+    ] = None,
+    dtype: Annotated[
+        Literal["f32", "bf16", "f16", "int8", "int4"] | None,
+        typer.Option("--dtype", help="Number format of weights; by default the published one."),
+    ] = None,
+    objective: Annotated[
+        Literal["latency", "throughput"] | None,
+        typer.Option(
+            "--objective",
+            help="Seconds per token of one stream, the default for one user, or tokens/s of all.",
+        ),
+    ] = None,
+    memory_share: Annotated[
+        float,
+        typer.Option(
+            "--memory-share", min=0.01, max=1.0, metavar="X", help="Of each device, to be used."
+        ),
+    ] = 0.9,
+    export: Annotated[
+        Literal["accelerate", "llamacpp", "vllm", "torch"] | None,
+        typer.Option("--export", help="Print, and write to -o FILE, what this runtime takes."),
+    ] = None,
+) -> None:
+    """Decide which device holds which layers of a language model that does not fit on one.
+
+    Weights, KV caches and workspaces are counted from the configuration; no weights are loaded.
+    Decode is bound by memory bandwidth, prefill by FLOP/s. The plan is the best of all with
+    consecutive layers, beside what others do; devices that would slow it down are left out.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright devicemap config.json --on server-4gpu --context 32k --users 4[/cyan]
+
+    [cyan]placewright devicemap config.json --on cluster.yaml --dtype int4 --export llamacpp[/cyan]
+
+    [cyan]placewright devicemap config.json --on server-4gpu --export accelerate -o map.json[/cyan]
+    """
+    from placewright.cluster.cluster import Cluster
+    from placewright.cluster.files import load_cluster
+    from placewright.layers.devicemap.device_map import device_map
+
+    cluster = Cluster.detect() if on is None else load_cluster(on)
+    with console.meter(f"planning {Path(model).name or model}"):
+        found = device_map(
+            model,
+            cluster,
+            context=tokens(context, "--context"),
+            users=users,
+            prompt=0 if prompt is None else tokens(prompt, "--prompt"),
+            dtype=dtype,
+            objective=objective,
+            memory_share=memory_share,
+        )
+    if export is None:
+        console.answer(found.as_json, lambda: repr(found))
+        return
+    data = found.export(export)
+    notes = data.pop("notes")
+    for note in notes:
+        console.note(note)
+    console.answer(lambda: data, lambda: _shown(data))
+
+
+def _shown(data: dict[str, Any]) -> str:
+    """A command line, or the data itself: both can be pasted."""
+    command = data.get("command")
+    return str(command) if command else json.dumps(data, indent=2)

@@ -1,0 +1,389 @@
+"""`device_map`: which device holds which layers of a language model, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InfeasibleError, InputError, UnknownNameError
+from placewright.io.arguments import OneOf, Range, checked
+from placewright.io.units import BYTES, show
+from placewright.layers.devicemap.baselines import baselines
+from placewright.layers.devicemap.bounds import lower_bound_s
+from placewright.layers.devicemap.exports import Target, exported
+from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
+from placewright.layers.devicemap.model import FORMATS
+from placewright.layers.devicemap.plan import LayerRange
+from placewright.layers.devicemap.planner import Found, plan_map
+from placewright.layers.devicemap.problem import MapProblem, Objective, check_each_layer
+from placewright.layers.devicemap.reading import language_model
+from placewright.report.text import percent, plain_table, seconds, size
+
+Count = Annotated[int, Range(1, 2**31 - 1)]
+Share = Annotated[float, Range(0, 1, above=True)]
+
+
+@checked
+def device_map(
+    model: Any,
+    cluster: Cluster,
+    *,
+    context: Count = 4096,
+    users: Count = 1,
+    prompt: Annotated[int, Range(0, 2**31 - 1)] = 0,
+    dtype: str | None = None,
+    objective: Annotated[str, OneOf("latency", "throughput")] | None = None,
+    memory_share: Share = 0.9,
+) -> DeviceMap:
+    """The ranges of layers that devices hold, for the fastest generation.
+
+    Exact: every order of devices, every cut and every set of devices is covered, but for very many
+    devices that differ (`DeviceMap.proved`). Neither weights nor PyTorch are loaded for a
+    configuration of a known architecture.
+
+    Parameters
+    ----------
+    model
+        As for `language_model`: a configuration, its file or folder, or an ``nn.Module``.
+    cluster
+        Its devices state memory, memory bandwidth and peak FLOP/s of this number format;
+        ``disk_bandwidth`` lets weights be read from disk.
+    context
+        Tokens that are kept of every user, prompt included.
+    users
+        Streams at the same time.
+    prompt
+        Tokens of a prompt, for the time to the first token; by default a full context.
+    dtype
+        Number format of the weights: ``f32``, ``bf16``, ``f16``, ``int8``, ``int4``; by default the
+        published one. Caches and what passes between layers have 16 bits, or 32 with ``f32``.
+    objective
+        ``latency``: seconds per token of one stream, by default for one user; ``throughput``:
+        tokens/s of all, by default for several.
+    memory_share
+        Share of every device's memory that may be used.
+
+    Raises
+    ------
+    InputError
+        The model cannot be read, or the context is longer than its positions.
+    InfeasibleError
+        No plan fits: says by how much, and the longest context that does.
+    """
+    made = language_model(model)
+    form = dtype or made.form
+    if form not in FORMATS:
+        raise UnknownNameError("number format", form, FORMATS, where="dtype")
+    chosen: Objective = "throughput" if users > 1 else "latency"
+    if objective is not None:
+        chosen = "latency" if objective == "latency" else "throughput"
+    problem = MapProblem(
+        made, cluster, context, users, prompt or context, form, memory_share, chosen
+    )
+    check_each_layer(problem)
+    found = plan_map(problem)
+    if found.best is None:
+        raise _infeasible(problem)
+    return DeviceMap(problem, found.best, found, lower_bound_s(problem))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Another plan, judged; `why` says what is wrong where it cannot be used."""
+
+    name: str
+    judgement: MapJudgement
+    why: str = ""
+
+
+class DeviceMap:
+    """A device map and what is known of it.
+
+    Attributes
+    ----------
+    problem, judgement
+        What was asked, and the judge's answer to the plan.
+    proved
+        Whether no plan is better, by exhaustive dynamic programming.
+    """
+
+    def __init__(
+        self, problem: MapProblem, judgement: MapJudgement, found: Found, relaxed_s: float
+    ) -> None:
+        self.problem, self.judgement = problem, judgement
+        self.proved, self._found, self._relaxed_s = found.proved, found, relaxed_s
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """Layers [start, end) of every device that holds any, in the order of the layers."""
+        devices = self.problem.cluster.devices
+        return {devices[x.device].name: (x.start, x.end) for x in self.judgement.plan.ranges}
+
+    @property
+    def value(self) -> float:
+        """Seconds per token of one stream, or tokens/s of all users."""
+        return self._shown(self.judgement.value)
+
+    @property
+    def bound(self) -> float:
+        """What no plan beats: the value itself where that is proved, else a relaxation's."""
+        return self.value if self.proved else self._shown(self._relaxed_s)
+
+    @property
+    def physical_bound(self) -> float:
+        """What no plan beats even if transfers were free and layers in any order."""
+        return self._shown(self._relaxed_s)
+
+    @property
+    def gap(self) -> float:
+        """Relative distance to `bound`."""
+        own, other = self.value, self.bound
+        return max(own, other) / min(own, other) - 1.0 if min(own, other) > 0 else math.inf
+
+    def _shown(self, value_s: float) -> float:
+        if self.problem.objective == "latency":
+            return value_s
+        return 1.0 / value_s if value_s > 0 else math.inf
+
+    def candidates(self) -> list[Candidate]:
+        """The plan, and those that others make, judged by the same rules."""
+        found = [Candidate("placewright", self.judgement)]
+        for name, plan in baselines(self.problem).items():
+            made = judge(self.problem, plan)
+            found.append(Candidate(name, made, _why_not(self.problem, made)))
+        return found
+
+    def left_out(self) -> dict[str, str]:
+        """Devices that hold nothing, and why."""
+        used = {each.device for each in self.judgement.plan.ranges}
+        devices = self.problem.cluster.devices
+        return {devices[d].name: self._why(d) for d in range(len(devices)) if d not in used}
+
+    def _why(self, device: int) -> str:
+        problem, own = self.problem, self.judgement
+        room = problem.capacity[device]
+        needs = [problem.need_bytes(k, k + 1) for k in range(problem.n)]
+        if min(needs) > room and not np.isfinite(problem.disk_s_per_byte[device]):
+            return f"holds no layer: {size(min(needs))} needed, {size(float(room))} usable"
+        with_it = [x for mask, x in self._found.by_devices.items() if mask >> device & 1]
+        if not with_it:
+            return "no plan with it fits, or it is not reached by a link"
+        best = min(with_it, key=lambda x: x.value).value / own.value
+        if best <= 1 + 1e-9:
+            return f"no plan with it is faster{self._block_times(device)}"
+        if problem.objective == "latency":
+            slower = f"{percent(best - 1)} more time per token"
+        else:
+            slower = f"{percent(1 - 1 / best)} fewer tokens/s"
+        return f"with it at least {slower}{self._block_times(device)}"
+
+    def _block_times(self, device: int) -> str:
+        """Of the slowest block on a device, and on the slowest of those that are used."""
+        problem = self.problem
+        blocks = list(problem.model.blocks) or list(range(problem.n))
+        slowest = problem.decode_s(1)[:, blocks].max(axis=1)
+        used = [each.device for each in self.judgement.plan.ranges]
+        there, here = float(slowest[device]), float(slowest[used].max())
+        return f"; a block takes {seconds(there)} a token there, {seconds(here)} or less on others"
+
+    @checked
+    def export(self, target: Target) -> dict[str, Any]:
+        """The plan for a runtime that is not ours, with notes on what that does otherwise.
+
+        Parameters
+        ----------
+        target
+            ``accelerate``: ``device_map`` and ``max_memory``; ``llamacpp``: flags of
+            ``llama-server``; ``vllm``: environment and flags of ``vllm serve``; ``torch``: split
+            points of ``torch.distributed.pipelining``.
+
+        Raises
+        ------
+        UnsupportedError
+            The runtime cannot run such a plan.
+        """
+        return exported(self.problem, self.judgement, target)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as data."""
+        problem, own = self.problem, self.judgement
+        latency = problem.objective == "latency"
+        return {
+            "model": problem.model.name,
+            "architecture": problem.model.architecture,
+            "cluster": problem.cluster.name,
+            "dtype": problem.dtype,
+            "context": problem.context,
+            "users": problem.users,
+            "prompt": problem.prompt,
+            "memory_share": problem.memory_share,
+            "objective": problem.objective,
+            "value": self.value,
+            "unit": "s/token" if latency else "tokens/s",
+            "lower_bound" if latency else "upper_bound": self.bound,
+            "physical_bound": self.physical_bound,
+            "gap": self.gap,
+            "status": "optimal" if self.proved else "feasible",
+            "plan": {"ranges": [self._range_json(*pair) for pair in self._parts()]},
+            **_numbers(own),
+            "groups": own.groups,
+            "left_out": self.left_out(),
+            "candidates": [
+                {"name": each.name, "feasible": not each.why, "why": each.why}
+                | _numbers(each.judgement)
+                | {"ranges": self._ends(each.judgement)}
+                for each in self.candidates()
+            ],
+        }
+
+    def _ends(self, judgement: MapJudgement) -> dict[str, list[int]]:
+        devices = self.problem.cluster.devices
+        return {devices[x.device].name: [x.start, x.end] for x in judgement.plan.ranges}
+
+    def _parts(self) -> list[tuple[LayerRange, RangeCost]]:
+        return list(zip(self.judgement.plan.ranges, self.judgement.costs, strict=True))
+
+    def _range_json(self, each: LayerRange, cost: RangeCost) -> dict[str, Any]:
+        layers = self.problem.model.layers
+        device = self.problem.cluster.devices[each.device]
+        return {
+            "device": device.name,
+            "node": device.node,
+            "start": each.start,
+            "end": each.end,
+            "layers": [layers[each.start].name, layers[each.end - 1].name],
+            "from_disk": each.from_disk,
+            "weight_bytes": cost.weight_bytes,
+            "disk_bytes": cost.disk_bytes,
+            "cache_bytes": cost.cache_bytes,
+            "workspace_bytes": cost.workspace_bytes,
+            "usable_bytes": float(self.problem.capacity[each.device]),
+            "token_s": cost.token_s,
+            "prefill_s": cost.prefill_s,
+        }
+
+    def __repr__(self) -> str:
+        problem, own = self.problem, self.judgement
+        title = (
+            f"{problem.model.name} ({problem.model.parameters() / 1e9:.3g}e9 parameters, "
+            f"{problem.dtype}) on {problem.cluster.name}: context {problem.context}, "
+            f"{problem.users} user{'s' if problem.users > 1 else ''}, prompt {problem.prompt}"
+        )
+        proof = "optimal" if self.proved else f"gap {percent(self.gap)}"
+        bound = f"{proof}; with free transfers at best {self._unit(self.physical_bound)}"
+        groups = f" in {own.groups} groups that follow each other" if own.groups > 1 else ""
+        lines = [
+            title,
+            f"time per token of one stream {seconds(own.token_s)}, {own.tokens_per_s:.4g} tokens/s "
+            f"of all users{groups}, first token after {seconds(own.first_token_s)}",
+            f"{problem.objective} {self._unit(self.value)}: {bound}",
+            "",
+            self._range_table(),
+            "",
+            self._candidate_table(),
+        ]
+        left = [f"not used: {name}: {why}" for name, why in self.left_out().items()]
+        return "\n".join([*lines, *([""] if left else []), *left])
+
+    def _unit(self, value: float) -> str:
+        if self.problem.objective == "latency":
+            return f"{seconds(value)} per token"
+        return f"{value:.4g} tokens/s"
+
+    def _range_table(self) -> str:
+        header = ("device", "layers", "weights", "KV cache", "workspace", "usable", "per token")
+        layers, devices = self.problem.model.layers, self.problem.cluster.devices
+        rows = []
+        for each, cost in self._parts():
+            first, last = layers[each.start].name, layers[each.end - 1].name
+            spilled = f" (last {each.from_disk} from disk)" if each.from_disk else ""
+            rows.append(
+                (
+                    devices[each.device].name,
+                    (first if first == last else f"{first} to {last}") + spilled,
+                    size(cost.weight_bytes + cost.disk_bytes),
+                    size(cost.cache_bytes),
+                    size(cost.workspace_bytes),
+                    size(float(self.problem.capacity[each.device])),
+                    seconds(cost.token_s),
+                )
+            )
+        return plain_table(header, rows, "  rrrrr")
+
+    def _candidate_table(self) -> str:
+        header = ("plan", "devices", "per token", "tokens/s", "first token", "")
+        rows = []
+        for each in self.candidates():
+            own = each.judgement
+            numbers = (seconds(own.token_s), f"{own.tokens_per_s:.4g}", seconds(own.first_token_s))
+            shown = ("-", "-", "-") if each.why else numbers
+            rows.append((each.name, str(len(own.plan.ranges)), *shown, each.why))
+        return plain_table(header, rows, " rrrr")
+
+
+def _numbers(own: MapJudgement) -> dict[str, Any]:
+    return {
+        "token_s": own.token_s,
+        "tokens_per_s": own.tokens_per_s,
+        "first_token_s": own.first_token_s,
+    }
+
+
+def _why_not(problem: MapProblem, made: MapJudgement) -> str:
+    """What keeps a plan from being used, empty where nothing does."""
+    devices = problem.cluster.devices
+    over = [
+        (cost.over_bytes, devices[each.device].name)
+        for each, cost in zip(made.plan.ranges, made.costs, strict=True)
+        if cost.over_bytes > 0
+    ]
+    if over:
+        most, name = max(over)
+        return f"does not fit: {size(most)} too much on {name}"
+    return "" if made.feasible else "devices without a link between them"
+
+
+def _infeasible(problem: MapProblem) -> InfeasibleError:
+    """The error where no plan fits: by how much, and the longest context that does."""
+    need = float((problem.weights - problem.shared + problem.cache).sum())
+    room = float(problem.capacity.sum())
+    by = f"{show(need, BYTES)} of weights and caches, {show(room, BYTES)} usable"
+    if need > room:
+        by += f": {show(need - room, BYTES)} too little"
+    else:
+        by += ", but not in consecutive whole layers, with workspaces, over links that are there"
+    longest = _longest_context(problem)
+    if longest:
+        hint = f"the longest context that fits is {longest}; or fewer users, or a smaller dtype"
+    else:
+        hint = "no context fits: give more devices, a smaller dtype, or disk_bandwidth of a device"
+    return InfeasibleError(
+        f"no plan holds a context of {problem.context} tokens for {problem.users} "
+        f"user{'s' if problem.users > 1 else ''}",
+        where=f"{problem.model.name} on {problem.cluster.name}",
+        by=by,
+        hint=hint,
+    )
+
+
+def _longest_context(problem: MapProblem) -> int:
+    """By bisection: what fits with some context fits with a shorter one."""
+    low, high = 0, problem.context
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            shorter = problem.replace(
+                context=middle, prompt=min(problem.prompt, middle), objective="latency"
+            )
+        except InputError:
+            high = middle
+            continue
+        if plan_map(shorter).best is None:
+            high = middle
+        else:
+            low = middle
+    return low

@@ -1,0 +1,176 @@
+"""What a device map is worth: seconds per token, tokens/s, time to first token, memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from placewright.errors import InputError
+from placewright.layers.devicemap.plan import LayerRange, MapPlan
+from placewright.layers.devicemap.problem import MapProblem
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCost:
+    """Bytes and seconds of one range.
+
+    Attributes
+    ----------
+    over_bytes
+        What it needs beyond the memory that the device may use, 0 where it fits.
+    token_s
+        Of one stream; `prefill_s` of one prompt.
+    """
+
+    weight_bytes: float
+    disk_bytes: float
+    cache_bytes: float
+    workspace_bytes: float
+    over_bytes: float
+    token_s: float
+    prefill_s: float
+
+    @property
+    def memory_bytes(self) -> float:
+        """All that it keeps in memory."""
+        return self.weight_bytes + self.cache_bytes + self.workspace_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MapJudgement:
+    """The value of a plan.
+
+    Attributes
+    ----------
+    value
+        Seconds per token of one stream, or seconds per token of all users together.
+    token_s, tokens_per_s, first_token_s
+        Of one stream alone; of all users at a time; of one prompt.
+    groups
+        Into how many groups the users are cut, one on each device at a time, for `tokens_per_s`.
+    """
+
+    plan: MapPlan
+    value: float
+    token_s: float
+    tokens_per_s: float
+    first_token_s: float
+    groups: int
+    costs: tuple[RangeCost, ...]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every device has the memory, and there is a link where tokens pass."""
+        fits = all(cost.over_bytes <= 0 for cost in self.costs)
+        return fits and math.isfinite(self.value)
+
+
+def judge(problem: MapProblem, plan: MapPlan) -> MapJudgement:
+    """The value of a plan.
+
+    Raises `InputError`: its ranges are not all layers in order, or a device has two.
+    """
+    _check(problem, plan)
+    costs = tuple(_cost(problem, each) for each in plan.ranges)
+    token_s = step_s(problem, plan, 1)[0]
+    first_s = sum(cost.prefill_s for cost in costs)
+    hop_s = problem.hop_s(problem.prompt or 1)
+    for a, b in zip(plan.ranges, plan.ranges[1:], strict=False):
+        first_s += float(hop_s[a.device, b.device])
+    per_token_s, groups = min(
+        (period_s(problem, plan, g) / problem.users, g) for g in group_counts(problem)
+    )
+    value = token_s if problem.objective == "latency" else per_token_s
+    rate = 1.0 / per_token_s if per_token_s > 0 else math.inf
+    return MapJudgement(plan, value, token_s, rate, first_s, groups, costs)
+
+
+def group_counts(problem: MapProblem) -> list[int]:
+    """Numbers of groups that differ in the size of a group; more than devices gain nothing."""
+    found: dict[int, int] = {}
+    for groups in range(1, min(problem.users, problem.m) + 1):
+        found.setdefault(-(-problem.users // groups), groups)
+    return list(found.values())
+
+
+def period_s(problem: MapProblem, plan: MapPlan, groups: int) -> float:
+    """Seconds in which every user gets a token.
+
+    A group of users passes the devices one after another and begins again when its token is known;
+    groups follow each other, each device and each transfer serves one at a time. The period is
+    the time of one passage, or that of the busiest device or transfer for all groups.
+    """
+    users = -(-problem.users // groups)
+    total, longest = step_s(problem, plan, users)
+    return max(total, groups * longest)
+
+
+def step_s(problem: MapProblem, plan: MapPlan, users: int) -> tuple[float, float]:
+    """Seconds of one passage of so many users, and of its longest part."""
+    decode_s, hop_s = problem.decode_s(users), problem.hop_s(users)
+    parts = []
+    for k, each in enumerate(plan.ranges):
+        own = float(decode_s[each.device, each.start : each.end].sum())
+        parts.append(own + _disk_s(problem, each, decoding=True))
+        if k:
+            crossed = problem.crossed[each.start]
+            parts.append(float(hop_s[plan.ranges[k - 1].device, each.device]) if crossed else 0.0)
+    first, last = plan.ranges[0].device, plan.ranges[-1].device
+    return sum(parts) + float(problem.return_s[last, first]), max(parts)
+
+
+def _disk_s(problem: MapProblem, each: LayerRange, *, decoding: bool) -> float:
+    if not each.from_disk:
+        return 0.0
+    held = problem.held_bytes(each.start, each.end)
+    layers = range(each.end - each.from_disk, each.end)
+    read = sum(
+        held[k - each.start] for k in layers if problem.model.layers[k].decodes or not decoding
+    )
+    return float(read * problem.disk_s_per_byte[each.device])
+
+
+def _cost(problem: MapProblem, each: LayerRange) -> RangeCost:
+    start, end, kept = each.start, each.end, each.end - each.start - each.from_disk
+    held = problem.held_bytes(start, end)
+    weights, disk = float(held[:kept].sum()), float(held[kept:].sum())
+    buffer = float(held[kept:].max()) if each.from_disk else 0.0
+    cache = float(problem.cache[start:end].sum())
+    workspace = float(problem.workspace[start:end].max()) + buffer
+    room = float(problem.capacity[each.device])
+    # Sums of bytes are rounded: a plan that fits exactly must not fail by the last digit.
+    over = weights + cache + workspace - room
+    over = 0.0 if over <= 1e-9 * room else over
+    prefill = float(problem.prefill_s[each.device, start:end].sum())
+    return RangeCost(
+        weights,
+        disk,
+        cache,
+        workspace,
+        over,
+        float(problem.decode_s(1)[each.device, start:end].sum())
+        + _disk_s(problem, each, decoding=True),
+        prefill + _disk_s(problem, each, decoding=False),
+    )
+
+
+def _check(problem: MapProblem, plan: MapPlan) -> None:
+    at, used = 0, set()
+    for each in plan.ranges:
+        wrong = each.start != at or not each.start < each.end <= problem.n
+        if wrong or each.device in used or not 0 <= each.from_disk <= each.end - each.start:
+            raise InputError(
+                "ranges must be consecutive, each on a device of its own",
+                where=f"{problem.model.name}: layers {each.start} to {each.end}",
+                by=f"expected to begin at {at}",
+                hint="give every layer to one device, in order",
+            )
+        at = each.end
+        used.add(each.device)
+    if at != problem.n:
+        raise InputError(
+            "a plan must place every layer",
+            where=problem.model.name,
+            by=f"{at} of {problem.n}",
+            hint="give the last layers to a device, too",
+        )

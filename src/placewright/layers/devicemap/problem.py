@@ -1,0 +1,275 @@
+"""Which device holds which range of layers: the problem, and the tables of its costs.
+
+A device that computes a layer takes the longer of its products / (peak x efficiency) and the bytes
+that it reads / (memory bandwidth x efficiency), and a launch overhead per operator: prefill is
+bound by the first, decode by the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Self, TypeAlias
+
+import numpy as np
+
+from placewright.cluster.cluster import Cluster
+from placewright.cluster.devices import Device
+from placewright.cluster.roofline import efficiency_of, peaks
+from placewright.errors import InfeasibleError, InputError
+from placewright.io.units import BYTES, show
+from placewright.layers.devicemap.model import FORMATS, Format, LanguageModel, Layer
+from placewright.numerics.arrays import FloatArray
+
+Objective: TypeAlias = Literal["latency", "throughput"]
+
+OPERATORS_PER_BLOCK = 12
+"""Launches of a block in servers that fuse: two norms, products for queries, keys and values,
+rotation, cache, attention, output, two of the MLP and their activation, two sums."""
+
+CHUNK = 2048
+"""Tokens of a prompt that are computed at a time: they set the workspace."""
+
+
+@dataclass(frozen=True)
+class MapProblem:
+    """A language model to be generated with on the devices of a cluster.
+
+    Attributes
+    ----------
+    context
+        Tokens of every user that are kept, prompt included.
+    users
+        Streams that are generated at the same time.
+    prompt
+        Tokens of a prompt, for the time to the first token.
+    dtype
+        Number format of the weights (`FORMATS`).
+    memory_share
+        Share of every device's memory that may be used; the rest is for the runtime.
+    objective
+        ``latency``: seconds per token of one stream; ``throughput``: tokens/s of all users.
+    """
+
+    model: LanguageModel
+    cluster: Cluster
+    context: int
+    users: int = 1
+    prompt: int = 0
+    dtype: str = "bf16"
+    memory_share: float = 0.9
+    objective: Objective = "latency"
+
+    def __post_init__(self) -> None:
+        longest = self.model.longest
+        if self.prompt > self.context:
+            raise InputError(
+                "a prompt is longer than the context",
+                where=self.model.name,
+                by=f"{self.prompt} and {self.context} tokens",
+                hint="raise the context, or give a shorter prompt",
+            )
+        if longest and self.context > longest:
+            raise InputError(
+                "the context is longer than the model's positions",
+                where=self.model.name,
+                by=f"{self.context} tokens, at most {longest}",
+                hint=f"give a context of {longest} tokens or less",
+            )
+
+    def replace(self, **changes: object) -> Self:
+        """The same with other fields."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def form(self) -> Format:
+        """Number format of the weights."""
+        return FORMATS[self.dtype]
+
+    @property
+    def n(self) -> int:
+        """Layers."""
+        return len(self.model.layers)
+
+    @property
+    def m(self) -> int:
+        """Devices."""
+        return len(self.cluster.devices)
+
+    @cached_property
+    def capacity(self) -> FloatArray:
+        """Usable bytes of every device, shape (m,)."""
+        memory = [device.memory_bytes for device in self.cluster.devices]
+        return np.array(memory, dtype=np.float64) * self.memory_share
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """Bytes that every layer holds, shape (n,)."""
+        return np.array([layer.weight_bytes(self.form) for layer in self.model.layers])
+
+    @cached_property
+    def shared(self) -> FloatArray:
+        """Bytes that a layer has in common with the one it is tied to, shape (n,)."""
+        found = np.zeros(self.n)
+        for k, other in self.tied.items():
+            found[k] = min(self.weights[k], self.weights[other])
+        return found
+
+    @cached_property
+    def tied(self) -> dict[int, int]:
+        """Positions of tied layers, and of those whose parameters they share."""
+        position = {layer.name: k for k, layer in enumerate(self.model.layers)}
+        return {k: position[x.tied] for k, x in enumerate(self.model.layers) if x.tied}
+
+    @cached_property
+    def cache(self) -> FloatArray:
+        """Bytes of keys and values of all users at full context, shape (n,)."""
+        size = self.form.other_bytes * self.users
+        kept = [x.kept_tokens(self.context) * x.cache_width for x in self.model.layers]
+        return np.array(kept, dtype=np.float64) * size
+
+    @cached_property
+    def workspace(self) -> FloatArray:
+        """Bytes alive while a layer computes, shape (n,); of a device's layers the most counts."""
+        tokens = [
+            max(self.users, min(self.prompt or 1, CHUNK) if x.prompt_share else self.users)
+            for x in self.model.layers
+        ]
+        alive = [t * x.workspace for t, x in zip(tokens, self.model.layers, strict=True)]
+        return np.array(alive, dtype=np.float64) * self.form.other_bytes
+
+    def decode_s(self, users: int) -> FloatArray:
+        """Seconds of a step of so many users at full context, shape (m, n)."""
+        if users not in self._steps:
+            layers, devices = self.model.layers, self._devices()
+            table = [[self._decode_s(d, x, users) for x in layers] for d in devices]
+            self._steps[users] = np.array(table)
+        return self._steps[users]
+
+    @cached_property
+    def _steps(self) -> dict[int, FloatArray]:
+        """`decode_s` by number of users."""
+        return {}
+
+    @cached_property
+    def prefill_s(self) -> FloatArray:
+        """Seconds of one prompt, shape (m, n)."""
+        return np.array(
+            [[self._prefill_s(d, x) for x in self.model.layers] for d in self._devices()]
+        )
+
+    @cached_property
+    def disk_s_per_byte(self) -> FloatArray:
+        """Seconds to read a byte from disk, ``inf`` where a device has none, shape (m,)."""
+        rates = [device.disk_bandwidth for device in self.cluster.devices]
+        return np.array([np.inf if rate is None else 1.0 / rate for rate in rates])
+
+    @cached_property
+    def links(self) -> tuple[FloatArray, FloatArray]:
+        """Latency and seconds per byte between devices, shape (m, m)."""
+        latency_s, per_byte, _, _ = self.cluster.link_arrays()
+        return latency_s, per_byte
+
+    @cached_property
+    def crossed(self) -> FloatArray:
+        """Whether a generated token passes the cut before layer k, shape (n + 1,), as 0 or 1.
+
+        Not before the embedding, nor between an encoder's blocks. The decoder's first device
+        takes the token of an encoder-decoder without a transfer: that is one hop too few.
+        """
+        passed, found = False, np.zeros(self.n + 1)
+        for k, layer in enumerate(self.model.layers):
+            found[k] = float(passed and layer.decodes)
+            passed = passed or layer.decodes
+        return found
+
+    def hop_s(self, tokens: float) -> FloatArray:
+        """Seconds to send so many tokens' hidden states from device to device, shape (m, m)."""
+        latency_s, per_byte = self.links
+        with np.errstate(invalid="ignore"):  # inf - inf nowhere, but 0 x inf on the diagonal
+            found = latency_s + per_byte * (tokens * self.model.hidden * self.form.other_bytes)
+        np.fill_diagonal(found, 0.0)
+        return found
+
+    @cached_property
+    def return_s(self) -> FloatArray:
+        """Seconds until the last device's token is known to the first, shape (m, m)."""
+        found = self.links[0].copy()
+        np.fill_diagonal(found, 0.0)
+        return found
+
+    def _devices(self) -> list[tuple[float, float, float]]:
+        return [_rates(device) for device in self.cluster.devices]
+
+    def _decode_s(self, rates: tuple[float, float, float], layer: Layer, users: int) -> float:
+        if not layer.decodes:
+            return 0.0
+        flops, bandwidth, launch_s = rates
+        kept = layer.kept_tokens(self.context)
+        read = layer.read_bytes(self.form, users)
+        read += users * kept * layer.cache_width * self.form.other_bytes
+        work = 2.0 * (layer.products(users) + users * kept * layer.attention_width)
+        return max(read / bandwidth, work / flops) + _launches(layer) * launch_s
+
+    def _prefill_s(self, rates: tuple[float, float, float], layer: Layer) -> float:
+        flops, bandwidth, launch_s = rates
+        tokens = self.prompt or 1
+        passed = max(1.0, tokens * layer.prompt_share)
+        work = 2.0 * layer.products(passed)
+        work += 2.0 * layer.attention_width * _pairs(tokens, layer) if layer.prompt_share else 0.0
+        read = layer.read_bytes(self.form, passed)
+        return max(read / bandwidth, work / flops) + _launches(layer) * launch_s
+
+    def need_bytes(self, start: int, end: int) -> float:
+        """Memory for layers [start, end) on one device: weights, caches, the largest workspace."""
+        held = self.held_bytes(start, end).sum() + self.cache[start:end].sum()
+        return float(held + self.workspace[start:end].max())
+
+    def held_bytes(self, start: int, end: int) -> FloatArray:
+        """Bytes of weights of each layer of [start, end) on one device, shape (end - start,).
+
+        Of two layers that are tied, only the first has what they share.
+        """
+        found: FloatArray = self.weights[start:end].copy()
+        for k, other in self.tied.items():
+            if start <= min(k, other) and max(k, other) < end:
+                found[max(k, other) - start] -= self.shared[k]
+        return found
+
+
+def _rates(device: Device) -> tuple[float, float, float]:
+    """FLOP/s of products and bytes/s that the device reaches, and seconds per launch."""
+    flops, bandwidth, launch_s = peaks(device)
+    flops *= efficiency_of(device, "matmul") * device.speed_by_kind.get("matmul", 1.0)
+    return flops, bandwidth * efficiency_of(device, "memory"), launch_s
+
+
+def _launches(layer: Layer) -> int:
+    return OPERATORS_PER_BLOCK if layer.matrices else 1
+
+
+def _pairs(tokens: int, layer: Layer) -> float:
+    """Pairs of tokens that attend: those before, within the window; all in an encoder."""
+    if not layer.decodes:
+        return float(tokens) ** 2
+    window = min(tokens, layer.window or tokens)
+    return tokens * window - window * (window - 1) / 2.0
+
+
+def check_each_layer(problem: MapProblem) -> None:
+    """Raise if there is a layer that no device can hold.
+
+    Raises `InfeasibleError`: names the layer and the device with most memory.
+    """
+    most = float(problem.capacity.max())
+    for k, layer in enumerate(problem.model.layers):
+        need = problem.need_bytes(k, k + 1)
+        if need > most and np.isinf(problem.disk_s_per_byte).all():
+            device = problem.cluster.devices[int(problem.capacity.argmax())]
+            raise InfeasibleError(
+                f"no device can hold {layer.name!r} alone",
+                where=problem.model.name,
+                by=f"{show(need, BYTES)}; {device.name!r} may use {show(most, BYTES)}, "
+                f"{show(need - most, BYTES)} too little",
+                hint="give a smaller context, fewer users, --dtype int4, or a larger device",
+            )

@@ -1,0 +1,182 @@
+"""Device maps against enumeration, and the lower bound under them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.layers.devicemap import planner
+from placewright.layers.devicemap.bounds import lower_bound_s
+from placewright.layers.devicemap.judge import judge
+from placewright.layers.devicemap.model import LanguageModel, Layer
+from placewright.layers.devicemap.plan import LayerRange, MapPlan
+from placewright.layers.devicemap.planner import Tables, plan_map
+from placewright.layers.devicemap.problem import MapProblem
+from tests.layers.devicemap.models import tiny
+
+
+def random_problem(seed: int) -> MapProblem:
+    """Up to five layers, tied or not, on up to four devices, alike or not, some with disks."""
+    r = random.Random(seed)
+    first = r.randint(30, 100)
+    layers = [Layer("embed", ("e",), first, workspace=2)]
+    for k in range(r.randint(1, 3)):
+        size = r.randint(20, 100)
+        block = {"matrices": size, "multiplied": size, "cache_width": r.randint(0, 8)}
+        block |= {"window": r.choice([0, 5]), "workspace": r.randint(1, 9)}
+        layers.append(Layer(f"block {k}", (f"b{k}",), size, attention_width=8, **block))
+    tied = r.choice(["", "embed"])
+    layers.append(
+        Layer("head", ("h",), first, multiplied=first, workspace=9, prompt_share=0.0, tied=tied)
+    )
+    m, alike = r.randint(2, 4), r.random() < 0.4
+    most, disks = r.choice([(450, [None, 50.0, 90.0]), (900, [None])])
+    one = {"memory_bytes": r.randint(most // 2, most), "disk_bandwidth": r.choice(disks)}
+    devices = tuple(
+        Device(
+            f"d{d}",
+            node=f"n{d}",
+            launch_overhead_s=0.0,
+            peak_flops=3e3 if alike else r.uniform(1e3, 1e4),
+            memory_bandwidth=3e2 if alike else r.uniform(1e2, 1e3),
+            **(
+                one
+                if alike
+                else {
+                    "memory_bytes": r.randint(most // 2, most),
+                    "disk_bandwidth": r.choice(disks),
+                }
+            ),
+        )
+        for d in range(m)
+    )
+    links = tuple(
+        Link(
+            f"d{a}",
+            f"d{b}",
+            30.0 if alike else r.uniform(10, 100),
+            0.1 if alike else r.uniform(0, 0.5),
+        )
+        for a, b in itertools.permutations(range(m), 2)
+        if alike or r.random() < 0.9
+    )
+    return MapProblem(
+        LanguageModel("m", "none", tuple(layers), 8),
+        Cluster(devices, links),
+        context=10,
+        users=r.randint(1, 5),
+        prompt=5,
+        memory_share=1.0,
+        objective=r.choice(["latency", "throughput"]),  # type: ignore[arg-type]
+    )
+
+
+def every_plan(problem: MapProblem) -> Any:
+    """All orders of devices, all cuts, all numbers of layers from disk."""
+    n, m = problem.n, problem.m
+    for k in range(1, m + 1):
+        for order in itertools.permutations(range(m), k):
+            for cuts in itertools.combinations(range(1, n), k - 1):
+                ends = (0, *cuts, n)
+                lengths = [b - a for a, b in itertools.pairwise(ends)]
+                disks = [
+                    range(length + 1) if np.isfinite(problem.disk_s_per_byte[d]) else (0,)
+                    for d, length in zip(order, lengths, strict=True)
+                ]
+                for spilled in itertools.product(*disks):
+                    yield MapPlan(
+                        tuple(
+                            LayerRange(order[i], ends[i], ends[i + 1], spilled[i]) for i in range(k)
+                        )
+                    )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_plan_is_the_best_of_all(seed: int) -> None:
+    """Its value is the least of all plans that fit; the relaxation is below it."""
+    problem = random_problem(seed)
+    values = [j.value for plan in every_plan(problem) if (j := judge(problem, plan)).feasible]
+    found = plan_map(problem)
+    assert found.proved
+    if not values:
+        assert found.best is None
+        return
+    assert found.best is not None
+    assert found.best.value == pytest.approx(min(values), rel=1e-9)
+    assert 0 <= lower_bound_s(problem) <= min(values) * (1 + 1e-9)
+
+
+def test_random_problems_are_of_every_kind() -> None:
+    """Some have no plan, some need several devices, some read from disk."""
+    found = [(p, plan_map(p).best) for p in map(random_problem, range(24))]
+    ranges = [best.plan.ranges for _, best in found if best is not None]
+    assert 2 <= len(ranges) < 24
+    assert any(len(each) > 1 for each in ranges)
+    assert any(x.from_disk for each in ranges for x in each)
+    assert {problem.objective for problem, best in found if best} == {"latency", "throughput"}
+
+
+def test_too_many_devices_are_searched_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest of them; nothing is claimed to be proved."""
+    problem = next(p for p in map(random_problem, range(99)) if p.m == 4 and plan_map(p).best)
+    best = plan_map(problem).best
+    monkeypatch.setattr(planner, "LARGEST_WORK", 1.0)
+    found = plan_map(problem)
+    assert not found.proved
+    assert best is not None
+    assert found.best is None or found.best.value >= best.value * (1 - 1e-9)
+
+
+def equal(count: int, **changes: Any) -> Cluster:
+    """Devices alike, each linked with each."""
+    one: dict[str, Any] = {"memory_bandwidth": 1e3, "peak_flops": 1e6, "launch_overhead_s": 0.0}
+    names = [f"d{k}" for k in range(count)]
+    devices = tuple(Device(name, node=name, **(one | changes)) for name in names)
+    links = tuple(Link(a, b, 1e6, 1e-6) for a, b in itertools.permutations(names, 2))
+    return Cluster(devices, links)
+
+
+def test_equal_devices_are_used_in_order() -> None:
+    """Sets of devices that are alike are looked at once: eight devices make eight sets."""
+    problem = MapProblem(tiny(14), equal(8, memory_bytes=60.0), 1, memory_share=1.0)
+    found = plan_map(problem)
+    assert found.best is not None
+    assert [each.device for each in found.best.plan.ranges] == list(range(8))
+    assert len(found.by_devices) <= 8
+
+
+def test_a_stream_on_one_device_has_no_hops() -> None:
+    """What fits on one is not cut for one stream, and is for many."""
+    cluster = equal(2, memory_bytes=1e6)
+    one = plan_map(MapProblem(tiny(6), cluster, 1)).best
+    many = plan_map(MapProblem(tiny(6), cluster, 1, users=64, objective="throughput")).best
+    assert one is not None
+    assert many is not None
+    assert len(one.plan.ranges) == 1
+    assert len(many.plan.ranges) == 2
+    assert many.groups == 2
+
+
+def test_tables_are_what_the_judge_computes() -> None:
+    """Seconds and memory of every range, by prefix sums and one by one."""
+    for seed in range(6):
+        problem = random_problem(seed)
+        tables = Tables.of(problem)
+        seconds = tables.seconds(1)
+        for d in range(problem.m):
+            for s, e in itertools.combinations(range(problem.n + 1), 2):
+                fits = problem.need_bytes(s, e) <= problem.capacity[d]
+                assert (tables.from_disk[d, s, e] == 0) == fits
+                if fits:
+                    own = problem.decode_s(1)[d, s:e].sum()
+                    assert seconds[d, s, e] == pytest.approx(own, rel=1e-12)
+                else:
+                    spilled = tables.from_disk[d, s, e]
+                    assert spilled != 0
+                    assert math.isinf(seconds[d, s, e]) == (spilled < 0)
