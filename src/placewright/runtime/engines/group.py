@@ -94,6 +94,15 @@ class WorkerGroup(ABC):
                 self.order_all("append_file", piece)
         return paths
 
+    def distribute_each(self, files: Sequence[Path]) -> list[str]:
+        """Give every worker a file of its own, in pieces; the paths where they find them."""
+        paths = self.order_all("begin_file")
+        with ExitStack() as stack:
+            sources = [stack.enter_context(file.open("rb")) for file in files]
+            while any(pieces := [source.read(PIECE_BYTES) for source in sources]):
+                self.order("append_file", [(piece,) for piece in pieces])
+        return paths
+
     def collect(self, name: str, files: Sequence[Path]) -> None:
         """Have every worker write a file by the order `name`, and fetch it in pieces.
 

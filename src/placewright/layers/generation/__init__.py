@@ -1,0 +1,1 @@
+"""Language models whose layers are on workers, and tokens from them."""

@@ -1,0 +1,308 @@
+"""`Generator`: tokens from a language model whose layers are on the workers of a cluster."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.layers.generation.stage import (
+    Stage,
+    StageOrder,
+    cache_name,
+    needed_names,
+    skeleton,
+)
+from placewright.runtime import limits
+from placewright.runtime.engines.engine import Engine
+from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines.local import Local
+from placewright.runtime.scratch import Scratch
+
+PROGRAM = "placewright.layers.generation.worker:StageWorker"
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Layers [start, end) by name of the device, from the first layer to the last one."""
+
+PASSED = ("logits_to_keep",)
+"""Whole numbers that the model is called with, beside its tensors."""
+
+
+class Generator:
+    """A language model of transformers, its layers on worker processes; a context manager.
+
+    ``generate`` is that of transformers: greedy or sampled, several rows with padding, beams,
+    streamers and stopping rules; the same tokens as `model.generate` gives on one device. Each
+    call keeps its own caches on the workers, so that threads may generate side by side.
+
+    Parameters
+    ----------
+    model
+        A decoder-only language model, or the folder of one with safetensors.
+    ranges
+        Consecutive layers from 0 to the last one.
+    engine
+        Who starts the workers; children of this process by default.
+
+    Raises
+    ------
+    InputError
+        The ranges are not all layers in order, or name a device that is not there.
+    UnsupportedError
+        It is no decoder-only language model, or its checkpoint lacks a tensor.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        ranges: Ranges,
+        cluster: Cluster,
+        engine: Engine | None = None,
+    ) -> None:
+        source = Checkpoint(model) if isinstance(model, str | Path) else Loaded(model)
+        self.cluster, self.ranges = cluster, dict(ranges)
+        shell = skeleton(source.config, source.dtype, source.attention)
+        layers = int(shell.config.get_text_config().num_hidden_layers)
+        self._orders = _orders(source, self.ranges, layers, cluster.device_names)
+        self._shell = _placed(shell, self._forward)
+        self._shell.generation_config = source.generation_config(shell)
+        self._source, self._folder = source, Scratch()
+        opened: Engine = Local() if engine is None else engine
+        self.group: WorkerGroup = opened.group(cluster, PROGRAM)
+        self._shares_disk = opened.name in ("local", "testbed")
+        self._lock, self._users = threading.Lock(), count()
+        self.held_bytes: list[int] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.group.limit_s = limits.order_s(self._source.nbytes)
+            self.group.__enter__()
+            self.held_bytes = self._load()
+        except BaseException:
+            self.group.close()
+            self._folder.cleanup()
+            raise
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        try:
+            self.group.__exit__(kind, *rest)
+        finally:
+            self._folder.cleanup()
+
+    def generate(self, input_ids: Tensor, **options: Any) -> Any:
+        """As `generate` of transformers.
+
+        Parameters
+        ----------
+        input_ids
+            Shape (batch, tokens).
+        options
+            Of `transformers.GenerationMixin.generate`: ``max_new_tokens``, ``do_sample``, ...
+
+        Raises
+        ------
+        WorkerError
+            A worker died; the message names it.
+        UnsupportedError
+            An option needs caches in this process.
+        """
+        if options.get("cache_implementation") or options.get("assistant_model") is not None:
+            raise UnsupportedError(
+                "caches stay on the workers, one that grows for each user",
+                where="generate",
+                hint="leave out cache_implementation and assistant_model",
+            )
+        cache = _remote_cache(self, next(self._users))
+        try:
+            return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
+        finally:
+            self._forget(cache.user)
+
+    def order(self, name: str, *arguments: Any) -> list[Any]:
+        """Give all workers an order; one at a time, whichever thread asks."""
+        with self._lock:
+            return self.group.order_all(name, *arguments)
+
+    def _forget(self, user: int) -> None:
+        if not self.group.dead():
+            self.order("forget", user)
+
+    def _forward(self, **given: Any) -> Any:
+        """What transformers calls for the logits of the next token."""
+        from transformers.modeling_outputs import CausalLMOutputWithPast
+
+        cache = given.pop(cache_name())
+        tensors = {k: v.cpu().numpy() for k, v in given.items() if isinstance(v, Tensor)}
+        numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
+        answers = self.order("compute", cache.user, tensors, numbers)
+        cache.length += tensors["input_ids"].shape[1]
+        logits = next(each for each in answers if each is not None)
+        output = CausalLMOutputWithPast(logits=torch.from_numpy(logits))
+        output[cache_name()] = cache
+        return output
+
+    def _load(self) -> list[int]:
+        """Give every worker its layers; the bytes that each holds."""
+        if self._source.files and self._shares_disk:
+            return self.group.order("load", [(each, self._source.files) for each in self._orders])
+        files = []
+        for rank, asked in enumerate(self._orders):
+            files.append(Path(self._folder.name) / f"stage-{rank}.safetensors")
+            wanted = () if asked is None else needed_names(Stage(asked))
+            save_file(self._source.tensors(wanted), files[-1])
+        paths = self.group.distribute_each(files)
+        for each in files:
+            each.unlink()
+        loads = [(o, (path,)) for o, path in zip(self._orders, paths, strict=True)]
+        return self.group.order("load", loads)
+
+
+class Loaded:
+    """A model in this process.
+
+    Raises `UnsupportedError`: it is none of transformers.
+    """
+
+    files: tuple[str, ...] = ()
+
+    def __init__(self, model: Any) -> None:
+        if not hasattr(model, "generate") or not hasattr(model, "get_decoder"):
+            raise UnsupportedError(
+                "tokens come from decoder-only language models of transformers",
+                where=type(model).__name__,
+                hint="give one, or its folder",
+            )
+        self._state: Mapping[str, Tensor] = model.state_dict()
+        self._tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
+        self._generation = model.generation_config
+        self.config = model.config.to_json_string(use_diff=False)
+        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.attention = model.config._attn_implementation or "eager"
+        self.nbytes = sum(each.nbytes for each in self._state.values())
+
+    def generation_config(self, shell: Any) -> Any:
+        """What `generate` does where an option is not given."""
+        return self._generation
+
+    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Those that a stage needs; of tied ones one."""
+        copies = {n for n in names if self._tied.get(n, n) != n and self._tied[n] in names}
+        own = [n for n in names if n in self._state and n not in copies]
+        return {n: self._state[n].detach().contiguous().clone() for n in own}
+
+
+class Checkpoint:
+    """The folder of a model with its ``config.json`` and safetensors.
+
+    Raises `InputError`: one of them is not there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+        files = sorted(self._folder.glob("*.safetensors"))
+        config = self._folder / "config.json"
+        if not config.is_file() or not files:
+            missing = "*.safetensors" if config.is_file() else "config.json"
+            hint = "give the folder that save_pretrained has written"
+            raise InputError(
+                "is no model of transformers", where=str(folder), by=missing, hint=hint
+            )
+        from transformers import AutoConfig
+
+        found = AutoConfig.from_pretrained(self._folder)
+        self.config = found.to_json_string(use_diff=False)
+        self.dtype = str(found.dtype or torch.float32).removeprefix("torch.")
+        self.attention = "sdpa"
+        self.files = tuple(str(each.resolve()) for each in files)
+        self.nbytes = sum(each.stat().st_size for each in files)
+
+    def generation_config(self, shell: Any) -> Any:
+        """What its folder says of `generate`."""
+        from transformers import GenerationConfig
+
+        if (self._folder / "generation_config.json").is_file():
+            return GenerationConfig.from_pretrained(self._folder)
+        return shell.generation_config
+
+    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Those that a stage needs."""
+        found: dict[str, Tensor] = {}
+        for name in self.files:
+            with safe_open(name, "pt") as file:
+                for key in set(names).intersection(file.keys()):
+                    found[key] = file.get_tensor(key)
+        return found
+
+
+def _orders(
+    source: Loaded | Checkpoint, ranges: Ranges, layers: int, names: Sequence[str]
+) -> list[StageOrder | None]:
+    """By rank; ``None`` for a device without layers."""
+    for device in ranges:
+        if device not in names:
+            raise UnknownNameError("device", device, names)
+    ranks = [names.index(device) for device in ranges]
+    edges = [(0, 0), *ranges.values(), (layers, layers)]
+    gaps = any(a[1] != b[0] for a, b in pairwise(edges))
+    if gaps or any(start >= end for start, end in ranges.values()):
+        hint = f"give consecutive ranges from 0 to {layers}"
+        by = ", ".join(f"{device} [{start}, {end})" for device, (start, end) in ranges.items())
+        raise InputError("the ranges are not all layers in order", by=by[:300], hint=hint)
+    found: list[StageOrder | None] = [None] * len(names)
+    for k, (start, end) in enumerate(ranges.values()):
+        found[ranks[k]] = StageOrder(
+            config=source.config,
+            dtype=source.dtype,
+            attention=source.attention,
+            start=start,
+            end=end,
+            layers=layers,
+            previous=ranks[k - 1] if k > 0 else None,
+            following=ranks[k + 1] if k + 1 < len(ranks) else None,
+        )
+    return found
+
+
+def _placed(shell: Any, forward: Callable[..., Any]) -> Any:
+    """A model on the meta device that computes elsewhere, and has its tensors on the CPU."""
+    kind = type(shell)
+
+    @functools.wraps(kind.forward)  # `generate` looks at its parameters
+    def placed_forward(self: Any, *positional: Any, **given: Any) -> Any:
+        return forward(**given)
+
+    own = {"forward": placed_forward, "device": property(lambda self: torch.device("cpu"))}
+    shell.__class__ = type(kind.__name__, (kind,), own)
+    return shell
+
+
+def _remote_cache(generator: Generator, user: int) -> Any:
+    """Stands for the caches of a user, which are on the workers."""
+    from transformers import DynamicCache
+
+    class RemoteCache(DynamicCache):
+        """Knows how many tokens there are."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.user, self.length = user, 0
+
+        def get_seq_length(self, *layer: Any, **named: Any) -> int:
+            return self.length
+
+        def reorder_cache(self, beam_idx: Tensor) -> None:
+            generator.order("reorder", self.user, np.asarray(beam_idx.cpu()))
+
+    return RemoteCache()

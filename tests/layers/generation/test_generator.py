@@ -1,0 +1,152 @@
+"""Tokens from layers on workers are those of the model on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
+from placewright.layers.generation.generator import Generator
+from placewright.runtime.engines.local import LocalGroup
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: transformers.LlamaConfig(**SIZES),
+    "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4),
+    "gemma2": lambda: transformers.Gemma2Config(**SIZES, head_dim=8, sliding_window=8),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=96,
+        n_embd=32,
+        n_layer=4,
+        n_head=4,
+        n_positions=512,
+        eos_token_id=None,
+        pad_token_id=0,
+    ),
+}
+
+
+def model_of(kind: str) -> Any:
+    """A small one with random weights."""
+    torch.manual_seed(5)
+    return transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).eval()
+
+
+def boards(*names: str) -> Cluster:
+    """CPUs of this machine."""
+    devices = tuple(Device(name, kind="cpu", node=name) for name in names)
+    links = tuple(Link(a, b, 1e9, 1e-5) for a in names for b in names if a != b)
+    return Cluster(devices, links)
+
+
+THREE = boards("a", "b", "c")
+
+
+def prompts() -> dict[str, torch.Tensor]:
+    """Two rows, the first padded on the left."""
+    ids = torch.randint(1, 96, (2, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    ids[0, :4], mask[0, :4] = 0, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_tokens_are_those_of_one_process(kind: str) -> None:
+    """Greedy with padding, sampled, by beams; on two of three workers, none in order."""
+    model = model_of(kind)
+    ways: list[dict[str, Any]] = [
+        {"max_new_tokens": 24, "do_sample": False},
+        {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
+        {"max_new_tokens": 8, "num_beams": 3, "do_sample": False},
+    ]
+    with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed:
+        for options in ways:
+            torch.manual_seed(3)
+            expected = model.generate(**prompts(), **options)
+            torch.manual_seed(3)
+            assert torch.equal(placed.generate(**prompts(), **options), expected)
+        assert placed.held_bytes[1] == 0
+
+
+def test_three_stages_of_a_folder(tmp_path: Path) -> None:
+    """Each worker reads its own layers; the bytes of all are those of the model."""
+    model = model_of("llama").to(torch.bfloat16)
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    ranges = {"a": (0, 1), "b": (1, 3), "c": (3, 4)}
+    with Generator(tmp_path, ranges, THREE) as placed:
+        ids = prompts()["input_ids"][1:]
+        expected = model.generate(ids, max_new_tokens=40, do_sample=False)
+        assert torch.equal(placed.generate(ids, max_new_tokens=40, do_sample=False), expected)
+        weights = sum(each.nbytes for each in {*model.parameters()})
+        assert weights <= sum(placed.held_bytes) < 1.05 * weights
+    (tmp_path / sorted(each.name for each in tmp_path.glob("*.safetensors"))[1]).unlink()
+    with pytest.raises(WorkerError, match="lacks a tensor"), Generator(tmp_path, ranges, THREE):
+        pass
+
+
+def test_a_worker_that_dies_is_named() -> None:
+    """In mid-generation."""
+    model = model_of("llama")
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, boards("a", "b")) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        victim = placed.group.processes[1]
+
+        def stop(ids: Any, scores: Any, **rest: Any) -> Any:
+            victim.kill()
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        with pytest.raises(WorkerError, match="'b'"):
+            placed.generate(
+                prompts()["input_ids"],
+                max_new_tokens=8,
+                do_sample=False,
+                stopping_criteria=transformers.StoppingCriteriaList([stop]),
+            )
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ({"a": (0, 2), "b": (3, 4)}, "not all layers"),
+        ({"a": (0, 2), "b": (2, 5)}, "not all layers"),
+        ({"a": (0, 2), "b": (2, 2), "c": (2, 4)}, "not all layers"),
+        ({"a": (2, 4), "b": (0, 2)}, "not all layers"),
+        ({"z": (0, 4)}, "unknown device"),
+        ({}, "not all layers"),
+    ],
+)
+def test_ranges_that_cannot_be(ranges: dict[str, tuple[int, int]], words: str) -> None:
+    """Refused before a worker is started."""
+    with pytest.raises((InputError, UnknownNameError), match=words):
+        Generator(model_of("llama"), ranges, THREE)
+
+
+def test_models_that_it_cannot_cut(tmp_path: Path) -> None:
+    """No language model, an encoder beside the decoder, a folder without one."""
+    with pytest.raises(UnsupportedError, match="decoder-only"):
+        Generator(torch.nn.Linear(2, 2), {"a": (0, 1)}, THREE)
+    t5 = transformers.T5Config(vocab_size=32, d_model=16, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(UnsupportedError, match="decoder-only"):
+        Generator(transformers.T5ForConditionalGeneration(t5), {"a": (0, 1)}, THREE)
+    with pytest.raises(InputError, match="no model of transformers"):
+        Generator(tmp_path, {"a": (0, 1)}, THREE)
