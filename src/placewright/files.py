@@ -23,7 +23,7 @@ from placewright.io.stored import is_yaml, stored_text
 from placewright.io.units import BYTES, SECONDS, parse
 from placewright.planning.result import Result
 from placewright.planning.wing import Document, Files, Format
-from placewright.planning.wings import wing_of, wings
+from placewright.planning.wings import families, wing_of
 
 LARGE = 1_000_000
 """Characters from which a file is searched for keys before it is parsed, which takes ten times as
@@ -112,7 +112,7 @@ def write(value: Any, path: str | Path) -> Path:
         return write_graph(value, path)
     if isinstance(value, Result):
         return value.save(path)
-    for wing in wings().values():
+    for _, wing in families():
         if isinstance(value, wing.problem_type()):
             return wing.files().write_problem(value, path)
     raise UnsupportedError(
@@ -145,7 +145,7 @@ def _of_data(data: dict[str, Any]) -> Any:
 
 
 def _files() -> list[Files]:
-    return [wing.files() for wing in wings().values()]
+    return [wing.files() for _, wing in families()]
 
 
 def _kinds(files: Files) -> tuple[str, str]:
@@ -210,10 +210,14 @@ def _parsed(option: str, value: str) -> Any:
 
 
 def documents() -> dict[str, Document]:
-    """Every kind of file, those of the wings first: they have keys that others have too."""
+    """Every kind of file, those of the wings first: they have keys that others have too.
+
+    Of two kinds that a file has the keys of, the one with more keys comes first.
+    """
     found = [x for files in _files() for x in (files.plan_document, files.problem_document)]
     found.append(Document("cluster", ("devices",), ClusterFile))
     found.append(Document("graph", ("operators",), GraphFile))
+    found.sort(key=lambda document: -len(document.keys))
     return {document.kind: document for document in found}
 
 

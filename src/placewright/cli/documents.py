@@ -243,10 +243,10 @@ def kinds() -> dict[str, DocumentKind]:
     from placewright.files import documents
     from placewright.graph.page import graph_page
     from placewright.planning.views import wing_views
-    from placewright.planning.wings import wings
+    from placewright.planning.wings import families
 
     pages = {"cluster": _cluster_page, "graph": graph_page}
-    for wing in wings().values():
+    for _, wing in families():
         files, views = wing.files(), wing_views(wing)
         for document in (files.plan_document, files.problem_document):
             pages[document.kind] = partial(views.saved_page, document.kind)

@@ -45,6 +45,8 @@ SCHEMES = {
 MODELS = ("zoo", "onnx", "openvino", "tensorflow")
 ELSEWHERE = {
     "piper": "layers plan",
+    "flow": "layers plan",
+    "halda": "layers plan",
     "strategy": "layers simulate",
     "serving": "requests plan",
 }

@@ -196,7 +196,7 @@ def _naming_other_kinds(wing: str, command: Callable[..., None]) -> Callable[...
 def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
     """Raise if a file is none that this wing reads for a parameter; it was refused already."""
     from placewright.files import document_kind
-    from placewright.planning.wings import wings
+    from placewright.planning.wings import families
 
     try:
         kind = document_kind(path)
@@ -206,7 +206,7 @@ def _refuse_other_kind(wing: str, parameter: str, path: Path) -> None:
         "cluster": ("a cluster", f"give it as --on {path}"),
         "graph": ("a graph", f"placewright operators plan {path} --on CLUSTER"),
     }
-    for name, each in wings().items():
+    for name, each in families():
         files, verb = each.files(), f"placewright {name}"
         known[files.problem_document.kind] = f"a problem of {name}", f"{verb} plan {path}"
         hint = f"{verb} simulate PROBLEM {path}"

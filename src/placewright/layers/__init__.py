@@ -61,6 +61,18 @@ def _explain(problem: object, plan: object, name: str) -> Explanation:
     return explain(problem, plan, name)  # type: ignore[arg-type]
 
 
+def _flow() -> Wing:
+    from placewright.layers.flow import FLOW
+
+    return FLOW
+
+
+def _halda() -> Wing:
+    from placewright.layers.halda import HALDA
+
+    return HALDA
+
+
 WING = Wing(
     "layers",
     "layers -> parallelisation strategies",
@@ -72,4 +84,5 @@ WING = Wing(
     command_line=_command_line,
     conformance=_conformance,
     explain=_explain,
+    families=(_flow, _halda),
 )

@@ -19,6 +19,8 @@ from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.layers.flow.problem import FlowProblem
+    from placewright.layers.halda.problem import RingProblem
 
 ModelName = Annotated[
     str,
@@ -211,7 +213,8 @@ SourceName = Annotated[
         metavar="SOURCE",
         show_default=False,
         help="A model (zoo:NAME, package.module:factory or FILE.py:factory, with --on), a problem "
-        "file, or piper:FILE[?devices=K&memory=16GiB].",
+        "file, piper:FILE[?devices=K&memory=16GiB], or layers of a language model: flow:FILE, "
+        "halda:FILE.",
     ),
 ]
 MOST_SAMPLES = 100_000
@@ -251,6 +254,8 @@ examples = {
         "zoo:bert --on server-4gpu --batch 16 -o plan.json",
         "problem.json --report plan.html",
         "piper:bert.json?devices=512 -f json",
+        "flow:cluster.json --time-limit 60 -f json",
+        "halda:devices.json",
     ],
     "compare": ["problem.json --planner dp --planner pso", "zoo:gpt2 --on edge-duo --approximate"],
     "simulate": ["problem.json plan.json"],
@@ -259,7 +264,7 @@ examples = {
 }
 
 
-SCHEMES = ("piper",)
+SCHEMES = ("piper", "flow", "halda")
 
 
 def find_problem(
@@ -269,7 +274,7 @@ def find_problem(
     batch: int | None = None,
     *,
     exact: bool = True,
-) -> LayerProblem:
+) -> LayerProblem | FlowProblem | RingProblem:
     """What SOURCE names; `on` and `exact` are for models.
 
     Raises
@@ -288,7 +293,12 @@ def find_problem(
     from placewright.files import read
 
     found = read(source) if colon and scheme in SCHEMES else _file(source)
-    return found if batch is None else found.replace(global_batch=batch)
+    if batch is None:
+        return found
+    if not isinstance(found, LayerProblem):
+        hint = "leave --batch out"
+        raise InputError("has no batch", where=source, by=f"got --batch {batch}", hint=hint)
+    return found.replace(global_batch=batch)
 
 
 def _model(

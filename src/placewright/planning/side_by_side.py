@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.errors import InputError
 from placewright.io.boundary import validate
 from placewright.planning.views import Data, saved_direction, wing_views
-from placewright.planning.wings import wing_of, wings
+from placewright.planning.wings import families, wing_of
 from placewright.report.gantt import timeline
 from placewright.report.page import heading, html_page, scroll, section, tag, text
 from placewright.report.text import amount, elapsed, percent, relative_change, seconds
@@ -91,7 +91,7 @@ def side_of_data(
 
     Raises `InputError`: it holds no plan, or a field of it is wrong.
     """
-    found = [wing for wing in wings().values() if wing.files().plan_document.matches(data)]
+    found = [wing for _, wing in families() if wing.files().plan_document.matches(data)]
     if not found:
         raise InputError(
             "holds no plan",
@@ -99,6 +99,7 @@ def side_of_data(
             by=f"its keys: {', '.join(list(data)[:8]) or 'none'}",
             hint="give what `plan -o` or `run -o` has written",
         )
+    found.sort(key=lambda wing: -len(wing.files().plan_document.keys))
     model = found[0].files().plan_document.model
     validate(model, {k: v for k, v in data.items() if k in model.model_fields}, where=name)
     saved = getattr(wing_views(found[0]), "saved_trace", None)

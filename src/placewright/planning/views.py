@@ -97,17 +97,18 @@ class GenericViews:
         run: Any = None,
     ) -> str:
         """The page of a result."""
-        return result_page(result, self._body(result), unit=self.unit)
+        return result_page(result, self.sections(result), unit=self.unit)
 
     def fragment(self, result: Result) -> str:
         """Value, bound and timeline."""
-        return html_fragment(*self._body(result))
+        return html_fragment(*self.sections(result))
 
     def saved_page(self, kind: str, data: Data, path: Path) -> str:
         """The page of a problem or a plan: its facts, and the rest as it is written."""
         return plain_saved_page(kind, data, path, unit=self.unit)
 
-    def _body(self, result: Result) -> Iterator[str]:
+    def sections(self, result: Result) -> Iterator[str]:
+        """Verdict and facts of a result, and its timeline if it has one."""
         value = f"<b>{text(amount(result.value, self.unit))}</b>"
         verdict = (
             f"Predicted {text(result.objective)}: {value}. {bound_sentence(result, self.unit)}"

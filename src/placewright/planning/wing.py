@@ -307,6 +307,9 @@ class Wing:
         and verbs where this is set.
     simplifier
         The last step of ``auto``: of plans that are about equally good, the simplest.
+    families
+        Further kinds of problems that the same command group plans, each with planners, judge,
+        files and direction of its own: all of a wing but a command line.
     """
 
     name: str
@@ -323,6 +326,7 @@ class Wing:
     explain: Callable[[Any, Any, str], Explanation] | None = None
     places_models: bool = False
     simplifier: Callable[[], Simplifier] | None = None
+    families: Sequence[Callable[[], Wing]] = ()
 
 
 @dataclass(frozen=True, slots=True)

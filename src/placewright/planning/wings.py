@@ -37,6 +37,12 @@ def wings() -> dict[str, Wing]:
     return own | {name: wing for name, wing in _plugged().items() if name not in own} | _registered
 
 
+def families() -> Iterator[tuple[str, Wing]]:
+    """Every wing, and the families of problems within it, by the name of their command group."""
+    for name, wing in wings().items():
+        yield from ((name, each) for each in _with_families(wing))
+
+
 def find_wing(name: str) -> Wing:
     """The wing of this name.
 
@@ -238,12 +244,22 @@ def with_plug_ins(wing: str, own: Iterable[Planner]) -> dict[str, Planner]:
 
 
 def _lookup_order() -> Iterator[Wing]:
-    """Registered wings, own ones, plug-ins: those are not looked for before they are needed."""
-    yield from _registered.values()
+    """Registered wings, own ones, plug-ins: those are not looked for before they are needed.
+
+    The families of each come right after it.
+    """
+    for wing in _registered.values():
+        yield from _with_families(wing)
     for name in OWN:
         if name not in _registered:
-            yield _own_wing(name)
-    yield from _plugged().values()
+            yield from _with_families(_own_wing(name))
+    for wing in _plugged().values():
+        yield from _with_families(wing)
+
+
+def _with_families(wing: Wing) -> Iterator[Wing]:
+    yield wing
+    yield from (family() for family in wing.families)
 
 
 def _own_wing(name: str) -> Wing:

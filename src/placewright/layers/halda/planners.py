@@ -1,0 +1,170 @@
+"""Planners of layers in a ring: the exact one, and what one would do without it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import numpy as np
+
+from placewright.errors import InfeasibleError
+from placewright.layers.halda.costs import DeviceSeconds, device_seconds, fixed_s, kappa_s
+from placewright.layers.halda.problem import RingPlan, RingProblem
+from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.wings import with_plug_ins
+
+PROVED = 2e-6
+"""Share by which a negative optimum is lowered to be its own bound: rounding is a share, too."""
+
+
+def planners(problem: RingProblem) -> Mapping[str, Planner]:
+    """Every planner by name."""
+    own: list[Planner] = [Rounds(), Equal(), Memory()]
+    return with_plug_ins("layers.halda", own)
+
+
+class _Supported:
+    """A planner of every problem."""
+
+    __slots__ = ()
+
+    def unsupported_reason(self, problem: RingProblem) -> str | None:
+        """Always supported."""
+        return None
+
+
+class _Best(NamedTuple):
+    value_s: float
+    plan: RingPlan | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rounds(_Supported):
+    """The optimum of Halda's formula, by enumeration of rounds and of the longest cycle.
+
+    With k rounds and a limit C on the cycle of every device, the least sum of busy times is a
+    dynamic program over devices and layers; n on the GPU is chosen beforehand, as both parts of the
+    objective only want its device's time small. C need only be the cycle of some device with some
+    count of layers. Limits are tried from the smallest on, until (k - 1) C with the least sum of
+    all cannot be better: O(k W^3 D^2) at worst for D devices, far less in practice.
+    """
+
+    name: str = "rounds"
+
+    def __call__(self, problem: RingProblem, context: Context) -> Proposal[RingPlan]:
+        """The optimum, with itself as the bound.
+
+        Raises `InfeasibleError`: more devices than layers in a round, or overflows without end.
+        """
+        best = _Best(math.inf, None)
+        fixed = kappa_s(problem) + sum(map(fixed_s, problem.devices))
+        for rounds in problem.rounds:
+            most = problem.model.num_layers // rounds
+            if most < len(problem.devices):
+                break
+            tables = [device_seconds(problem, d, most) for d in problem.devices]
+            for value, layers in _improving(tables, rounds, most, best.value_s - fixed):
+                gpu = (int(t.gpu_layers[w]) for t, w in zip(tables, layers, strict=True))
+                best = _Best(value + fixed, RingPlan(rounds, tuple(layers), tuple(gpu)))
+        if best.plan is None:
+            count, layers = len(problem.devices), problem.model.num_layers
+            by = f"{count} devices, {layers} layers"
+            hint = "leave devices out, or use some with more memory"
+            what = "no rounds give every device a layer that fits"
+            raise InfeasibleError(what, where=problem.name, by=by, hint=hint)
+        lower = min(best.value_s, best.value_s * (1 + PROVED))
+        return Proposal(best.plan, bound=lower)
+
+
+def _improving(
+    tables: list[DeviceSeconds], rounds: int, most: int, known: float
+) -> Iterator[tuple[float, list[int]]]:
+    """Objectives below `known`, without what is fixed, each with its layers; the last is best."""
+    free = _least(tables, most, math.inf)
+    if math.isinf(free[-1][most]):
+        return
+    cycles = np.unique(np.concatenate([t.cycle_s[np.isfinite(t.cycle_s)] for t in tables]))
+    limits = cycles.tolist() if rounds > 1 else [math.inf]
+    # Every device has a layer at least.
+    shortest = max(float(t.cycle_s.min()) for t in tables)
+    for limit in limits:
+        cost = (rounds - 1) * limit if rounds > 1 else 0.0
+        if limit < shortest:
+            continue
+        if cost + free[-1][most] >= known:
+            return
+        sums = _least(tables, most, limit)
+        if cost + sums[-1][most] < known:
+            known = float(cost + sums[-1][most])
+            yield known, _layers(tables, sums, most, limit)
+
+
+def _least(tables: list[DeviceSeconds], most: int, limit: float) -> list[FloatArray]:
+    """Least busy seconds of the first 0, 1, ... devices with 0 to `most` layers in all."""
+    sums = [np.full(most + 1, np.inf)]
+    sums[0][0] = 0.0
+    at = np.arange(most + 1)
+    apart: IntArray = at[:, None] - at[None, :]  # layers of the devices before, by (all, own)
+    for table in tables:
+        own = np.where(table.cycle_s <= limit, table.busy_s, np.inf)
+        before = np.where(apart >= 0, sums[-1][np.maximum(apart, 0)], np.inf)
+        sums.append((before + own[None, :]).min(axis=1))
+    return sums
+
+
+def _layers(
+    tables: list[DeviceSeconds], sums: list[FloatArray], most: int, limit: float
+) -> list[int]:
+    """The layers of each device in the best of `_least`."""
+    left, found = most, list[int]()
+    for k in range(len(tables), 0, -1):
+        table = tables[k - 1]
+        own = np.where(table.cycle_s <= limit, table.busy_s, np.inf)[: left + 1]
+        w = int((sums[k - 1][left::-1] + own).argmin())
+        found.append(w)
+        left -= w
+    return found[::-1]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Equal(_Supported):
+    """Equal parts of the layers in one round, all on the GPUs that there are."""
+
+    name: str = "equal"
+
+    def __call__(self, problem: RingProblem, context: Context) -> RingPlan:
+        """Parts that differ by one layer at most."""
+        return _in_parts(problem, np.ones(len(problem.devices)))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memory(_Supported):
+    """Parts of the layers in proportion to memory in one round, all on the GPUs that there are."""
+
+    name: str = "memory"
+
+    def __call__(self, problem: RingProblem, context: Context) -> RingPlan:
+        """A GPU's memory where there is one, else RAM; one layer at least."""
+        room = [d.ram_bytes if d.gpu is None else d.gpu.memory_bytes for d in problem.devices]
+        return _in_parts(problem, np.maximum(np.array(room), 1.0))
+
+
+BASELINES = ("equal", "memory")
+
+
+def _in_parts(p: RingProblem, weight: FloatArray) -> RingPlan:
+    """One layer for each device, and the others in proportion to weights."""
+    spare = p.model.num_layers - len(p.devices)
+    if spare < 0 or not p.rounds:
+        by = f"{len(p.devices)} devices, {p.model.num_layers} layers"
+        raise InfeasibleError("not every device gets a layer", where=p.name, by=by)
+    cuts = np.rint(spare * np.cumsum(weight) / weight.sum()).astype(int)
+    layers = (1 + np.diff(cuts, prepend=0)).tolist()
+    gpu = (0 if d.gpu is None else w for d, w in zip(p.devices, layers, strict=True))
+    return RingPlan(1, tuple(layers), tuple(gpu))
