@@ -21,7 +21,7 @@ from placewright.layers.flow.judge import judge
 from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing.conformance import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
 from tests.published import published
 
@@ -120,6 +120,7 @@ def test_covers_are_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
                 if sum(rate for *_, rate in chosen) >= flow and (count <= covers.count).all():
                     least = min(least, sum(price[t] / k for t, k, _ in chosen))
         assert covers.cheapest(flow, price)[0] == pytest.approx(least)
+    assert bounds.bounds(tiny_instances()["too-few"])["holders"] < 1e-4
     assert covers.impossible(33.0)  # more than all four together
     assert not covers.impossible(4.0)
 
@@ -146,6 +147,7 @@ def test_a_plan_by_hand() -> None:
     assert lacking.violation == "no token passes all 2 layers: no machine holds layer 1"
     assert lacking.violation_size == 1
     apart = judge(tiny_instances()["no-link-between"], LayerRanges((0, 2), (2, 4)))
+    assert apart.violation_size == 1
     assert apart.violation.endswith("no links join them")
     # The second holds both layers, and with partial inference serves the last one alone.
     partial = tiny(2, [[9], [7, 4]], partial_inference=True)
@@ -159,6 +161,10 @@ def test_a_plan_by_hand() -> None:
             judge(p, wrong)
     with pytest.raises(InputError, match="cannot hold these"):
         judge(partial, LayerRanges((0, 0), (2, 2)))
+
+
+class TestWing(WingConformance):
+    wing = FLOW
 
 
 class TestAnnealing(PlannerConformance):

@@ -21,7 +21,7 @@ from placewright.layers.halda.judge import judge
 from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing.conformance import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
 from tests.published import published
 
@@ -54,6 +54,10 @@ def test_rounds_finds_the_optimum(seed: int) -> None:
     assert result.value == pytest.approx(min(values), rel=1e-12)
     assert result.status is Status.OPTIMAL
     assert result.bound <= result.value
+
+
+class TestWing(WingConformance):
+    wing = HALDA
 
 
 class TestRounds(PlannerConformance):

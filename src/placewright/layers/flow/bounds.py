@@ -41,8 +41,14 @@ SUMMED = 1e-9
 CLOSE = 2e-8
 """Relative width at which bisection ends, below what counts as proved."""
 
-MOST_STEPS = 2_000_000
-"""Of the search for a cheapest cover; one that takes longer proves nothing."""
+MOST_STEPS = 200_000_000
+"""Of all searches for cheapest covers together, about a second; later ones prove nothing."""
+
+MOST_CLASSES = 64
+"""Of machines: the program has a row for each."""
+
+LEAST = 1e-6
+"""Share of a bound from which on smaller ones are of no interest."""
 
 MOST_COLUMNS = 400
 """Covers that a linear program may generate."""
@@ -53,7 +59,7 @@ def bounds(problem: FlowProblem) -> dict[str, float]:
     compute, ends = compute_bound(problem), ends_bound(problem)
     capped = capped_bound(problem, min(compute, ends))
     found = {"compute": compute, "links": ends, "capped": capped}
-    if capped > 0:
+    if capped > 0 and len(np.unique(problem.classes)) <= MOST_CLASSES:
         found["holders"] = holders_bound(problem, capped)
     return {name: value * (1 + SUMMED) for name, value in found.items()}
 
@@ -91,7 +97,9 @@ def holders_bound(problem: FlowProblem, most: float) -> float:
     covers = Covers(problem)
     if not covers.impossible(most):
         return most
-    low, high = 0.0, most
+    low, high = LEAST * most, most
+    if covers.impossible(low):  # the layers fit nowhere: so would be any other flow
+        return low
     while high - low > CLOSE * high:
         middle = (low + high) / 2
         if covers.impossible(middle):
@@ -107,6 +115,7 @@ class Covers:
     def __init__(self, problem: FlowProblem) -> None:
         classes = problem.classes
         self.layers, self.count = problem.layers, np.bincount(classes)
+        self.left = np.array([MOST_STEPS])
         self.item_class, self.item_size, self.item_rate = _items(problem, classes)
 
     def impossible(self, flow: float) -> bool:
@@ -117,7 +126,7 @@ class Covers:
         basis = list(range(kinds))
         for _ in range(MOST_COLUMNS):
             square = columns[:, basis]
-            price: FloatArray = np.linalg.solve(square.T, gain[basis])
+            price = np.asarray(np.linalg.solve(square.T, gain[basis]), dtype=np.float64)
             tried = np.maximum(price, 0.0)
             least, cover = self.cheapest(flow, tried)
             if least > 0 and tried @ self.count < least * self.layers * (1 - SUMMED):
@@ -132,7 +141,7 @@ class Covers:
             else:
                 return False
             if at == columns.shape[1]:
-                columns, gain = np.c_[columns, entering], np.append(gain, worth)
+                columns, gain = np.column_stack([columns, entering]), np.append(gain, worth)
             step, held = np.linalg.solve(square, entering), np.linalg.solve(square, self.count)
             ratio = np.where(step > 1e-12, held / np.where(step > 1e-12, step, 1.0), np.inf)
             leaving = int(ratio.argmin())
@@ -159,6 +168,7 @@ class Covers:
             np.zeros((2, int(self.count.sum()) + 2)),
             np.zeros(len(self.count), np.int64),
             taken,
+            self.left,
         )
         if least < 0 or math.isinf(least):
             return max(least, 0.0), None
@@ -195,19 +205,21 @@ def _cheapest(
     total: FloatArray,
     used: IntArray,
     taken: IntArray,
+    left: IntArray,
 ) -> float:
     """The cheapest multiset of items whose rates add up to `flow`, depth first.
 
     Items come by cost per rate, and a multiset lists its items in that order, so what is missing at
     some depth costs at least the ratio of the item that is tried there. place[0, d], total[:, d]:
-    item at depth d, rate and cost of those before it. -1: it took too long.
+    item at depth d, rate and cost of those before it. left[0]: steps that may be taken; -1 is
+    returned after them.
     """
     items, best = len(cost), math.inf
-    depth, steps = 0, 0
+    depth = 0
     place[0, 0], total[0, 0], total[1, 0] = 0, 0.0, 0.0
     while True:
-        steps += 1
-        if steps > MOST_STEPS:
+        left[0] -= 1
+        if left[0] < 0:
             return -1.0
         j = place[0, depth]
         done = j == items

@@ -28,7 +28,8 @@ class FlowJudgement:
     carried
         Shape (n,): tokens/s through each machine.
     violation, violation_size
-        What keeps every token from passing, and the number of layers that no machine holds.
+        What keeps every token from passing, and the number of layers that no machine holds, or 1
+        where links are missing.
     """
 
     problem: FlowProblem
@@ -85,5 +86,6 @@ def judge(problem: FlowProblem, plan: LayerRanges) -> FlowJudgement:
             held[s:e] = True
         missing = float((~held).sum())
         what = f"no machine holds layer {int(held.argmin())}" if missing else "no links join them"
+        missing = missing or 1.0  # a link is
         violation = f"no token passes all {problem.layers} layers: {what}"
     return FlowJudgement(problem, plan, float(value), carried, violation, missing)

@@ -96,7 +96,7 @@ def _levels(source: int, sink: int, none: float, work: IntArray, left: FloatArra
                 work[5, tail] = to
                 tail += 1
             arc = work[1, arc]
-    return work[3, sink] >= 0
+    return bool(work[3, sink] >= 0)
 
 
 @njit_internal

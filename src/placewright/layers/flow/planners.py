@@ -211,8 +211,11 @@ TARGETS = (1.01, 1.03, 1.08, 1.2)
 WEIGHTS, HOT, COLD = (1.0, 3.0, 10.0), (0.01, 0.03, 0.1), (3e-4, 1e-3, 3e-3)
 """Of coverage, and first and last temperatures by the target, from which each run draws."""
 
-CHUNK = 100_000
-"""Steps between two looks at the clock and at Ctrl-C."""
+MOST_CHUNK, CHUNK_PAIRS = 100_000, 1.5e8
+"""Steps between two looks at the clock and at Ctrl-C: at most, and with the square of machines."""
+
+RUNS_AHEAD = 4
+"""The time that is left is enough for so many runs, else they get shorter."""
 
 
 @final
@@ -239,9 +242,14 @@ class Annealing(_Supported):
         best = random_ranges(p, rng) if context.incumbent is None else _array(context.incumbent)
         value = judge(p, ranges_of(*best)).value
         yield ranges_of(*best)
-        endless, run = math.isinf(context.deadline_s), 0
+        endless, run, done = math.isinf(context.deadline_s), 0, 0
         while not (endless and run >= self.runs):
-            for found, plan in self._run(p, context, rng, best, value):
+            steps = self.steps
+            if not endless and done:
+                pace_s = (time.perf_counter() - begun_s) / done
+                steps = min(steps, max(1_000, int(context.remaining_s() / pace_s / RUNS_AHEAD)))
+            for found, plan, taken in self._run(p, context.bound, rng, best, value, steps):
+                done += taken
                 if found > value:
                     value, best = found, plan
                     yield ranges_of(*best)
@@ -258,19 +266,21 @@ class Annealing(_Supported):
     def _run(
         self,
         p: FlowProblem,
-        context: Context,
+        bound: float,
         rng: np.random.Generator,
         best: IntArray,
         value: float,
-    ) -> Iterator[tuple[float, IntArray]]:
-        """One run, in chunks: the best flow and plan of it so far."""
-        roof = min(context.bound, float(p.rates.sum())) if context.bound > 0 else math.inf
+        steps: int,
+    ) -> Iterator[tuple[float, IntArray, int]]:
+        """One run, in chunks: the best flow and plan of it so far, and the steps of the chunk."""
+        roof = min(bound, float(p.rates.sum())) if bound > 0 else float(p.rates.sum())
         target = min(value * float(rng.choice(TARGETS)) if value > 0 else roof, roof)
         weight, hot, cold = (float(rng.choice(x)) for x in (WEIGHTS, HOT, COLD))
         shape = int(rng.integers(3))
         now = best.copy() if rng.random() < 0.5 and value > 0 else random_ranges(p, rng)
-        found, chunks = now.copy(), max(1, round(self.steps / CHUNK))
-        steps, ratio = self.steps // chunks, (cold / hot) ** (1.0 / chunks)
+        found, chunk = now.copy(), min(MOST_CHUNK, max(200, int(CHUNK_PAIRS / p.n**2)))
+        chunks = -(-steps // chunk)
+        steps, ratio = -(-steps // chunks), (cold / hot) ** (1.0 / chunks)
         for _ in range(chunks):
             flow = anneal(
                 int(rng.integers(2**31)),
@@ -289,7 +299,7 @@ class Annealing(_Supported):
                 found,
             )
             hot *= ratio
-            yield float(flow), found.copy()
+            yield float(flow), found.copy(), steps
 
 
 def random_ranges(p: FlowProblem, rng: np.random.Generator) -> IntArray:

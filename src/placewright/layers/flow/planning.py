@@ -10,7 +10,17 @@ from placewright.layers.flow.planners import BASELINES, planners
 from placewright.layers.flow.problem import FlowProblem
 from placewright.planning.contract import BoundContext
 
-__all__ = ["baselines", "bounds", "judge", "objective", "planners", "portfolio"]
+__all__ = [
+    "baselines",
+    "bounds",
+    "judge",
+    "objective",
+    "planners",
+    "portfolio",
+    "refined_bounds",
+    "refined_s",
+    "rehearsals",
+]
 
 
 def portfolio(problem: FlowProblem) -> Sequence[str]:

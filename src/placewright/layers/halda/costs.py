@@ -75,7 +75,9 @@ def seconds(p: RingProblem, d: RingDevice, w: IntArray, n: IntArray, most: int) 
         on_gpu = m.layer_flops / d.gpu.flops_per_s + d.kv_copy_gpu_s + b / d.gpu.bytes_per_s
         gain = on_gpu - on_cpu
     in_ram = (d.ram_bytes + d.swap_bytes - edge_bytes(p, d) - d.cpu_buffer_bytes) / b
-    from_ram, on_card, fetched = w - n - in_ram, np.zeros(1), b / d.disk_bytes_per_s
+    from_ram: FloatArray = w - n - in_ram
+    on_card: FloatArray = np.zeros(1)
+    fetched = b / d.disk_bytes_per_s
     if d.os == "mac_no_metal":
         from_ram = w - in_ram
     elif d.metal:

@@ -16,8 +16,9 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal
 from placewright.planning.wings import with_plug_ins
 
-PROVED = 2e-6
-"""Share by which a negative optimum is lowered to be its own bound: rounding is a share, too."""
+SUMMED, PROVED = 1e-9, 2e-6
+"""Shares by which a value is lowered to be a bound: the judge sums in another order. A negative one
+by more, as what counts as proved is a share."""
 
 
 def planners(problem: RingProblem) -> Mapping[str, Planner]:
@@ -71,13 +72,29 @@ class Rounds(_Supported):
                 gpu = (int(t.gpu_layers[w]) for t, w in zip(tables, layers, strict=True))
                 best = _Best(value + fixed, RingPlan(rounds, tuple(layers), tuple(gpu)))
         if best.plan is None:
-            count, layers = len(problem.devices), problem.model.num_layers
-            by = f"{count} devices, {layers} layers"
+            by = f"{len(problem.devices)} devices, {problem.model.num_layers} layers"
             hint = "leave devices out, or use some with more memory"
             what = "no rounds give every device a layer that fits"
             raise InfeasibleError(what, where=problem.name, by=by, hint=hint)
-        lower = min(best.value_s, best.value_s * (1 + PROVED))
-        return Proposal(best.plan, bound=lower)
+        return Proposal(best.plan, bound=lowered(best.value_s))
+
+
+def lowered(value: float) -> float:
+    """A value as a bound."""
+    return value - abs(value) * (SUMMED if value > 0 else PROVED)
+
+
+def relaxed_bound_s(problem: RingProblem) -> float:
+    """Seconds per token where each device's cycle is at its shortest; infinite without a plan."""
+    fixed, best = kappa_s(problem) + sum(map(fixed_s, problem.devices)), math.inf
+    for rounds in problem.rounds:
+        most = problem.model.num_layers // rounds
+        tables = [device_seconds(problem, d, most) for d in problem.devices]
+        free = float(_least(tables, most, math.inf)[-1][most])
+        if math.isfinite(free):
+            shortest = max(float(t.cycle_s.min()) for t in tables)
+            best = min(best, fixed + free + (rounds - 1) * shortest)
+    return lowered(best)
 
 
 def _improving(
