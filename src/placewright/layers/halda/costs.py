@@ -74,24 +74,26 @@ def seconds(p: RingProblem, d: RingDevice, w: IntArray, n: IntArray, most: int) 
     if d.gpu is not None and d.os != "mac_no_metal":
         on_gpu = m.layer_flops / d.gpu.flops_per_s + d.kv_copy_gpu_s + b / d.gpu.bytes_per_s
         gain = on_gpu - on_cpu
-    in_ram = (d.ram_bytes + d.swap_bytes - edge_bytes(p, d) - d.cpu_buffer_bytes) / b
-    from_ram: FloatArray = w - n - in_ram
-    on_card: FloatArray = np.zeros(1)
-    fetched = b / d.disk_bytes_per_s
-    if d.os == "mac_no_metal":
-        from_ram = w - in_ram
-    elif d.metal:
-        fetched, from_ram = m.layer_bytes / d.disk_bytes_per_s, np.zeros(1)
-        if d.gpu is not None:
-            room = d.gpu.memory_bytes - edge_bytes(p, d) - d.cpu_buffer_bytes - d.gpu_buffer_bytes
-            from_ram = w - room / b
+    fetched = (m.layer_bytes if d.metal else b) / d.disk_bytes_per_s
+    held = edge_bytes(p, d) + d.cpu_buffer_bytes
+    ram, card, shared = (d.ram_bytes + d.swap_bytes - held) / b, math.inf, math.inf
     if d.gpu is not None:
         output = m.output_bytes if d.gpu.api == "metal" and d.is_head else 0.0
-        on_card = n - (d.gpu.memory_bytes - d.gpu_buffer_bytes - output) / b
-    over = [np.maximum(np.ceil(part - BEYOND), 0.0) for part in (from_ram, on_card)]
-    total = on_cpu * w + gain * n + fetched * (over[0] + over[1])
-    possible = (over[0] <= most) & (over[1] <= most) & (n <= w)
+        card = (d.gpu.memory_bytes - d.gpu_buffer_bytes - output) / b
+        shared = (d.gpu.memory_bytes - d.gpu_buffer_bytes - held) / b
+    if d.metal:
+        in_ram = _too_many(w, shared)
+    else:
+        in_ram = _too_many(w if d.os == "mac_no_metal" else w - n, ram)
+    on_card = _too_many(n, card)
+    total = on_cpu * w + gain * n + fetched * (in_ram + on_card)
+    possible = (in_ram <= most) & (on_card <= most) & (n <= w)
     return np.where(possible, total, math.inf)
+
+
+def _too_many(layers: IntArray, room: float) -> FloatArray:
+    """Whole layers beyond those that there is room for."""
+    return np.asarray(np.maximum(np.ceil(layers - room - BEYOND), 0.0), dtype=np.float64)
 
 
 def device_seconds(p: RingProblem, d: RingDevice, most: int) -> DeviceSeconds:
