@@ -247,11 +247,11 @@ def _graph() -> Any:
 
 def _problems(folder: Path) -> list[Reader]:
     """Problems and plans of all wings, as read by the functions of each."""
-    from placewright.planning.wings import wings
+    from placewright.planning.wings import families
 
     found = []
-    for name, wing in wings().items():
-        files, conformance = wing.files(), wing.conformance
+    for _, wing in families():
+        name, files, conformance = wing.name, wing.files(), wing.conformance
         assert conformance is not None
         given = _problem_seeds(name, files, list(conformance().tiny_instances().values()), folder)
         found.append(Reader(f"{name}: problem", files.read_problem, given))
@@ -281,6 +281,12 @@ def _plan_seed(name: str, problem: Any) -> dict[str, Any]:
     elif name == "samples":
         moves = {"from": problem.node_names[0], "to": problem.node_names[1], "samples": 2}
         plan = {"moves": [moves | {"class": problem.class_names[0]}], "note": ""}
+    elif name == "layers.flow":
+        plan = {"placement": {problem.node_names[0]: [0, problem.layers]}, "tokens_per_s": {}}
+    elif name == "layers.halda":
+        device = problem.devices[0].name
+        plan = {"rounds": 1, "layers": {device: problem.model.num_layers}}
+        plan |= {"gpu_layers": {device: 0}, "physical_bound_s": 0.5}
     return {"schema_version": 1, "problem_hash": problem.hash(), "value": 1.5, "plan": plan}
 
 

@@ -11,7 +11,7 @@ import pytest
 import placewright
 from placewright.capturing.zoo import FACTORIES
 from placewright.cluster.schema import preset_names
-from placewright.planning.wings import planners, wings
+from placewright.planning.wings import families, planners
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,7 +23,7 @@ def page(name: str) -> str:
 
 def test_every_planner_is_described() -> None:
     """In the tables of reference/planners.md, of every wing; single devices share a row."""
-    problems = [p for w in wings().values() for p in w.conformance().tiny_instances().values()]
+    problems = [p for _, w in families() for p in w.conformance().tiny_instances().values()]
     known = {n for p in problems for n in planners(p) if not n.startswith("only:")}
     described = set(re.findall(r"`([^`]+)`", page("reference/planners.md")))
     assert known <= described

@@ -208,8 +208,8 @@ def _chain(p: FlowProblem, rate: float, steps: int) -> LayerRanges | None:
 TARGETS = (1.01, 1.03, 1.08, 1.2)
 """What a run looks for, by the best flow so far."""
 
-WEIGHTS, HOT, COLD = (1.0, 3.0, 10.0), (0.01, 0.03, 0.1), (3e-4, 1e-3, 3e-3)
-"""Of coverage, and first and last temperatures by the target, from which each run draws."""
+WEIGHTS, SHAPES, HOT, COLD = (3.0, 10.0), (1, 1, 2), (0.03, 0.1), (3e-4, 1e-3, 3e-3)
+"""Of coverage, and first and last temperatures by the target: each run draws one of each."""
 
 MOST_CHUNK, CHUNK_PAIRS = 100_000, 1.5e8
 """Steps between two looks at the clock and at Ctrl-C: at most, and with the square of machines."""
@@ -276,8 +276,8 @@ class Annealing(_Supported):
         roof = min(bound, float(p.rates.sum())) if bound > 0 else float(p.rates.sum())
         target = min(value * float(rng.choice(TARGETS)) if value > 0 else roof, roof)
         weight, hot, cold = (float(rng.choice(x)) for x in (WEIGHTS, HOT, COLD))
-        shape = int(rng.integers(3))
-        now = best.copy() if rng.random() < 0.5 and value > 0 else random_ranges(p, rng)
+        shape = int(rng.choice(SHAPES))
+        now = best.copy() if rng.random() < 0.35 and value > 0 else random_ranges(p, rng)
         found, chunk = now.copy(), min(MOST_CHUNK, max(200, int(CHUNK_PAIRS / p.n**2)))
         chunks = -(-steps // chunk)
         steps, ratio = -(-steps // chunks), (cold / hot) ** (1.0 / chunks)

@@ -97,8 +97,8 @@ def random_tiny(seed: int) -> RingProblem:
 def tiny_instances() -> Mapping[str, RingProblem]:
     """The cases that planners get wrong, each as small as it can be."""
     return {
-        "one-layer": tiny(1, device("d0")),
         "one-device": tiny(4, device("d0")),
+        "one-layer": tiny(1, device("d0")),
         "too-large": tiny(8, device("d0", "mac_metal", 300.0)),
         "two-macs": tiny(8, device("d0", "mac_metal", 300.0), device("d1", "mac_metal", 900.0)),
         "more-devices-than-layers": tiny(2, *(device(f"d{k}") for k in range(3))),
