@@ -45,6 +45,12 @@ class PlacewrightError(Exception):
         super().__init__(what, where, by, hint)
 
     @property
+    def parts(self) -> dict[str, str]:
+        """The four parts, as other programs read them."""
+        hint = self.hint or self.otherwise
+        return {"what": self.what, "where": self.where, "by": self.by, "next": hint}
+
+    @property
     def brief(self) -> str:
         """Without what to do next: to stand in another message."""
         what, where, by = map(_shortened, (self.what, self.where, self.by))
@@ -123,6 +129,7 @@ EXTRAS = {
     **dict.fromkeys(("torch", "safetensors", "transformers"), "torch"),
     **dict.fromkeys(("ortools", "highspy", "pymetis"), "exact"),
     **dict.fromkeys(("onnx", "onnxruntime"), "onnx"),
+    **dict.fromkeys(("alembic", "dbos", "fastapi", "jinja2", "sqlalchemy"), "service"),
     **dict.fromkeys(("httptools", "prometheus_client", "sklearn", "uvicorn", "uvloop"), "serve"),
     **{name: name for name in ("openvino", "pandas", "pydot", "ray", "tensorflow")},
 }

@@ -13,6 +13,7 @@ from placewright.cluster.devices import WORK, Device, Link
 from placewright.cluster.files import (
     cluster_data,
     cluster_to_text,
+    error_line,
     load_cluster,
     read_cluster,
     write_cluster,
@@ -177,3 +178,10 @@ def test_data_is_what_the_text_says() -> None:
 
     cluster = Cluster.from_text(DUO, where="duo.yaml", name="duo")
     assert yaml.safe_load(cluster_to_text(cluster)) == cluster_data(cluster)
+
+
+def test_the_line_of_an_error_that_names_none() -> None:
+    """There is none where nothing is named either."""
+    error = InputError("a cluster needs at least one device", where="cluster")
+    assert error_line(error, "x: 1") is None
+    assert error_line(InputError("unknown device 'b'"), "x: a\ny: b\n") == 2

@@ -23,17 +23,10 @@ from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
 from placewright.service.operations import offered
 from placewright.service.pages import add_pages
-from placewright.service.services import FoundService, Services, serving_operation
+from placewright.service.services import ServeOperation
 from placewright.service.serving import add_services
 from placewright.service.store import Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
-
-
-class Unstarted(Services):
-    """Request services that are accepted, and of which none is started."""
-
-    def _start(self, found: FoundService) -> None:
-        pass
 
 
 def made(folder: Path) -> tuple[Service, Access]:
@@ -42,14 +35,13 @@ def made(folder: Path) -> tuple[Service, Access]:
     store.migrate()
     files = FileStore(folder, store, most_bytes=1000, total_bytes=100_000)
     every = operations_of(every_verb())
-    jobs = Jobs(store, files, offered(every), workflows="")
+    jobs = Jobs(store, files, offered(every) | ServeOperation.among(every), workflows="")
     service = Service(store, files, jobs)
     application = api(service)
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
     add_flows(application, service, pages)
-    services = Unstarted(folder / "services", files, serving_operation(every))
-    add_services(application, service, pages, services)
+    add_services(application, service, pages)
     return service, Access(application, hosts=["testserver"])
 
 

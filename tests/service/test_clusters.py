@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from placewright.errors import InputError
-from placewright.service.clusters import line_of
 from placewright.web.client import Client
 from tests.service.serving import Serving
 
@@ -57,13 +55,6 @@ def test_a_cluster_is_checked_and_not_stored(client: Client) -> None:
     assert "&lt;b&gt;" in found["drawing"]
     assert "<b>" not in found["drawing"]
     assert client.ask("GET", "files")["files"] == before
-
-
-def test_the_line_of_an_error_that_names_none() -> None:
-    """There is none where nothing is named either."""
-    assert (
-        line_of(InputError("a cluster needs at least one device", where="cluster"), "x: 1") is None
-    )
 
 
 def test_pages_of_clusters(serving: Serving, client: Client, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from placewright.planning.solving import solve
-from placewright.service.pages import ranked
 from placewright.web.client import Client
 from tests.planning.test_toy_wing import PackingFiles
 from tests.report.examples import chain
@@ -43,21 +42,6 @@ def test_what_is_not_there_is_a_page(serving: Serving) -> None:
     assert "<script>" not in body.decode().split("</head>")[1]
 
 
-def test_the_first_candidates_are_those_of_every_page_and_the_rest_on_request() -> None:
-    """The chosen one, the five best, baselines and what was measured; `short_list` says which."""
-    every: list[dict[str, object]] = [
-        {"planner": f"p{k}", "value": float(k), "status": "FEASIBLE", "runtime_s": 0.1}
-        for k in range(10)
-    ]
-    every[8]["baseline"] = True
-    every[6]["measured_s"] = 6.5
-    every.append({"planner": "big", "value": 0.0, "status": "INFEASIBLE", "runtime_s": 0.1})
-    shown, others = ranked({"planner": "p3", "candidates": every})
-    assert [each["planner"] for each in shown] == ["p0", "p1", "p2", "p3", "p4", "p6", "p8"]
-    assert [each["planner"] for each in others] == ["p5", "p7", "p9", "big"]
-    assert ranked({"planner": "p9", "candidates": every, "direction": "maximise"})[0][1] == every[8]
-
-
 def test_from_the_form_to_the_result(
     serving: Serving, client: Client, browser: Any, tmp_path: Path
 ) -> None:
@@ -83,7 +67,7 @@ def test_from_the_form_to_the_result(
     page.wait_for_selector("text=did you mean 'shuffled'?", timeout=60_000)
     page.goto(f"{serving.url}/new/packing.plan?file=chosen.json&planner=shuffled")
     page.get_by_role("button", name="Start").click()
-    page.wait_for_selector("h2:text('Candidates')", timeout=60_000)
+    page.wait_for_selector("h2:text('Result')", timeout=60_000)
     report = page.frame_locator("iframe")
     assert "3 bins" in report.locator("body").inner_text()
     page.goto(f"{serving.url}/new/packing.plan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,16 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from placewright.errors import InputError
+from placewright.cli.main import every_verb
+from placewright.cli.operations import operations_of
+from placewright.errors import InputError, UnknownNameError
+from placewright.service import process
+from placewright.service.files import FileStore
+from placewright.service.jobs import Jobs, TooManyJobsError
+from placewright.service.operations import offered
+from placewright.service.process import JobFolder
+from placewright.service.services import ServeOperation, Services, ServiceState
+from placewright.service.store import SERVED, Job, JobState, Store, sqlite_url
 from placewright.web.client import Client
 from tests.service.serving import Serving
 
@@ -135,6 +145,27 @@ def test_the_capacity_is_a_job(ask: Asking) -> None:
     assert ask("GET", f"jobs/{job['id']}/result")
 
 
+def test_services_are_no_jobs_of_the_list(ask: Asking) -> None:
+    """Nor of its counts, nor to be found, cancelled or retried there."""
+    (id,) = ids_of(ask.serving.folder)
+    listed = ask("GET", "jobs?most=500")
+    assert SERVED not in [each["operation"] for each in listed["jobs"]]
+    assert sum(listed["counts"].values()) == len(listed["jobs"])
+    for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry"), ("DELETE", "")):
+        with pytest.raises(InputError, match="unknown job"):
+            ask(method, f"jobs/{id}{path}")
+    with pytest.raises(InputError, match="unknown operation"):
+        ask("GET", f"operations/{SERVED}")
+
+
+def ids_of(folder: Path) -> list[str]:
+    """Of the jobs that are request services."""
+    store = Store(sqlite_url(folder / "service" / "service.sqlite"))
+    found = [job.id for job in store.jobs(operation=SERVED)]
+    store.close()
+    return found
+
+
 def test_it_outlives_the_service(ask: Asking) -> None:
     """One that is killed finds the same server again, and starts no other."""
     before = ask("GET", "services/model/status")["numbers"]
@@ -193,8 +224,117 @@ def test_a_service_that_cannot_start_says_why(ask: Asking) -> None:
     ask("POST", "services", **wrong)
     found = ask.wait("wrong", "failed")
     assert "two servers" in found["error"]["what"]
+    assert ask("POST", "services/wrong/start")["state"] == "starting"
+    with pytest.raises(InputError, match="it runs"):
+        ask("DELETE", "services/wrong")
+    ask.wait("wrong", "failed")
+    assert [each["name"] for each in ask("GET", "services")] == ["wrong", "model"]
+    assert len(ids_of(ask.serving.folder)) == 2
     ask("DELETE", "services/wrong")
     assert [each["name"] for each in ask("GET", "services")] == ["model"]
+
+
+def test_a_killed_server_is_started_again_when_somebody_asks(ask: Asking) -> None:
+    """Not before; its new server has a token of its own."""
+    (id,) = ids_of(ask.serving.folder)
+    (token,) = _tokens(ask.serving.folder)
+    pid = JobFolder(ask.serving.folder / "service" / "jobs" / id).process()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    lost = ask.wait("model", "lost")
+    assert lost["error"]["what"] == "its process was killed"
+    with pytest.raises(InputError, match="no server is there"):
+        ask("POST", "services/model/infer", inputs=ONES)
+    assert ids_of(ask.serving.folder) == [id]
+    ask("POST", "services/model/start")
+    ask.wait("model", "running")
+    assert ask("POST", "services/model/infer", inputs=ONES, deadline_ms=5000)["status"] == 200
+    assert ids_of(ask.serving.folder) != [id]
+    assert token not in _tokens(ask.serving.folder)
+
+
+def unlaunched(folder: Path) -> Jobs:
+    """Jobs that are accepted, and of which none is started."""
+    store = Store(sqlite_url(folder / "x.sqlite"))
+    store.migrate()
+    files = FileStore(folder, store, most_bytes=1000, total_bytes=100_000)
+    every = operations_of(every_verb())
+    return Jobs(store, files, offered(every) | ServeOperation.among(every), workflows="")
+
+
+DIGITS: dict[str, Any] = {"family": "digits", "variants": [], "options": {}}
+
+
+def test_names_are_those_of_services_that_exist(tmp_path: Path) -> None:
+    """Unique, at most four of them live, found by whoever comes later; none counts as a job."""
+    jobs = unlaunched(tmp_path)
+    services = Services(jobs)
+    for name in ("one", "two", "three", "four"):
+        assert services.state(services.create({"name": name, **DIGITS}, "me")) == "starting"
+    assert (jobs.store.open_jobs("me"), dict(jobs.store.counts()), jobs.store.jobs()) == (0, {}, [])
+    for name, error in (("one", InputError), ("five", TooManyJobsError)):
+        with pytest.raises(error):
+            services.create({"name": name, **DIGITS}, "me")
+    with pytest.raises(InputError, match="it runs"):
+        services.start_again("two", "me")
+    assert services.state(services.drain("two")) is ServiceState.DRAINED
+    services.start_again("two", "me")
+    services.drain("one")
+    services.delete("one")
+    assert services.names() == ["two", "four", "three"]
+    with pytest.raises(UnknownNameError):
+        services.find("one")
+    left = Job(id="0" * 25, operation=SERVED, options={"name": "two", **DIGITS}, attempts=1)
+    left.created_s, left.state = 0.0, JobState.LOST  # a start again that was cut off
+    jobs.store.add_job(left)
+    again = Services(jobs)
+    assert again.names() == services.names()
+    assert jobs.store.job(left.id) is None
+    jobs.store.close()
+
+
+def test_a_service_may_drain_for_as_long_as_it_was_asked_to() -> None:
+    """Its process is asked by SIGTERM; SIGKILL comes after its time to drain, and some more."""
+    operation = ServeOperation.among(operations_of(every_verb()))[SERVED]
+    assert operation.ending_s(DIGITS) == 10.0
+    assert operation.ending_s(DIGITS | {"options": {"drain": 600.0}}) == 600.0
+    assert not operation.repeatable
+
+
+class Stubborn(JobFolder):
+    """Ends at the second signal."""
+
+    poll_s = 0.005
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.began_s, self.sent = time.monotonic(), dict[int, float]()
+
+    def is_running(self) -> bool:
+        """Whether the second signal has not come."""
+        return len(self.sent) < 2
+
+    def end(self, sent: int) -> None:
+        """Keep when it came."""
+        self.sent[sent] = time.monotonic() - self.began_s
+
+
+@pytest.mark.parametrize(
+    ("ending_s", "signals", "least_s"), [(None, [0, 1], 0.05), (0.2, [1, 2], 0.25)]
+)
+def test_a_process_has_its_time_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    ending_s: float | None,
+    signals: list[int],
+    least_s: float,
+) -> None:
+    """From when it was asked, also by a service that came long after the request."""
+    monkeypatch.setattr(process, "GRACE_S", 0.05)
+    folder = Stubborn(tmp_path)
+    assert folder.wait(lambda: time.time() - 100, lambda: False, ending_s)
+    assert list(folder.sent) == signals
+    assert folder.sent[signals[0]] < least_s <= folder.sent[signals[1]]
 
 
 def test_from_the_form_to_the_drain(ask: Asking, page: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from placewright.io.arguments import NumberOrUnknown, checked
 from placewright.io.stored import write_file
 from placewright.measurement.check import Check
+from placewright.report.history import with_numbers
 
 FOLLOWED = logging.getLogger("placewright.run")
 """Steps and events of runs as they happen, for programs that follow one: a record has `fields`."""
@@ -137,3 +138,51 @@ class Timeline:
     def save(self, path: Path) -> Path:
         """Write it as JSON."""
         return write_file(path, json.dumps(self.as_json(), indent=1))
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedStep:
+    """A step of a run: its wall time, its plan's number, and the loss where there is one."""
+
+    step: int
+    step_s: float
+    plan: int
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedEvent:
+    """Something that happened after a step: drift, migration, fault, recovery."""
+
+    step: int
+    event: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a run has done between two looks; false where that is nothing."""
+
+    steps: list[FollowedStep]
+    events: list[FollowedEvent]
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.events)
+
+
+def followed(lines: Sequence[Mapping[str, Any]]) -> Followed:
+    """Steps and events among lines with the fields of `FOLLOWED`."""
+    steps = [line for line in lines if "step_s" in line and "event" not in line]
+    events = [line for line in lines if "event" in line]
+    return Followed(list(map(_step, steps)), list(map(_happened, events)))
+
+
+def _step(line: Mapping[str, Any]) -> FollowedStep:
+    loss = line.get("loss")
+    loss = loss if isinstance(loss, int | float) else None
+    return FollowedStep(line["step"], line["step_s"], line["plan"], loss)
+
+
+def _happened(line: Mapping[str, Any]) -> FollowedEvent:
+    numbers = {key: value for key, value in line.items() if isinstance(value, float)}
+    return FollowedEvent(line["step"], line["event"], with_numbers(line["text"], numbers))

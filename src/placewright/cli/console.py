@@ -221,11 +221,8 @@ class ProgressLines:
         """Append the exit code, and the parts of the error that it stands for."""
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
         error = left.__context__
-        parts = {}
-        if isinstance(error, PlacewrightError):
-            hint = error.hint or error.otherwise
-            parts = {"what": error.what, "where": error.where, "by": error.by, "next": hint}
-        self.write(pid=os.getpid(), exit_code=code, error=parts or None)
+        parts = error.parts if isinstance(error, PlacewrightError) else None
+        self.write(pid=os.getpid(), exit_code=code, error=parts)
 
 
 class ConsoleMeter:

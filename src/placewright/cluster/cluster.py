@@ -224,22 +224,31 @@ ROUTED_BYTES = 1e6
 """A message of this size decides which of several ways is the fastest."""
 
 
+def device_cells(device: Device) -> tuple[str, ...]:
+    """Name, kind, node, cores, speed, memory, peak and memory bandwidth as text."""
+    return (
+        device.name,
+        device.kind,
+        device.node,
+        str(device.cores),
+        f"{device.speed:g}",
+        size(device.memory_bytes),
+        "-" if device.peak_flops is None else show(device.peak_flops, FLOPS),
+        "-" if device.memory_bandwidth is None else show(device.memory_bandwidth, BANDWIDTH),
+    )
+
+
+def link_cells(link: Link) -> tuple[str, ...]:
+    """Source, target, bandwidth, latency and channel as text."""
+    own = link.channel == f"{link.source}->{link.target}"
+    numbers = (show(link.bandwidth, BANDWIDTH), seconds(link.latency_s))
+    return (link.source, link.target, *numbers, "own" if own else link.channel)
+
+
 def _cluster_table(cluster: Cluster) -> str:
     """Devices, then links."""
     header = ("device", "kind", "node", "cores", "speed", "memory", "peak", "bandwidth")
-    rows = [
-        (
-            d.name,
-            d.kind,
-            d.node,
-            str(d.cores),
-            f"{d.speed:g}",
-            size(d.memory_bytes),
-            "-" if d.peak_flops is None else show(d.peak_flops, FLOPS),
-            "-" if d.memory_bandwidth is None else show(d.memory_bandwidth, BANDWIDTH),
-        )
-        for d in cluster.devices
-    ]
+    rows = [device_cells(each) for each in cluster.devices]
     parts = [
         f"cluster {cluster.name}: {counted(cluster.devices, 'device')} on "
         f"{counted(cluster.nodes, 'node')}, {counted(cluster.links, 'link')}",
@@ -254,14 +263,7 @@ MOST_LINKS = 16
 
 def _link_table(cluster: Cluster) -> str:
     header = ("link", "bandwidth", "latency", "channel")
-    rows = [
-        (
-            f"{k.source} -> {k.target}",
-            show(k.bandwidth, BANDWIDTH),
-            seconds(k.latency_s),
-            k.channel if k.channel != f"{k.source}->{k.target}" else "own",
-        )
-        for k in cluster.links[:MOST_LINKS]
-    ]
+    cells = map(link_cells, cluster.links[:MOST_LINKS])
+    rows = [(f"{source} -> {target}", *numbers) for source, target, *numbers in cells]
     more = len(cluster.links) - len(rows)
     return plain_table(header, rows, " rr") + (f"\n... and {more} more links" if more else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.devices import Device, Link
 from placewright.cluster.schema import SCHEMA_VERSION
+from placewright.errors import PlacewrightError
 from placewright.io.arguments import checked
 from placewright.io.boundary import named_path
 from placewright.io.stored import write_file
@@ -115,3 +117,22 @@ def _one_line(data: Any) -> str:
     """One line of YAML."""
     text = yaml.safe_dump(data, default_flow_style=True, sort_keys=False, width=10**6)
     return text.removesuffix("...\n").strip()
+
+
+def error_line(error: PlacewrightError, text: str) -> int | None:
+    """The line of a cluster's YAML that an error is about, ``None`` where it names nothing.
+
+    It is the line that the error has, or the last one with a name in it that the error has.
+    """
+    for part in (error.where, error.by):
+        if numbers := re.findall(r"\bline (\d+)", part):
+            return int(numbers[-1])  # YAML names first where what is wrong has begun
+    names = "|".join(map(re.escape, re.findall(r"'([^']+)'", f"{error.what} {error.where}")))
+    lines = text.splitlines()
+    for before in (r"\bname: *", ""):  # a device is where it has its name, not where links use it
+        if not names or (before and "name" not in error.what):
+            continue
+        word = re.compile(rf"{before}['\"]?(?<![\w-])(?:{names})(?![\w-])")
+        if found := [k for k, line in enumerate(lines, 1) if word.search(line)]:
+            return found[-1]
+    return None

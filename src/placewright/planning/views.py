@@ -171,7 +171,10 @@ def result_facts(result: Result, unit: str = "s") -> Iterator[Fact]:
     yield "planner", result.planner, ""
     yield "planned in", elapsed(result.runtime_s), ""
     if result.compile_s > 1:
-        yield "of it compiling", elapsed(result.compile_s), ""
+        yield COMPILING, elapsed(result.compile_s), ""
+
+
+COMPILING = "of it compiling"
 
 
 def bound_sentence(result: Result, unit: str = "s") -> str:
@@ -262,25 +265,29 @@ def saved_plan_page(
     data: Data, path: Path, kind: str, sections: Iterable[str], unit: str = "s"
 ) -> str:
     """The page of a plan file: facts, the wing's sections, candidates, provenance."""
-    value, direction = amount(_number(data.get("value")), unit), saved_direction(data)
     name = saved_name(data, path)
     entries = {k: str(v) for k, v in data.items() if not isinstance(v, dict | list)}
     return html_page(
-        f"{name}: {value}",
+        f"{name}: {amount(_number(data.get('value')), unit)}",
         heading(name, f"{kind}, from {path.name}"),
-        facts(
-            [
-                ("predicted", value, "lead"),
-                (direction.bound_name, amount(_saved_bound(data, direction), unit), ""),
-                ("gap", percent(_number(data.get("gap"))), ""),
-                ("status", str(data.get("status", "-")), ""),
-                ("planner", str(data.get("planner", "-")), ""),
-            ]
-        ),
+        facts(saved_facts(data, unit)),
         *sections,
-        _candidates_section(data, unit),
+        saved_candidates_section(data, unit),
         section("Provenance", "", definitions(entries)),
     )
+
+
+def saved_facts(data: Data, unit: str = "s") -> Iterator[Fact]:
+    """`result_facts` of a plan file, as far as it has them."""
+    direction, status = saved_direction(data), str(data.get("status", "-"))
+    yield "predicted", amount(_number(data.get("value")), unit), "lead"
+    yield direction.bound_name, amount(_saved_bound(data, direction), unit), ""
+    yield "gap", percent(_number(data.get("gap"))), ""
+    yield "status", status, "good" if status == "OPTIMAL" else ""
+    yield "planner", str(data.get("planner", "-")), ""
+    for key, name, least_s in (("runtime_s", "planned in", 0), ("compile_s", COMPILING, 1)):
+        if math.isfinite(taken_s := _number(data.get(key))) and taken_s >= least_s:
+            yield name, elapsed(taken_s), ""
 
 
 def saved_candidates(data: Data) -> tuple[Candidate, ...]:
@@ -298,14 +305,16 @@ def saved_candidates(data: Data) -> tuple[Candidate, ...]:
     )
 
 
-def _candidates_section(data: Data, unit: str) -> str:
+def saved_candidates_section(data: Data, unit: str = "s") -> str:
+    """`candidates_section` of a plan file."""
     tried = saved_candidates(data)
     if len(tried) < 2:
         return ""
     value, direction = _number(data.get("value")), saved_direction(data)
     bound = _saved_bound(data, direction)
     planner = str(data.get("planner", ""))
-    table = CandidateTable(tried, planner, value, bound, unit, direction)
+    baselines = tuple(str(c["planner"]) for c in data["candidates"] if c.get("baseline"))
+    table = CandidateTable(tried, planner, value, bound, unit, direction, baselines)
     note = str(data.get("note") or "")
     why = f" {note[:1].upper()}{note[1:]}." if note else ""
     return section(
@@ -398,10 +407,12 @@ class CandidateTable:
         """Length is the value; the line across is the bound."""
         if not math.isfinite(candidate.value):
             return ""
-        bound = self.bound
-        length = tag("i", "", style=f"width:{_percent(candidate.value, top)}")
-        line = tag("u", "", style=f"left:{_percent(bound, top)}") if 0 < bound < math.inf else ""
-        return tag("div", length, line, class_="track")
+        # Drawn, since the pages of the service let no element have a style of its own.
+        length = tag("rect", width=_percent(candidate.value, top), height="100%", rx=3)
+        x, line = _percent(self.bound, top), ""
+        if 0 < self.bound < math.inf:
+            line = tag("line", x1=x, x2=x, y1=-3, y2=13)
+        return tag("svg", length, line, class_="track", aria_hidden="true")
 
 
 def _scale(ordered: Sequence[Candidate], best: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -94,3 +95,15 @@ def amount(value: float, unit: str = "s") -> str:
     if unit == "bytes":
         return size(value)
     return f"{value:.6g} {unit}".rstrip() if math.isfinite(value) else "-"
+
+
+def ago(time_s: float | None) -> str:
+    """How long ago something was, in words."""
+    if time_s is None:
+        return "-"
+    past_s = max(0.0, time.time() - time_s)
+    for unit, length_s in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if past_s >= length_s:
+            count = int(past_s / length_s)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
@@ -24,17 +24,17 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from placewright.adapt.timeline import followed
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
-from placewright.errors import InfeasibleError, PlacewrightError, UnknownNameError
+from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
+from placewright.io.growing import end_of, json_lines
 from placewright.planning.wings import wings
-from placewright.report.history import with_numbers
 from placewright.service.files import NAME, FileStore, TooLargeError
-from placewright.service.jobs import Jobs, TooManyJobsError, parts
+from placewright.service.jobs import Jobs, TooManyJobsError
 from placewright.service.operations import Operation, find
-from placewright.service.process import parsed_lines
-from placewright.service.store import ENDED, Job, JobState, Store, StoredFile, paged
+from placewright.service.store import ENDED, SERVED, Job, JobState, Store, StoredFile, paged
 from placewright.service.tokens import Tokens
 from placewright.version import __version__
 from placewright.web.access import COOKIE, REPORT_CONTENT
@@ -162,12 +162,6 @@ class ClusterAnswer(BaseModel):
     links: int
 
 
-class Login(BaseModel):
-    """What the page sends."""
-
-    token: str = Field(max_length=200)
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """What answers requests.
@@ -185,15 +179,21 @@ class Service:
 
     @property
     def operations(self) -> dict[str, Operation]:
-        """By name."""
-        return dict(self.jobs.operations)
+        """By name, without that of request services."""
+        return {name: each for name, each in self.jobs.operations.items() if name != SERVED}
 
     def job(self, id: str) -> Job:
         """The job of this identifier; `UnknownNameError` where there is none."""
         found = self.store.job(id)
-        if found is None:
+        if found is None or found.operation == SERVED:
             raise UnknownNameError("job", id, ())
         return found
+
+    def start(self, operation: Operation, options: dict[str, Any], owner: str) -> JobDetails:
+        """Accept a job."""
+        job = self.jobs.submit(operation, options, owner)
+        self.store.audit(owner, "start", f"{operation.name} {job.id}")
+        return details(self, job)
 
     def outputs(self, job: Job) -> list[str]:
         """Names of files that a job has written."""
@@ -248,14 +248,14 @@ def _about(router: APIRouter, service: Service) -> None:
         return PlainTextResponse("\n".join(lines) + "\n")
 
     @router.post("/login", status_code=204)
-    def login(given: Login, response: Response) -> None:
+    def login(token: Annotated[str, Body(embed=True, max_length=200)], response: Response) -> None:
         """Exchange a token for the cookie of the page."""
         if service.tokens is None:
             return
-        if service.tokens.owner(given.token) is None:
+        if service.tokens.owner(token) is None:
             service.store.audit("", "refused", "login")
             raise HTTPException(401, "this is not the token")
-        response.set_cookie(COOKIE, given.token, max_age=COOKIE_S, httponly=True, samesite="strict")
+        response.set_cookie(COOKIE, token, max_age=COOKIE_S, httponly=True, samesite="strict")
 
     @router.get("/wings")
     def list_wings() -> list[WingAnswer]:
@@ -319,9 +319,7 @@ def _operations(router: APIRouter, service: Service) -> None:
             given = operation.model.model_validate(options).model_dump(exclude_unset=True)
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
-        job = service.jobs.submit(operation, given, owner_of(request))
-        service.store.audit(job.owner, "start", f"{operation.name} {job.id}")
-        return details(service, job)
+        return service.start(operation, given, owner_of(request))
 
 
 def _schema(app: FastAPI, service: Service) -> dict[str, Any]:
@@ -460,10 +458,10 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[str]
     spoken_s = time.monotonic()
     while True:
         job = await asyncio.to_thread(service.job, id)
-        lines = parsed_lines(_more(folder.progress, read, 0))
+        lines = json_lines(_more(folder.progress, read, 0))
         found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
-        if run := run_of(lines):
-            found.append(("run", run))
+        if run := followed(lines):
+            found.append(("run", asdict(run)))
         if added := _more(folder.log, read, 1):
             found.append(("log", added.decode(errors="replace")))
         if job.state != state:
@@ -478,25 +476,6 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[str]
             spoken_s = time.monotonic()
             yield ": \n\n"
         await asyncio.sleep(LOOK_S)
-
-
-def run_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Steps and events among the lines of a run's progress; empty without either."""
-    steps = [_step(line) for line in lines if "step_s" in line and "event" not in line]
-    happened = [line for line in lines if "event" in line]
-    return {"steps": steps, "events": list(map(_event, happened))} if steps or happened else {}
-
-
-def _step(line: Mapping[str, Any]) -> dict[str, Any]:
-    loss = line.get("loss")
-    known = {name: line[name] for name in ("step", "step_s", "plan")}
-    return known | {"loss": loss if isinstance(loss, int | float) else None}
-
-
-def _event(line: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {key: value for key, value in line.items() if isinstance(value, float)}
-    text = with_numbers(line["text"], numbers)
-    return {"step": line["step"], "event": line["event"], "text": text}
 
 
 def _more(path: Path, read: list[int], which: int) -> bytes:
@@ -555,13 +534,7 @@ def output(service: Service, id: str, name: str) -> Response:
 
 def log_end(path: Path) -> str:
     """The end of a text that grows, empty where there is none."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - LOG_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return end_of(path, LOG_BYTES).decode(errors="replace")
 
 
 def _files(router: APIRouter, service: Service) -> None:
@@ -617,14 +590,17 @@ def owner_of(request: Request) -> str:
 def _status(error: PlacewrightError) -> int:
     if isinstance(error, UnknownNameError) and not error.where:
         return 404
-    for kind, status in ((TooLargeError, 413), (TooManyJobsError, 429), (InfeasibleError, 422)):
-        if isinstance(error, kind):
-            return status
-    return 422
+    return {TooLargeError: 413, TooManyJobsError: 429}.get(type(error), 422)
+
+
+def _error(
+    status: int, error: PlacewrightError, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    return JSONResponse({"error": error.parts}, status, headers)
 
 
 async def _answer_error(request: Request, error: PlacewrightError) -> JSONResponse:
-    return JSONResponse({"error": parts(error)}, _status(error))
+    return _error(_status(error), error)
 
 
 async def _answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -634,9 +610,7 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> JS
     given = repr(first.get("input"))
     by = "" if first["type"] == "missing" else f"got {given:.200}"
     hint = "GET /api/openapi.json has the schema of every request"
-    return JSONResponse(
-        {"error": {"what": first["msg"], "where": where, "by": by, "next": hint}}, 422
-    )
+    return _error(422, InputError(first["msg"], where=where, by=by, hint=hint))
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -644,11 +618,11 @@ async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse
     hint = "look at what `placewright serve` has printed, and report that"
     where = request.url.path[:200]
     what = f"this should not happen: {type(error).__name__}"
-    return JSONResponse({"error": {"what": what, "where": where, "by": "", "next": hint}}, 500)
+    return _error(500, RunError(what, where=where, hint=hint))
 
 
 async def _answer_http(request: Request, error: HTTPException) -> JSONResponse:
     hint = "GET /api/openapi.json lists every path"
     where = request.url.path[:200]
-    body = {"error": {"what": str(error.detail), "where": where, "by": "", "next": hint}}
-    return JSONResponse(body, error.status_code, headers=error.headers)
+    found = InputError(str(error.detail), where=where, hint=hint)
+    return _error(error.status_code, found, error.headers)

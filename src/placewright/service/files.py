@@ -144,7 +144,7 @@ class FileStore:
             with suppress(IntegrityError), self.store.session() as session:
                 session.add(row)
                 return row
-            row = _copied(row, f"{stem}-{number}{dot}{ending}")
+            row.name = f"{stem}-{number}{dot}{ending}"
         raise TooLargeError(
             "there are too many files of this name", where=row.name, hint="delete some"
         )
@@ -186,17 +186,11 @@ def document_kind(path: Path, name: str) -> str:
         return "model"
     if not name.endswith((".json", ".yaml", ".yml")) or path.stat().st_size > READ_BYTES:
         return ""
-    try:
+    with suppress(InputError, UnicodeDecodeError):
         parse = parse_json if name.endswith(".json") else parse_yaml
         data = parse(path.read_text(encoding="utf-8"), where=name)
         return kind_of(data, where=name) if isinstance(data, dict) else ""
-    except (InputError, UnicodeDecodeError):
-        return ""
-
-
-def _copied(row: StoredFile, name: str) -> StoredFile:
-    kept = ("id", "kind", "bytes", "sha256", "created_s", "owner", "job", "output")
-    return StoredFile(name=name, **{each: getattr(row, each) for each in kept})
+    return ""
 
 
 def digest(path: Path) -> str:

@@ -10,20 +10,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import FastAPI, Query
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
+from placewright.adapt.timeline import FollowedEvent, FollowedStep, followed
 from placewright.capturing.zoo import EXAMPLES, zoo_models
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError
 from placewright.planning.wings import find_wing
-from placewright.service.app import JobDetails, JobId, Service, clusters, details, run_of
+from placewright.service.app import JobId, Service, clusters, details
 from placewright.service.clusters import cluster_text
-from placewright.service.pages import Pages, ranked
+from placewright.service.pages import Pages
 from placewright.service.store import Job, JobState
 
-COMPARE, RUN = "layers.compare", "layers.run"
+Options = Mapping[str, Any]
 
 EXAMPLE_NODES = [
     {"name": name, "samples": count, "seconds_per_sample": each_s, "uplink": rate, "downlink": rate}
@@ -42,78 +43,46 @@ MOST_STEPS = 5000
 """In one answer."""
 
 
-class StepAnswer(BaseModel):
-    """A step of a run: its wall time, its plan's number, and the loss where there is one."""
-
-    step: int
-    step_s: float
-    plan: int
-    loss: float | None
-
-
-class EventAnswer(BaseModel):
-    """Something that happened after a step: drift, migration, fault, recovery."""
-
-    step: int
-    event: str
-    text: str
-
-
 class Steps(BaseModel):
     """What a run has done so far."""
 
     state: JobState
-    steps: list[StepAnswer]
-    events: list[EventAnswer]
+    steps: list[FollowedStep]
+    events: list[FollowedEvent]
 
 
 def add_flows(app: FastAPI, service: Service, pages: Pages) -> None:
     """Add the page that trains, and the route of a run's steps."""
-    router = APIRouter(prefix="/api/v1")
 
-    @router.get("/jobs/{id}/steps")
+    @app.get("/api/v1/jobs/{id}/steps")
     def read_steps(id: JobId, after: Annotated[int, Query(ge=0)] = 0) -> Steps:
         """Read steps of a run behind a number of steps: times, losses; and all events."""
         return steps_of(service, service.job(id), after)
 
-    app.include_router(router)
-    shown = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+    @app.get("/train", include_in_schema=False)
+    def train(chosen: Annotated[TrainingChoice, Query()]) -> HTMLResponse:
+        return pages.page("train.html", **_page(service, pages, chosen))
 
-    @shown.get("/train")
-    def train(
-        model: Annotated[str, Query(max_length=200)] = "",
-        on: Annotated[str, Query(max_length=200)] = "",
-        batch: Annotated[str, Query(pattern=r"^\d{0,6}$")] = "",
-        exact: Annotated[str, Query(pattern=r"^(|on)$")] = "",
-    ) -> HTMLResponse:
-        chosen = TrainingChoice(model=model, on=on, batch=int(batch or 8), exact=exact == "on")
-        return HTMLResponse(pages.filled("train.html", **_page(service, pages, chosen)))
-
-    @shown.get("/samples")
+    @app.get("/samples", include_in_schema=False)
     def samples(file: Annotated[str, Query(max_length=100)] = "") -> HTMLResponse:
-        return HTMLResponse(pages.filled("samples.html", **_samples(service, pages, file)))
-
-    app.include_router(shown)
+        return pages.page("samples.html", **_samples(service, pages, file))
 
 
 def steps_of(service: Service, job: Job, after: int) -> Steps:
     """Steps and events in the progress of a job; those of its last attempt."""
     lines = service.jobs.folder(job.id).lines()
     begun = max((k for k, line in enumerate(lines) if "attempt" in line), default=0)
-    found = run_of(lines[begun:]) or {"steps": [], "events": []}
-    return Steps(
-        state=JobState(job.state),
-        steps=[StepAnswer(**step) for step in found["steps"][after:][:MOST_STEPS]],
-        events=[EventAnswer(**event) for event in found["events"]],
-    )
+    run = followed(lines[begun:])
+    steps = run.steps[after:][:MOST_STEPS]
+    return Steps(state=JobState(job.state), steps=steps, events=run.events)
 
 
 class TrainingChoice(BaseModel):
     """What is trained, and where."""
 
-    model: str = ""
-    on: str = ""
-    batch: int = Field(8, ge=1)
+    model: str = Field("", max_length=200)
+    on: str = Field("", max_length=200)
+    batch: int = Field(8, ge=1, le=999_999)
     exact: bool = False
 
     @property
@@ -128,9 +97,9 @@ class TrainingChoice(BaseModel):
 
 def _page(service: Service, pages: Pages, chosen: TrainingChoice) -> dict[str, Any]:
     """What the page shows: the jobs that belong to what was chosen, and their results."""
-    compared = _newest(service, COMPARE, chosen.options("source")) if chosen.complete else None
-    ran = _newest(service, RUN, chosen.options("model")) if chosen.complete else None
-    comparison = pages.result(compared)
+    compare, run = chosen.options("source"), chosen.options("model")
+    flow = _flow(service, pages, "layers", *((compare, run) if chosen.complete else (None, None)))
+    compared = flow["compared"]
     stored = service.store.files(job=compared.id) if compared is not None else []
     return {
         "chosen": chosen,
@@ -138,14 +107,10 @@ def _page(service: Service, pages: Pages, chosen: TrainingChoice) -> dict[str, A
         + list(service.jobs.models),
         "clusters": clusters(service),
         "first_device": _first_device(service, chosen.on),
-        "compare_options": chosen.options("source"),
-        "run_options": chosen.options("model"),
-        "compared": _details(service, compared),
-        "comparison": comparison,
-        "candidates": ranked(comparison) if comparison else None,
+        "compare_options": compare,
+        "run_options": run,
         "plan": next((f.name for f in stored if f.output == "result.json"), None),
-        "ran": _details(service, ran),
-        "run": pages.result(ran),
+        "flow": flow,
     }
 
 
@@ -153,9 +118,7 @@ def _samples(service: Service, pages: Pages, file: str) -> dict[str, Any]:
     """Of the page that moves samples: the same for nodes that a file describes."""
     document = find_wing("samples").files().problem_document
     options = {"file": file}
-    compared = _newest(service, "samples.compare", options) if file else None
-    ran = _newest(service, "samples.run", options | {"adapt": True}) if file else None
-    comparison = pages.result(compared)
+    asked = (options, options | {"adapt": True}) if file else (None, None)
     schema = document.model.model_json_schema()
     return {
         "file": file,
@@ -164,10 +127,22 @@ def _samples(service: Service, pages: Pages, file: str) -> dict[str, Any]:
         "rows": {"name": "nodes", "fields": _fields(schema["$defs"]["NodeEntry"])},
         "example": EXAMPLE_NODES,
         "options": options,
-        "compared": _details(service, compared),
-        "comparison": comparison,
-        "candidates": ranked(comparison) if comparison else None,
-        "ran": _details(service, ran),
+        "flow": _flow(service, pages, "samples", *asked),
+    }
+
+
+def _flow(
+    service: Service, pages: Pages, wing: str, compare: Options | None, run: Options | None
+) -> dict[str, Any]:
+    """The newest comparison and the newest run with these options, and what they have found."""
+    compared, ran = (
+        None if options is None else _newest(service, f"{wing}.{verb}", options)
+        for verb, options in (("compare", compare), ("run", run))
+    )
+    return {
+        "compared": None if compared is None else details(service, compared),
+        "comparison": pages.result(compared),
+        "ran": None if ran is None else details(service, ran),
         "run": pages.result(ran),
     }
 
@@ -192,14 +167,10 @@ def _first_device(service: Service, name: str) -> str:
     return ""
 
 
-def _newest(service: Service, operation: str, options: Mapping[str, Any]) -> Job | None:
+def _newest(service: Service, operation: str, options: Options) -> Job | None:
     """The newest job of an operation with these options, whatever others it has."""
     for job in service.store.jobs(operation=operation, most=LOOKED_AT):
         given = {"exact": True, "batch": None} | job.options
         if all(given.get(name) == value for name, value in options.items()):
             return job
     return None
-
-
-def _details(service: Service, job: Job | None) -> JobDetails | None:
-    return None if job is None else details(service, job)

@@ -11,11 +11,12 @@ the same identifier, and runs so many at a time as the operator allows. The work
     nothing was started yet                         starts a process
     a process is gone without a word                starts another once, if the verb only computes;
                                                     otherwise the job is *lost*
+
+Request services are jobs, too, in a queue of their own, in which none waits for another.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +27,20 @@ from shutil import copyfile, rmtree
 from typing import Any
 
 from placewright.errors import InputError, PlacewrightError, RunError
+from placewright.io.growing import end_of
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
-from placewright.service.store import ENDED, GOING, Job, JobState, Store, new_id
+from placewright.service.store import ENDED, GOING, SERVED, Job, JobState, Store, new_id
 
-QUEUE = "jobs"
+QUEUE, SERVICES_QUEUE = "jobs", "services"
+
+SERVICES_AT_ONCE = 4
+"""Request services that run at a time."""
+
+SERVICE_POLL_S = 0.5
+"""Between two looks at each of them."""
 
 ATTEMPTS = 2
 """Of a job whose process was killed."""
@@ -46,11 +54,7 @@ SUMMARY = (
 )
 """Keys of a result that lists show."""
 
-SUMMARY_BYTES = 64 << 20
-
-LOG_CHARACTERS = 2000
-
-Error = dict[str, str]
+LOG_BYTES = 2000
 
 
 class TooManyJobsError(PlacewrightError):
@@ -104,8 +108,7 @@ class Jobs:
         self._workflows, self._variables = workflows, dict(variables or {})
         self._new_folder = new_folder
         self._stopping = threading.Event()
-        self._launched = threading.Event()
-        self._enqueue: Callable[[str], object] | None = None
+        self._enqueue: Callable[[Job], object] | None = None
 
     def folder(self, id: str) -> JobFolder:
         """Of a job that is in the store."""
@@ -124,24 +127,17 @@ class Jobs:
             The caller has too many jobs already.
         """
         self._used_files(operation, options)
-        if self.store.open_jobs(owner) >= self.limits.waiting:
+        services = operation.name == SERVED  # which `Services` counts
+        if not services and self.store.open_jobs(owner) >= self.limits.waiting:
             by = f"{self.limits.waiting} have not ended"
             raise TooManyJobsError(
                 "there are too many jobs", by=by, hint="wait for one, or cancel one"
             )
-        job = Job(
-            id=new_id(),
-            operation=operation.name,
-            options=dict(options),
-            state=JobState.QUEUED,
-            owner=owner,
-            created_s=time.time(),
-            attempts=0,
-            retry_of=retry_of or None,
-        )
+        job = Job(id=new_id(), operation=operation.name, options=dict(options), owner=owner)
+        job.created_s, job.retry_of = time.time(), retry_of or None
         self.store.add_job(job)
         if self._enqueue is not None:  # else `launch` will do it
-            self._enqueue(job.id)
+            self._enqueue(job)
         return job
 
     def cancel(self, id: str) -> None:
@@ -189,16 +185,19 @@ class Jobs:
             return execute(id)
 
         DBOS.launch()
-        DBOS.register_queue(QUEUE, concurrency=self.limits.at_once, polling_interval_sec=0.25)
+        for queue, at_once in ((QUEUE, self.limits.at_once), (SERVICES_QUEUE, SERVICES_AT_ONCE)):
+            DBOS.register_queue(queue, concurrency=at_once, polling_interval_sec=0.25)
 
-        def enqueue(id: str) -> object:
-            with SetWorkflowID(id):  # the second time that one is enqueued nothing happens
-                return DBOS.enqueue_workflow(QUEUE, workflow, id)
+        def enqueue(job: Job) -> object:
+            queue = SERVICES_QUEUE if job.operation == SERVED else QUEUE
+            with SetWorkflowID(job.id):  # the second time that one is enqueued nothing happens
+                return DBOS.enqueue_workflow(queue, workflow, job.id)
 
         self._enqueue = enqueue
-        for job in self._open():
-            enqueue(job.id)
-        self._launched.set()
+        for operation in (None, SERVED):
+            left = self.store.jobs(states=GOING, operation=operation, most=1_000_000)
+            for job in reversed(left):
+                enqueue(job)
 
     def take_results(self, folder: Path) -> None:
         """Show plans that commands have written to a folder, and their reports, as jobs.
@@ -224,7 +223,7 @@ class Jobs:
         for output, name in {"result.json": plan.name, **beside}.items():
             if plan.with_name(name).is_file():
                 copyfile(plan.with_name(name), job_folder.out / output)
-        job.summary = _summary(job_folder.out / "result.json")
+        job.summary = _summary(job_folder)
         self.store.add_job(job)
         self.files.keep_output(job.id, "result.json", plan.name, "")
 
@@ -241,13 +240,19 @@ class Jobs:
         job = self.store.job(id)
         if job is None or job.state in ENDED:
             return "" if job is None else job.state
-        folder = self.folder(id)
+        folder = self._service_folder(id) if job.operation == SERVED else self.folder(id)
         while True:
             ending = self._ended(job, folder)
             again = ending.exit_code is None and job.cancelled_s is None
             if not (again and self._may_repeat(job)):
                 break
         return self._finish(job, folder, ending)
+
+    def _service_folder(self, id: str) -> JobFolder:
+        """Of a service: its server is here whatever the engine, and is looked at for days."""
+        folder = JobFolder(self.files.jobs / id)
+        folder.poll_s = SERVICE_POLL_S
+        return folder
 
     def _ended(self, job: Job, folder: JobFolder) -> Ending:
         """How the job's process has ended, which is started if it was not."""
@@ -259,7 +264,10 @@ class Jobs:
             if refused is not None:
                 return refused
         if ending is None or folder.is_running():
-            if not folder.wait(partial(self._cancelled_s, job.id), self._stopping.is_set):
+            operation = self.operations.get(job.operation)
+            ending_s = None if operation is None else operation.ending_s(job.options)
+            cancelled_s = partial(self._cancelled_s, job.id)
+            if not folder.wait(cancelled_s, self._stopping.is_set, ending_s):
                 raise _Leaving
             ending = folder.ending()
         job.cancelled_s = self._cancelled_s(job.id)
@@ -280,8 +288,9 @@ class Jobs:
                 raise InputError("the verb is gone", where=job.operation, hint="install its wing")
             folder.make()
             self.files.copy(self._used_files(operation, job.options), folder.work)
+            arguments, secrets = operation.command(job.options, folder.work, OUT)
         except PlacewrightError as error:
-            return Ending(error.exit_code, parts(error))
+            return Ending(error.exit_code, error.parts)
         job.attempts += 1
         # Before the process is there: whoever finds it gone must know that there was one.
         job.started_s = job.started_s or time.time()
@@ -290,17 +299,17 @@ class Jobs:
             return Ending(None)  # cancelled in this moment
         folder.begin_attempt(job.attempts)
         try:
-            folder.start(operation.arguments(job.options, OUT), self._variables)
+            folder.start(arguments, self._variables | secrets)
         except OSError as error:
             hint = "look at the service's machine, and retry it"
-            return Ending(1, parts(RunError("it did not start", by=str(error), hint=hint)))
+            return Ending(1, RunError("it did not start", by=str(error), hint=hint).parts)
         except PlacewrightError as error:
-            return Ending(error.exit_code, parts(error))
+            return Ending(error.exit_code, error.parts)
         return None
 
     def _finish(self, job: Job, folder: JobFolder, ending: Ending) -> str:
         """Record how a job has ended, and let requests name what it has written."""
-        summary = _summary(folder.out / "result.json")
+        summary = _summary(folder)
         state = _state(job, ending, summary)
         error = None
         if state in (JobState.FAILED, JobState.INFEASIBLE, JobState.LOST):
@@ -339,16 +348,6 @@ class Jobs:
         job = self.store.job(id)
         return None if job is None else job.cancelled_s
 
-    def _open(self) -> list[Job]:
-        """Jobs that have not ended, oldest first."""
-        return self.store.jobs(states=GOING, most=1_000_000)[::-1]
-
-
-def parts(error: PlacewrightError) -> Error:
-    """The four parts of an error."""
-    hint = error.hint or error.otherwise
-    return {"what": error.what, "where": error.where, "by": error.by, "next": hint}
-
 
 def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> JobState:
     if ending.exit_code == 0:
@@ -362,28 +361,19 @@ def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> JobSt
     return JobState.INFEASIBLE if ending.exit_code == 3 else JobState.FAILED
 
 
-def _error(state: JobState, ending: Ending, folder: JobFolder) -> Error:
+def _error(state: JobState, ending: Ending, folder: JobFolder) -> dict[str, str]:
     """What is known of a failure that has not described itself."""
     if state == JobState.LOST:
-        return {
-            "what": "its process was killed",
-            "where": "",
-            "by": "",
-            "next": "look at its log, and retry it if it may run twice",
-        }
-    log = folder.log.read_text(errors="replace")[-LOG_CHARACTERS:] if folder.log.exists() else ""
+        hint = "look at its log, and start it again if it may run twice"
+        return RunError("its process was killed", hint=hint).parts
+    log = end_of(folder.log, LOG_BYTES).decode(errors="replace")
     what = log.strip() or f"it ended with exit code {ending.exit_code}"
-    return {"what": what, "where": "", "by": "", "next": "look at its log"}
+    return RunError(what, hint="look at its log").parts
 
 
-def _summary(result: Path) -> dict[str, Any] | None:
-    """The head of a result, as far as the file has one."""
-    if not result.exists() or result.stat().st_size > SUMMARY_BYTES:
-        return None
-    try:
-        data = json.loads(result.read_bytes())
-    except ValueError:
-        return None
-    if not isinstance(data, dict):
+def _summary(folder: JobFolder) -> dict[str, Any] | None:
+    """The head of a result, as far as there is one."""
+    data = folder.result()
+    if data is None:
         return None
     return {key: data[key] for key in SUMMARY if isinstance(data.get(key), str | float | int)}

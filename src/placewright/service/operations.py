@@ -17,6 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -26,7 +27,7 @@ from placewright.errors import InputError, UnknownNameError
 EXCLUDED: Mapping[str, str] = {
     "serve": "this service itself",
     "show": "opens a browser beside the command; a job has its page here",
-    "requests.serve": "listens until it is stopped, and a job ends",
+    "requests.serve": "listens until it is stopped: a request service has a page of its own",
     "requests.profile": "asks another address; the page of a request service finds its capacity",
     "testbed": "changes the network of the machine as root: for its administrator",
 }
@@ -70,7 +71,7 @@ TEXTS = ("file", "cluster", "source", "text")
 """Kinds that a verb may read as a path; a *name* is only looked up in the problem."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """An argument or an option of a verb.
 
@@ -91,16 +92,16 @@ class Option:
     """
 
     name: str
-    flag: str
-    off: str
+    flag: str = ""
+    off: str = ""
     type: Any
     kind: Kind
-    default: Any
-    required: bool
+    default: Any = None
+    required: bool = False
     help: str
     metavar: str
-    written: bool
-    limits: tuple[float | None, float | None]
+    written: bool = False
+    limits: tuple[float | None, float | None] = (None, None)
 
     @property
     def always(self) -> bool:
@@ -211,6 +212,24 @@ class Operation:
             (options if option.flag else positional).extend(option.words(value))
         return [*self.path, *options, "--", *positional]
 
+    def command(
+        self, given: Mapping[str, Any], folder: Path, outputs: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Arguments of its process, and environment variables that are its alone.
+
+        Parameters
+        ----------
+        folder
+            Its current folder, in which the stored files are that it names.
+        outputs
+            As `arguments` has them.
+        """
+        return self.arguments(given, outputs), {}
+
+    def ending_s(self, given: Mapping[str, Any]) -> float | None:
+        """For how long it finishes what it has begun; ``None``: Ctrl-C ends it."""
+        return None
+
     def texts(self, given: Mapping[str, Any]) -> Iterator[tuple[Option, str]]:
         """Every text in the options, each of which could be read as a path or a program."""
         for option in self.chosen:
@@ -223,23 +242,17 @@ class Operation:
 
 BESIDE = Option(
     name="beside",
-    flag="",
-    off="",
     type=list[Annotated[str, Field(max_length=LONGEST)]],
     kind="file",
-    default=None,
-    required=False,
     help="Stored files that lie beside those that are named, which may refer to them by name.",
     metavar="FILE",
-    written=False,
-    limits=(None, None),
 )
 """An option of requests alone: in a terminal such files are in the folder already."""
 
 
 def offered(operations: Iterable[Operation]) -> dict[str, Operation]:
     """Those that requests may start, by name."""
-    return {each.name: each for each in operations if not _is_excluded(each.name)}
+    return {each.name: each for each in operations if not {each.name, each.path[0]} & {*EXCLUDED}}
 
 
 def find(operations: Mapping[str, Operation], name: str) -> Operation:
@@ -247,10 +260,6 @@ def find(operations: Mapping[str, Operation], name: str) -> Operation:
     if name not in operations:
         raise UnknownNameError("operation", name, operations)
     return operations[name]
-
-
-def _is_excluded(name: str) -> bool:
-    return name in EXCLUDED or name.partition(".")[0] in EXCLUDED
 
 
 OPENVINO = "openvino"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,16 +23,15 @@ from placewright.planning.side_by_side import (
 )
 from placewright.planning.wings import wings
 from placewright.report.gantt import timelines_in
-from placewright.report.text import amount, percent, size
+from placewright.report.page import facts, section
+from placewright.report.text import ago, amount, percent, size
 from placewright.service.app import JobId, Service, clusters, described, details
-from placewright.service.jobs import parts
 from placewright.service.operations import Operation, Option, find
+from placewright.service.process import RESULT_BYTES
 from placewright.service.store import ENDED, Job, JobState, paged
 from placewright.web.access import REPORT_CONTENT
 
 HERE = Path(__file__).parent
-
-RESULT_BYTES = 32 << 20
 
 SHIPS = "ships with Placewright"
 
@@ -46,7 +44,10 @@ ROWS = 50
 OFFERED = 200
 """Files that a form offers, the newest; others are named by hand."""
 
-FIRST = ("source", "file", "plan", "model", "on", "planner", "time_limit", "steps", "name")
+FIRST = (
+    *("source", "file", "plan", "model", "on", "planner", "time_limit", "steps", "name"),
+    *("server", "cluster", "policy"),
+)
 """Options that a form shows at once; the others are behind a button."""
 
 
@@ -72,7 +73,7 @@ def add_pages(app: FastAPI, service: Service) -> Pages:
         """An error of a page is a page."""
         if request.url.path.startswith("/api/"):
             return await inner(request, error)  # type: ignore[no-any-return, misc]
-        return HTMLResponse(pages.filled("error.html", error=parts(error)), 404)
+        return HTMLResponse(pages.filled("error.html", error=error.parts), 404)
 
     app.add_exception_handler(PlacewrightError, answer)  # type: ignore[arg-type]
     return pages
@@ -97,34 +98,34 @@ class Pages:
         )
         self._templates.filters |= {"ago": ago, "size": size, "amount": amount, "gap": percent}
         self._templates.filters["short"] = lambda value, name: amount(value, _unit_of(name))
-        self._templates.globals |= {"ended": ENDED}
+        self._templates.globals["parts"] = self._templates.get_template("parts.html").module
 
     def filled(self, name: str, /, **values: Any) -> str:
-        """A page."""
-        known = {"signed": self._service.tokens is not None}
-        return self._templates.get_template(name).render(**known, **values)
+        """A template with its values."""
+        return self._templates.get_template(name).render(**values)
+
+    def page(self, name: str, /, **values: Any) -> HTMLResponse:
+        """The same as an answer."""
+        return HTMLResponse(self.filled(name, **values))
 
     def overview(self) -> HTMLResponse:
         """What can be done, and what was done last."""
-        return HTMLResponse(
-            self.filled(
-                "overview.html",
-                groups=self._groups(),
-                jobs=self._service.store.jobs(most=8),
-                counts=self._service.store.counts(),
-                clusters=clusters(self._service),
-                compiling=self._service.compiling(),
-                models=self._service.jobs.models,
-            )
+        return self.page(
+            "overview.html",
+            groups=self._groups(),
+            jobs=self._service.store.jobs(most=8),
+            clusters=clusters(self._service),
+            compiling=self._service.compiling(),
+            models=self._service.jobs.models,
         )
 
     def login(self) -> HTMLResponse:
         """Ask for the token."""
-        return HTMLResponse(self.filled("login.html"))
+        return self.page("login.html")
 
     def choose(self) -> HTMLResponse:
         """Choose an operation."""
-        return HTMLResponse(self.filled("choose.html", groups=self._groups()))
+        return self.page("choose.html", groups=self._groups())
 
     def form(self, name: str, request: Request) -> HTMLResponse:
         """The form of an operation; what stands in the address is filled in."""
@@ -132,63 +133,48 @@ class Pages:
         given = dict(request.query_params)
         if "again" in given:
             given |= self._service.job(given["again"]).options
+        return self.page("form.html", operation=operation, **self.form_of(operation, given))
+
+    def form_of(self, operation: Operation, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What the fields of an operation's options are filled from."""
         first = [each for each in operation.chosen if each.required or each.name in FIRST]
-        return HTMLResponse(
-            self.filled(
-                "form.html",
-                operation=operation,
-                first=first,
-                more=[each for each in operation.chosen if each not in first],
-                given=given,
-                choices=self._choices(operation),
-            )
-        )
+        more = [each for each in operation.chosen if each not in first]
+        choices = self._choices(operation)
+        return {"first": first, "more": more, "given": given, "choices": choices}
 
     def jobs(self, request: Request, before: str | None = None, state: str = "") -> HTMLResponse:
         """All jobs, a page at a time."""
         states = [state] if state in list(JobState) else []
         store = self._service.store
         found, older = paged(lambda most: store.jobs(before=before, states=states, most=most), ROWS)
-        return HTMLResponse(
-            self.filled(
-                "jobs.html",
-                jobs=found,
-                next=older,
-                state=state,
-                states=list(JobState),
-                counts=store.counts(),
-            )
-        )
+        chosen = {"state": state, "states": list(JobState), "counts": store.counts()}
+        return self.page("jobs.html", jobs=found, next=older, **chosen)
 
     def job(self, id: JobId) -> HTMLResponse:
         """A job: how far it is, or what it has found."""
         job = self._service.job(id)
-        result = self.result(job)
-        return HTMLResponse(
-            self.filled(
-                "job.html",
-                job=details(self._service, job),
-                ended=job.state in ENDED,
-                unit=_unit_of(job.operation),
-                result=result,
-                candidates=ranked(result) if result else None,
-                files=self._service.store.files(job=job.id),
-                operations=self._service.operations,
-            )
+        result, unit = self.result(job), _unit_of(job.operation)
+        return self.page(
+            "job.html",
+            job=details(self._service, job),
+            ended=job.state in ENDED,
+            unit=unit,
+            result=result,
+            sections=_sections(result, unit) if result else [],
+            files=self._service.store.files(job=job.id),
+            operations=self._service.operations,
         )
 
     def files(self, before: str | None = None) -> HTMLResponse:
         """Stored files, a page at a time, and what may be done with each."""
-        store, models = self._service.store, self._service.jobs.models
+        store = self._service.store
         found, older = paged(lambda most: store.files(before=before, most=most), ROWS)
-        return HTMLResponse(
-            self.filled("files.html", files=found, next=older, uses=self._uses, models=models)
-        )
+        return self.page("files.html", files=found, next=older, uses=self._uses)
 
     def reference(self) -> HTMLResponse:
         """The API, as it describes itself."""
         operations = [described(each) for each in self._service.operations.values()]
-        return HTMLResponse(self.filled("api.html", operations=operations))
+        return self.page("api.html", operations=operations)
 
     def _groups(self) -> list[tuple[str, str, list[Operation]]]:
         """Operations by wing: name, title, operations; those of no wing come last."""
@@ -225,28 +211,21 @@ class Pages:
 
     def _uses(self, kind: str) -> list[tuple[str, str]]:
         """Address and text of what may be done with a file of this kind."""
+        every = self._service.operations
         for name, wing in wings().items():
             if wing.files().problem_document.kind == kind:
-                verbs = ("plan", "compare")
-                every = self._service.operations
-                argument = {
-                    verb: every[f"{name}.{verb}"].options[0].name
-                    for verb in verbs
-                    if f"{name}.{verb}" in every
-                }
-                return [(f"/new/{name}.{verb}?{arg}=", verb) for verb, arg in argument.items()]
-        known = {"cluster": [("/new/devices?on=", "show")]}
-        known["graph"] = [("/new/operators.plan?source=", "plan")]
-        known["model"] = [*known["graph"], ("/services/new?variant=", "serve")]
+                verbs = map(every.get, (f"{name}.plan", f"{name}.compare"))
+                return [(f"/new/{v.name}?{v.options[0].name}=", v.path[-1]) for v in verbs if v]
+        plan = ("/new/operators.plan?source=", "plan")
+        known = {"cluster": [("/new/devices?on=", "show")], "graph": [plan]}
+        known["model"] = [plan, ("/services/new?variant=", "serve")]
         return known.get(kind, [])
 
     def result(self, job: Job | None) -> dict[str, Any] | None:
         """The document of a job that has ended, unless it is very large."""
         if job is None or job.state not in ENDED:
             return None
-        text = _text(self._service.jobs.folder(job.id).out / "result.json")
-        data = json.loads(text) if text else None
-        return data if isinstance(data, dict) else None
+        return self._service.jobs.folder(job.id).result()
 
     def beside(self, first: Chosen = "", second: Chosen = "") -> HTMLResponse:
         """Two plans side by side, once both are chosen."""
@@ -257,7 +236,7 @@ class Pages:
             sides = self._side(first), self._side(second)
             values = {"said": verdict(*sides), "sections": list(side_by_side(*sides))}
         chosen = {"first": first, "second": second}
-        return HTMLResponse(self.filled("beside.html", chosen=chosen, files=offered, **values))
+        return self.page("beside.html", chosen=chosen, files=offered, **values)
 
     def beside_report(self, first: Chosen, second: Chosen) -> HTMLResponse:
         """The same as a self-contained page."""
@@ -287,17 +266,13 @@ def _unit_of(operation: str) -> str:
     return "s" if wing is None else wing.unit
 
 
-def ranked(result: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Candidates of a result that a reader wants first, and the others."""
-    from placewright.planning.candidates import short_list
-    from placewright.planning.views import saved_candidates, saved_direction
+def _sections(result: dict[str, Any], unit: str) -> Iterator[str]:
+    """Facts and candidates of a result, as reports have them."""
+    from placewright.planning.views import saved_candidates_section, saved_facts
 
-    every = saved_candidates(result)
-    entries = dict(zip(map(id, every), result.get("candidates") or (), strict=True))
-    baselines = [each["planner"] for each in entries.values() if each.get("baseline")]
-    named = str(result.get("planner"))
-    shown, rest = short_list(every, named, baselines, saved_direction(result))
-    return [entries[id(each)] for each in shown], [entries[id(each)] for each in rest]
+    if isinstance(result.get("value"), int | float):
+        yield section("Result", result.get("note") or "", facts(saved_facts(result, unit)))
+    yield saved_candidates_section(result, unit)
 
 
 def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:
@@ -308,15 +283,3 @@ def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:
     if wing is None or option.name not in ("file", "source"):
         return True
     return kind in ("", wing.files().problem_document.kind)
-
-
-def ago(time_s: float | None) -> str:
-    """How long ago something was, in words."""
-    if time_s is None:
-        return "-"
-    past_s = max(0.0, time.time() - time_s)
-    for unit, length_s in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if past_s >= length_s:
-            count = int(past_s / length_s)
-            return f"{count} {unit}{'s' if count > 1 else ''} ago"
-    return "just now"

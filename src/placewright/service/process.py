@@ -26,9 +26,13 @@ from shutil import rmtree
 from typing import Any
 
 from placewright.interpreter import python_command, python_environment
+from placewright.io.growing import end_of, json_lines
 
 PROGRESS = "PLACEWRIGHT_PROGRESS"
 """The environment variable that `placewright.cli.console` reads."""
+
+RESULT_BYTES = 64 << 20
+"""Of a document that is looked at."""
 
 OUT = "../out"
 """Of what a job writes, as seen from its current folder."""
@@ -94,9 +98,16 @@ class JobFolder:
         if self._started is not None:
             return self._started.pid if self._started.poll() is None else None
         wanted = f"{PROGRESS}={self.progress}".encode()
-        near = _processes() if self._found is None else [self._found]
-        self._found = next((pid for pid in near if _has_variable(pid, wanted)), None)
+        names = os.listdir("/proc") if self._found is None else [str(self._found)]
+        ours = (int(pid) for pid in names if pid.isdigit() and wanted in _environment(pid))
+        self._found = next(ours, None)
         return self._found
+
+    def variable(self, name: str) -> str | None:
+        """An environment variable of its process; ``None`` where none is running, or without it."""
+        pid, start = self.process(), f"{name}=".encode()
+        words = [] if pid is None else _environment(pid)
+        return next((w[len(start) :].decode() for w in words if w.startswith(start)), None)
 
     def is_running(self) -> bool:
         """Whether its process is running."""
@@ -106,7 +117,12 @@ class JobFolder:
         """Whether the attempt that was begun last may have had a process."""
         return True
 
-    def wait(self, cancelled_s: Callable[[], float | None], stopping: Callable[[], bool]) -> bool:
+    def wait(
+        self,
+        cancelled_s: Callable[[], float | None],
+        stopping: Callable[[], bool],
+        ending_s: float | None = None,
+    ) -> bool:
         """Wait until its process has ended; end it where the job is cancelled.
 
         Parameters
@@ -115,15 +131,21 @@ class JobFolder:
             When the job was cancelled, ``None`` if it was not.
         stopping
             Whether the service ends: the process goes on without it.
+        ending_s
+            For so long it may finish what it has begun: SIGTERM comes first, and nothing before
+            `GRACE_S` more. ``None``: see `GRACE_S`.
 
         Returns
         -------
         Whether the process has ended.
         """
-        sent = 0
+        first = sent = 0 if ending_s is None else 1
+        begun_s, step_s = time.time(), GRACE_S + (ending_s or 0.0)
         while self.is_running():
             since_s = cancelled_s()
-            if since_s is not None and time.time() >= since_s + sent * GRACE_S:
+            # A service that was away, and may have told it nothing, does not hurry it now.
+            due_s = None if since_s is None else max(since_s, begun_s) + (sent - first) * step_s
+            if due_s is not None and time.time() >= due_s:
                 self.end(sent)
                 sent += 1
             if stopping():
@@ -147,12 +169,15 @@ class JobFolder:
 
     def lines(self, last_bytes: int | None = None) -> list[dict[str, Any]]:
         """The progress file, or its end; a line that is not whole is left out."""
-        if not self.progress.exists():
-            return []
-        with open(self.progress, "rb") as file:
-            if last_bytes is not None:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - last_bytes))
-            return parsed_lines(file.read())
+        return json_lines(end_of(self.progress, last_bytes))
+
+    def result(self) -> dict[str, Any] | None:
+        """The document that it has written; ``None`` without one, or where it is very large."""
+        path = self.out / "result.json"
+        with suppress(OSError, ValueError):
+            data = json.loads(path.read_bytes()) if path.stat().st_size <= RESULT_BYTES else None
+            return data if isinstance(data, dict) else None
+        return None
 
     def end(self, sent: int) -> None:
         """Ctrl-C, then SIGTERM, then an end of everything that belongs to it."""
@@ -166,24 +191,10 @@ class JobFolder:
                 os.killpg(pid, signal.SIGKILL)
 
 
-def parsed_lines(data: bytes) -> list[dict[str, Any]]:
-    """JSON lines; one that was cut off by a crash is left out."""
-    found = []
-    for line in data.splitlines():
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict)]
-
-
-def _processes() -> list[int]:
-    """Of this machine."""
-    return [int(each) for each in os.listdir("/proc") if each.isdigit()]
-
-
-def _has_variable(pid: int, wanted: bytes) -> bool:
-    """Whether a process of ours runs and was started with this variable."""
+def _environment(pid: int | str) -> list[bytes]:
+    """The variables that a process of ours was started with; none where none is running."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return wanted in file.read().split(b"\0")
+            return file.read().split(b"\0")
     except OSError:
-        return False
+        return []

@@ -101,6 +101,7 @@ class RayJobFolder(JobFolder):
         while True:
             try:
                 self._client.submit_job(**submission)
+                return
             except (RuntimeError, OSError) as error:
                 if self._status() not in (UNKNOWN, None):
                     return  # it was taken, and the answer was lost
@@ -109,9 +110,7 @@ class RayJobFolder(JobFolder):
                     hint = "look at its machines: ray status"
                     address = self._client.get_address()
                     raise RunError("Ray takes no job", where=address, by=words, hint=hint) from None
-                time.sleep(self.poll_s)
-            else:
-                return
+            time.sleep(self.poll_s)
 
     def is_running(self) -> bool:
         """Whether Ray has the submission and it has not ended."""

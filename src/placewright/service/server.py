@@ -16,18 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
-from placewright.errors import InputError, MissingDependencyError, UnsupportedError
+from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import Count, Range, checked
 from placewright.numerics.collector import collector_paused
 from placewright.planning.compiling import CompilingAhead
 from placewright.service.operations import Operation, offered
-from placewright.web.listening import listen
+from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
     from placewright.service.tokens import Tokens
-
-EXTRA = "service"
 
 FIRST = "operator"
 """Name of the token that is made where one is needed and there is none."""
@@ -102,15 +100,12 @@ class ServiceOptions:
         return self.token or named or self.host not in LOOPBACK
 
 
-Ready = Callable[[str, str], object]
-
-
 @checked
 def serve_forever(
     options: ServiceOptions,
     operations: Callable[[], Sequence[Operation]],
     *,
-    on_ready: Ready = lambda url, token: None,
+    on_ready: Callable[[str, str], object] = lambda url, token: None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; jobs that run go on, and the next service takes them up.
 
@@ -131,9 +126,10 @@ def serve_forever(
     with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
             service, server, made = _server(options, operations)
-        host, port = listening.getsockname()[:2]
-        named = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-        asyncio.run(_serve(server, listening, lambda: on_ready(f"http://{named}:{port}", made)))
+        url = address_of(listening)
+        for everywhere in ("//0.0.0.0:", "//[::]:"):
+            url = url.replace(everywhere, "//localhost:")
+        asyncio.run(_serve(server, listening, lambda: on_ready(url, made)))
         service.jobs.stop()
         service.store.close()
 
@@ -141,25 +137,21 @@ def serve_forever(
 def _server(
     options: ServiceOptions, operations: Callable[[], Sequence[Operation]]
 ) -> tuple[Any, Any, str]:
-    try:
-        import uvicorn
+    import uvicorn
 
-        from placewright.service.app import Service, api
-        from placewright.service.clusters import add_clusters
-        from placewright.service.files import FileStore
-        from placewright.service.flows import add_flows
-        from placewright.service.jobs import JobLimits, Jobs
-        from placewright.service.pages import add_pages
-        from placewright.service.process import JobFolder
-        from placewright.service.ray_jobs import ray_folders
-        from placewright.service.services import Services, serving_operation
-        from placewright.service.serving import add_services
-        from placewright.service.store import Store, sqlite_url
-        from placewright.service.tokens import Tokens
-        from placewright.web.access import Access
-    except ModuleNotFoundError as error:
-        name = str(error.name)
-        raise MissingDependencyError(name, extra=EXTRA, purpose="placewright serve") from None
+    from placewright.service.app import Service, api
+    from placewright.service.clusters import add_clusters
+    from placewright.service.files import FileStore
+    from placewright.service.flows import add_flows
+    from placewright.service.jobs import JobLimits, Jobs
+    from placewright.service.pages import add_pages
+    from placewright.service.process import JobFolder
+    from placewright.service.ray_jobs import ray_folders
+    from placewright.service.services import ServeOperation
+    from placewright.service.serving import add_services
+    from placewright.service.store import Store, sqlite_url
+    from placewright.service.tokens import Tokens
+    from placewright.web.access import Access
     from placewright.web.connections import ClientConnection, allow_files
 
     folder = options.folder.resolve()
@@ -168,11 +160,10 @@ def _server(
     store.migrate()
     files = FileStore(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
     listed = operations()
-    services = Services(folder / "services", files, serving_operation(listed))
     jobs = Jobs(
         store,
         files,
-        offered(listed),
+        offered(listed) | ServeOperation.among(listed),
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
         limits=JobLimits(options.jobs, options.waiting),
@@ -188,7 +179,7 @@ def _server(
     pages = add_pages(application, service)
     add_clusters(application, service, pages)
     add_flows(application, service, pages)
-    add_services(application, service, pages, services)
+    add_services(application, service, pages)
     guarded = Access(
         application,
         host=options.host,
@@ -216,7 +207,6 @@ def _server(
         @staticmethod
         def launch() -> None:
             """Take up what was left, and what commands have written to the folder."""
-            services.launch()
             jobs.launch()
             jobs.take_results(folder)
             ahead.start()

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, PlacewrightError
 from placewright.requests.serving.measured import (
+    LONGEST_S,
     example_inputs,
     measured_problem,
     recent_requests,
 )
-from placewright.service.app import (
-    ErrorParts,
-    JobDetails,
-    Service,
-    clusters,
-    details,
-    log_end,
-    owner_of,
-)
+from placewright.service.app import ErrorParts, JobDetails, Service, log_end, owner_of
 from placewright.service.operations import find
 from placewright.service.pages import Pages
 from placewright.service.services import (
     LIVE,
-    READY_S,
-    FoundService,
+    Label,
+    Name,
     Services,
     ServiceState,
-    VariantFile,
+    Share,
+    StrictBody,
+    VariantBody,
 )
+from placewright.service.store import Job
 
 SERVERS = ("a:1", "b:0.6", "c:0.3")
 """What the form offers: unequal ones."""
@@ -44,23 +40,8 @@ SERVERS = ("a:1", "b:0.6", "c:0.3")
 CAPACITY = "requests.plan"
 """The operation that finds the capacity."""
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,39}$")]
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-class StrictBody(BaseModel):
-    """A body without other keys."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class VariantBody(StrictBody):
-    """A variant: a stored ONNX file, and its accuracy on data that it was not trained on."""
-
-    name: Label
-    file: Annotated[str, Field(max_length=100)]
-    accuracy: Share
+READY_S = 2.0
+"""For an answer of a server about its state."""
 
 
 class ServerBody(StrictBody):
@@ -90,8 +71,8 @@ class InferAnswer(BaseModel):
     """
 
     status: int
-    parameters: dict[str, Any]
-    outputs: list[dict[str, Any]]
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    outputs: list[dict[str, Any]] = Field(default_factory=list)
     refused: str
 
 
@@ -130,82 +111,59 @@ class ServiceStatus(BaseModel):
     recent: dict[str, Any]
 
 
-def add_services(app: FastAPI, service: Service, pages: Pages, services: Services) -> None:
+def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
     """Add routes and pages of request services."""
+    services = Services(service.jobs)
     for routes in (_list, _change, _administer, _use):
         router = APIRouter(prefix="/api/v1")
         routes(router, service, services)
         app.include_router(router)
-    shown = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
-    @shown.get("/services")
+    @app.get("/services", include_in_schema=False)
     def every() -> HTMLResponse:
         found = [answer(services, services.find(name)) for name in services.names()]
-        return HTMLResponse(pages.filled("services.html", services=found, live=LIVE))
+        return pages.page("services.html", services=found, live=LIVE)
 
-    @shown.get("/services/new")
+    @app.get("/services/new", include_in_schema=False)
     def new(on: str = "", variant: str = "") -> HTMLResponse:
-        form = _form(service, services, on)
-        return HTMLResponse(pages.filled("service_new.html", variant=variant, **form))
+        from placewright.requests.planners import listed  # loads numba
 
-    @shown.get("/services/{name}")
+        given = {"cluster": on} if on else {"server": list(SERVERS)}
+        form = pages.form_of(services.operation, given)
+        form["choices"]["policy"] = [("auto", ""), *((each.name, "") for each in listed())]
+        name = _free_name(services)
+        models = _models(service)
+        return pages.page("service_new.html", name=name, variant=variant, models=models, **form)
+
+    @app.get("/services/{name}", include_in_schema=False)
     def one(name: str) -> HTMLResponse:
-        found = services.find(name)
-        values = {"service": answer(services, found), "live": LIVE}
-        values["models"] = [f.name for f in service.store.files(most=200) if _is_model(f.name)]
-        return HTMLResponse(pages.filled("service.html", **values))
-
-    app.include_router(shown)
+        found = answer(services, services.find(name))
+        return pages.page("service.html", service=found, live=LIVE, models=_models(service))
 
 
-def _is_model(name: str) -> bool:
-    return name.endswith(".onnx")
+def _models(service: Service) -> list[str]:
+    """ONNX files that a form offers."""
+    stored = service.store.files(kinds=["model"], most=200)
+    return [file.name for file in stored if file.name.endswith(".onnx")]
 
 
-def _form(service: Service, services: Services, on: str) -> dict[str, Any]:
-    """What the form of a new service offers."""
-    from placewright.requests.planners import listed  # loads numba
-
+def _free_name(services: Services) -> str:
+    """The first of ``digits``, ``digits-2``, ... that no service has."""
     taken = services.names()
-    numbers = range(1, len(taken) + 2)
-    free = next(
-        n for n in (f"digits-{k}" if k > 1 else "digits" for k in numbers) if n not in taken
-    )
-    first = ("server", "cluster", "policy")
-    options = services.operation.options
-    return {
-        "name": free,
-        "models": [f.name for f in service.store.files(most=200) if _is_model(f.name)],
-        "first": [each for each in options if each.name in first],
-        "more": [each for each in options if each.name not in first],
-        "given": {"cluster": on} if on else {"server": list(SERVERS)},
-        "choices": {
-            "cluster": [(each.name, each.name) for each in clusters(service)],
-            "policy": [("auto", ""), *((each.name, "") for each in listed())],
-        },
-    }
+    names = ("digits", *(f"digits-{number}" for number in range(2, len(taken) + 2)))
+    return next(name for name in names if name not in taken)
 
 
-def answer(services: Services, found: FoundService) -> ServiceAnswer:
+def answer(services: Services, job: Job) -> ServiceAnswer:
     """A service as clients see it."""
-    state, asked = services.state(found), found.asked
-    error = services.error(found)
-    return ServiceAnswer(
-        name=asked.name,
-        state=state,
-        family=asked.family,
-        variants=[
-            VariantBody(name=v.name, file=v.file, accuracy=v.accuracy) for v in asked.variants
-        ],
-        options=dict(asked.options),
-        created_s=asked.created_s,
-        url=f"http://127.0.0.1:{found.port}" if state is ServiceState.RUNNING else None,
-        error=None if error is None else ErrorParts(**error),
-    )
+    state = services.state(job)
+    url = services.url(job) if state is ServiceState.RUNNING else None
+    own: dict[str, Any] = {"created_s": job.created_s, "url": url, "error": job.error}
+    return ServiceAnswer(state=state, **job.options, **own)
 
 
 def _list(router: APIRouter, service: Service, services: Services) -> None:
-    """What runs, and a route that starts one."""
+    """What runs."""
 
     @router.get("/services")
     def list_services() -> list[ServiceAnswer]:
@@ -220,70 +178,39 @@ def _list(router: APIRouter, service: Service, services: Services) -> None:
     @router.get("/services/{name}/status")
     def read_status(name: Name) -> ServiceStatus:
         """Read the numbers of its server: success, accuracy, latency, queue, servers, refusals."""
-        return status(services, services.find(name))
+        return status(services, name)
 
     @router.get("/services/{name}/log", response_class=PlainTextResponse)
     def read_service_log(name: Name) -> PlainTextResponse:
         """Read the end of its log: losses, refusals, changes."""
-        return PlainTextResponse(log_end(services.find(name).folder.log))
-
-    router.add_api_route(
-        "/services",
-        _creating(service, services),
-        methods=["POST"],
-        status_code=202,
-        name="start a request service",
-        summary="Start a request server that runs until it is drained.",
-        response_model=ServiceAnswer,
-    )
-
-
-def _creating(service: Service, services: Services) -> Callable[..., ServiceAnswer]:
-    """The route that starts a service; options are those of ``requests serve``."""
-    body = create_model(
-        "ServiceBody",
-        __base__=StrictBody,
-        name=(Name, ...),
-        family=(Label, Field("digits", description="What clients call the model.")),
-        variants=(
-            Annotated[list[VariantBody], Field(max_length=32)],
-            Field(default_factory=list, description="Empty: the digits, which are trained."),
-        ),
-        options=(services.operation.model, Field(default_factory=services.operation.model)),
-    )
-
-    def create_service(request: Request, given: Any) -> ServiceAnswer:
-        variants = [VariantFile(v.name, v.file, v.accuracy) for v in given.variants]
-        if not variants and given.family != "digits":
-            raise InputError("has no variants", where=given.family, hint="give ONNX files")
-        options = given.options.model_dump(exclude_unset=True)
-        owner = owner_of(request)
-        found = services.create(given.name, given.family, variants, options, owner)
-        service.store.audit(owner, "start", f"service {given.name}")
-        return answer(services, found)
-
-    create_service.__annotations__.update(request=Request, given=body)
-    return create_service
+        return PlainTextResponse(log_end(services.folder(services.find(name)).log))
 
 
 def _change(router: APIRouter, service: Service, services: Services) -> None:
-    """Drain, start again, remove."""
+    """Start, drain, start again, remove."""
 
-    def audited(request: Request, what: str, found: FoundService) -> ServiceAnswer:
-        service.store.audit(owner_of(request), what, f"service {found.asked.name}")
-        return answer(services, services.find(found.asked.name))
+    def audited(request: Request, what: str, job: Job) -> ServiceAnswer:
+        service.store.audit(owner_of(request), what, f"service {job.options['name']}")
+        return answer(services, job)
+
+    def create_service(request: Request, given: Any) -> ServiceAnswer:
+        """Start a request server that runs until it is drained."""
+        options = given.options.model_dump(exclude_unset=True)
+        asked = given.model_dump(exclude={"options"}) | {"options": options}
+        return audited(request, "start", services.create(asked, owner_of(request)))
+
+    create_service.__annotations__["given"] = services.operation.model
+    router.post("/services", status_code=202)(create_service)
 
     @router.post("/services/{name}/drain", status_code=202)
     def drain_service(name: Name, request: Request) -> ServiceAnswer:
         """Let it finish what it has read, and end."""
-        services.drain(name)
-        return audited(request, "drain", services.find(name))
+        return audited(request, "drain", services.drain(name))
 
     @router.post("/services/{name}/start", status_code=202)
     def start_service(name: Name, request: Request) -> ServiceAnswer:
         """Start one that has ended again, with the same options."""
-        services.start_again(name)
-        return audited(request, "start", services.find(name))
+        return audited(request, "start", services.start_again(name, owner_of(request)))
 
     @router.delete("/services/{name}", status_code=204)
     def delete_service(name: Name, request: Request) -> None:
@@ -298,14 +225,13 @@ def _administer(router: APIRouter, service: Service, services: Services) -> None
     def change(
         request: Request, name: str, what: str, method: str, path: str, body: bytes | None = None
     ) -> ServiceStatus:
-        found = services.find(name)
+        services.find(name)
         service.store.audit(owner_of(request), what, f"service {name}")
-        code, data = services.ask(found, method, f"/admin/{path}", body)
-        _refuse(code, data, found)
-        return status(services, found)
+        _accepted(services, name, method, f"/admin/{path}", body)
+        return status(services, name)
 
     def variant_path(name: str, variant: str) -> str:
-        return f"models/{quote(services.find(name).asked.family)}/variants/{quote(variant)}"
+        return f"models/{_family(services, name)}/variants/{quote(variant)}"
 
     @router.post("/services/{name}/servers")
     def add_server(name: Name, given: ServerBody, request: Request) -> ServiceStatus:
@@ -322,11 +248,8 @@ def _administer(router: APIRouter, service: Service, services: Services) -> None
     @router.post("/services/{name}/variants")
     def add_variant(name: Name, given: VariantBody, request: Request) -> ServiceStatus:
         """Add a variant, a stored ONNX file, while it runs."""
-        if not _is_model(given.file):
-            raise InputError("is no ONNX file", where=given.file, hint="upload one")
         model = service.files.path(service.files.find(given.file)).read_bytes()
-        query = urlencode({"accuracy": given.accuracy})
-        path = f"{variant_path(name, given.name)}?{query}"
+        path = f"{variant_path(name, given.name)}?{urlencode({'accuracy': given.accuracy})}"
         return change(request, name, f"add variant {given.name}", "PUT", path, model)
 
     @router.delete("/services/{name}/variants/{variant}")
@@ -342,93 +265,71 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
     @router.post("/services/{name}/infer")
     def infer(name: Name, given: InferBody) -> InferAnswer:
         """Send one request; a refusal is an answer, with its reason."""
-        found = services.find(name)
-        inputs = given.inputs if given.inputs is not None else _example(services, found)
+        inputs = given.inputs if given.inputs is not None else _example(services, name)
         needs = given.model_dump(exclude={"inputs"})
         body = json.dumps({"inputs": inputs, "parameters": needs}).encode()
-        path = f"/v2/models/{quote(found.asked.family)}/infer"
-        code, data = services.ask(found, "POST", path, body, given.deadline_ms / 1e3 + 10)
-        return InferAnswer(
-            status=code,
-            parameters=data.get("parameters", {}),
-            outputs=data.get("outputs", []),
-            refused=_reason(data),
-        )
+        path = f"/v2/models/{_family(services, name)}/infer"
+        wait_s = given.deadline_ms / 1e3 + 10
+        code, data = services.server(name)("POST", path, body, wait_s=wait_s)
+        return InferAnswer(**(data | {"status": code, "refused": _reason(data)}))
 
     @router.get("/services/{name}/example")
     def read_example(name: Name) -> list[dict[str, Any]]:
         """Read tensors that a request may have: of the model's shapes, all zero."""
-        return _example(services, services.find(name))
+        return _example(services, name)
 
     @router.post("/services/{name}/capacity", status_code=202)
     async def find_capacity(name: Name, given: CapacityBody, request: Request) -> JobDetails:
         """Start to find the load that these servers carry, by their measured latencies."""
-        import asyncio
-
-        owner, found = owner_of(request), services.find(name)
-        problem = await asyncio.to_thread(_problem, services, found, given)
-        data = json.dumps(problem).encode()
+        owner, asked = owner_of(request), services.find(name).options["options"]
+        problem = await asyncio.to_thread(_problem, services, name, given)
 
         async def pieces() -> AsyncIterator[bytes]:
-            yield data
+            yield json.dumps(problem).encode()
 
         file = await service.files.receive(f"{name}-capacity.json", pieces(), owner)
-        options = {
-            "source": file.name,
-            "target_success": given.target_success,
-            "planner": _policy(found),
-        }
+        options = {"source": file.name, "target_success": given.target_success}
+        options["planner"] = asked.get("policy", "auto")
         operation = find(service.operations, CAPACITY)
-        submit = partial(service.jobs.submit, operation, options, owner)
-        job = await asyncio.to_thread(submit)
-        service.store.audit(owner, "start", f"{CAPACITY} {job.id}")
-        return details(service, job)
+        return await asyncio.to_thread(service.start, operation, options, owner)
 
 
-def status(services: Services, found: FoundService) -> ServiceStatus:
+def status(services: Services, name: str) -> ServiceStatus:
     """How a service is; without numbers where its server does not answer."""
-    state, numbers = services.state(found), None
-    if state in (ServiceState.RUNNING, ServiceState.DRAINING):
-        try:
-            code, numbers = services.ask(found, "GET", "/status.json", wait_s=READY_S)
-            numbers = numbers if code == 200 else None
-        except PlacewrightError:
-            state = services.state(found)
-    return ServiceStatus(
-        state=state, numbers=numbers, recent=recent_requests(found.folder.out / "log.jsonl")
-    )
+    try:
+        numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
+    except PlacewrightError:
+        numbers = None
+    job = services.find(name)
+    recent = recent_requests(services.folder(job).out / "log.jsonl")
+    return ServiceStatus(state=services.state(job), numbers=numbers, recent=recent)
 
 
-def _example(services: Services, found: FoundService) -> list[dict[str, Any]]:
+def _family(services: Services, name: str) -> str:
+    """What clients call the model, as a part of a path."""
+    return quote(services.find(name).options["family"])
+
+
+def _example(services: Services, name: str) -> list[dict[str, Any]]:
     """One row of zeros for every input of the model."""
-    code, data = services.ask(
-        found, "GET", f"/v2/models/{quote(found.asked.family)}", None, READY_S
-    )
-    _refuse(code, data, found)
-    return example_inputs(data)
+    path = f"/v2/models/{_family(services, name)}"
+    return example_inputs(_accepted(services, name, "GET", path, wait_s=READY_S))
 
 
-def _problem(services: Services, found: FoundService, given: CapacityBody) -> dict[str, Any]:
+def _problem(services: Services, name: str, given: CapacityBody) -> dict[str, Any]:
     """The service as a problem of ``requests plan``: what its server has measured."""
-    code, numbers = services.ask(found, "GET", "/status.json", wait_s=READY_S)
-    _refuse(code, numbers, found)
+    numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
     needs = {"deadline_s": given.deadline_ms / 1e3, "min_accuracy": given.min_accuracy}
-    return measured_problem(numbers, found.asked.name, found.asked.family, **needs)
+    return measured_problem(numbers, name, services.find(name).options["family"], **needs)
 
 
-def _policy(found: FoundService) -> str:
-    """The policy that it serves by, as a planner."""
-    from placewright.requests.planners import AUTO  # loads numba
-
-    policy = str(found.asked.options.get("policy", "auto"))
-    return AUTO if policy == "auto" else policy
-
-
-def _refuse(code: int, data: Any, found: FoundService) -> None:
-    """Raise `InputError` for an answer that is a refusal."""
+def _accepted(services: Services, name: str, *request: Any, wait_s: float = LONGEST_S) -> Any:
+    """An answer of a service's server; `InputError` where that is a refusal."""
+    code, data = services.server(name)(*request, wait_s=wait_s)
     if code != 200:
-        where = f"service {found.asked.name}"
-        raise InputError(_reason(data), where=where, hint="see what its server can do")
+        hint = "see what its server can do"
+        raise InputError(_reason(data), where=f"service {name}", hint=hint)
+    return data
 
 
 def _reason(data: Any) -> str:

@@ -57,6 +57,9 @@ class JobState(StrEnum):
     LOST = "lost"
 
 
+SERVED = "requests.serve"
+"""Operation of request services: jobs that lists and counts of jobs leave out."""
+
 GOING = (JobState.QUEUED, JobState.RUNNING)
 ENDED = tuple(state for state in JobState if state not in GOING)
 
@@ -88,6 +91,9 @@ class Job(Table):
     error: Mapped[dict[str, str] | None] = mapped_column(JSON)
     summary: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     retry_of: Mapped[str | None]
+
+
+LISTED = Job.operation != SERVED
 
 
 class StoredFile(Table):
@@ -240,12 +246,6 @@ class Store:
             row = Audit(time_s=time.time(), owner=owner, action=action, what=what[:500])
             session.add(row)
 
-    def audited(self, most: int = 100) -> list[str]:
-        """The latest entries of the audit log, each as one line."""
-        with self.session() as session:
-            rows = session.scalars(select(Audit).order_by(Audit.id.desc()).limit(most))
-            return [f"{row.time_s:.3f} {row.owner or '-'} {row.action} {row.what}" for row in rows]
-
     def job(self, id: str) -> Job | None:
         """The job of this identifier."""
         with self.session() as session:
@@ -280,12 +280,12 @@ class Store:
     ) -> list[Job]:
         """The newest jobs, those older than `before` where that is given."""
         wanted: list[Any] = [Job.state.in_(states)] if states else []
-        wanted += [] if operation is None else [Job.operation == operation]
+        wanted += [LISTED if operation is None else Job.operation == operation]
         return self._newest(Job, wanted, before, most)
 
     def open_jobs(self, owner: str) -> int:
         """How many jobs of an owner have not ended."""
-        query = select(func.count()).where(Job.state.in_(GOING), Job.owner == owner)
+        query = select(func.count()).where(Job.state.in_(GOING), Job.owner == owner, LISTED)
         with self.session() as session:
             return session.scalar(query) or 0
 
@@ -294,7 +294,7 @@ class Store:
         changes = self._changes
         counted, found = self._counts
         if counted != changes:
-            query = select(Job.state, func.count()).group_by(Job.state)
+            query = select(Job.state, func.count()).where(LISTED).group_by(Job.state)
             with self.session() as session:
                 found = {row[0]: row[1] for row in session.execute(query)}
             self._counts = changes, found

@@ -26,3 +26,9 @@ def listen(host: str, port: int) -> socket.socket:
     # the second part of an answer waits up to 40 ms for the client's acknowledgement of the first.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """``http://HOST:PORT`` of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

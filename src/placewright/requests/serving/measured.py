@@ -8,16 +8,18 @@ import os
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from contextlib import suppress
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.io.growing import end_of, json_lines
 
-ANSWER_S = 10.0
+ANSWER_S, LONGEST_S = 10.0, 30.0
+"""For its numbers, and for anything else."""
 
 REQUESTS = 5000
 """About so many are simulated, within a minute."""
@@ -73,6 +75,42 @@ def read_status(url: str) -> Status:
         raise InputError("is no server of `requests serve`", where=url, hint=hint) from None
     status: Status = found
     return status
+
+
+def ask_server(
+    url: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    token: str,
+    where: str = "",
+    wait_s: float = LONGEST_S,
+) -> tuple[int, Any]:
+    """Status and JSON of an answer of a server of this machine, which may be a refusal.
+
+    Parameters
+    ----------
+    where
+        What errors call the server.
+
+    Raises
+    ------
+    RunError
+        It does not answer.
+    """
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=wait_s)
+    try:
+        headers = {"authorization": f"Bearer {token}"}
+        headers |= {"content-type": "application/json"} if body and body[:1] == b"{" else {}
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except (OSError, HTTPException, ValueError) as error:
+        by = str(error)[:200]
+        raise RunError("its server does not answer", where=where or url, by=by) from None
+    finally:
+        connection.close()
 
 
 def measured_problem(
@@ -156,7 +194,7 @@ def example_inputs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def recent_requests(log: Path) -> dict[str, Any]:
     """Latest requests of a log, percentiles of latency, and what servers and variants answered."""
-    lines = _last_lines(log)[-COUNTED:]
+    lines = json_lines(end_of(log, TAIL_BYTES))[-COUNTED:]
     answered = [line for line in lines if line.get("status") == 200]
     taken = sorted(line["end_s"] - line["arrival_s"] for line in answered)
     served: dict[str, Counter[str]] = defaultdict(Counter)
@@ -164,18 +202,3 @@ def recent_requests(log: Path) -> dict[str, Any]:
         served[line["server"]][line["variant"]] += 1
     percentiles = {f"p{q}": taken[(len(taken) - 1) * q // 100] for q in (50, 95, 99) if taken}
     return {"latest": lines[: -LATEST - 1 : -1], "percentiles_s": percentiles, "served": served}
-
-
-def _last_lines(path: Path) -> list[dict[str, Any]]:
-    """Objects of the last lines; the first may have been cut, or a line not be written out yet."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            lines = file.read().splitlines()
-    except OSError:
-        return []
-    found: list[Any] = []
-    for line in lines:
-        with suppress(ValueError):
-            found.append(json.loads(line))
-    return [each for each in found if isinstance(each, dict)]

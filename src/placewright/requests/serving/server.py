@@ -37,7 +37,7 @@ from placewright.requests.serving.families import SERVE, Family
 from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.workers import ended
-from placewright.web.listening import listen
+from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ async def serving(
                 for name, speed in server_speeds(cluster).items():
                     await dispatcher.fleet.add_server(name, speed)
                 listener = asyncio.create_task(http.serve(sockets=[listening]))
-                url = _url(listening)
+                url = address_of(listening)
                 gc.collect()
                 # A collection of all that was imported would take some 50 ms of a request.
                 gc.freeze()
@@ -400,11 +400,6 @@ def _http(application: Application) -> Any:
             timeout_graceful_shutdown=5,
         )
     )
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _flush(observer: Observer) -> None:
