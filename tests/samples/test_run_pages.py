@@ -17,6 +17,7 @@ from placewright.samples.run import SampleRun
 from placewright.samples.run_pages import run_trace, samples_epochs_page, samples_run_page
 from placewright.samples.training.node_training import Epoch
 from placewright.samples.training.train import Trained
+from placewright.samples.views import runs_table
 from tests.operators.test_views import check
 from tests.report.examples import HOSTILE
 from tests.samples.tiny import tiny
@@ -55,13 +56,20 @@ def test_a_page_shows_the_run_beside_its_prediction_and_baselines() -> None:
     """Map, bars, both timelines, a curve and a row for every way to train."""
     result = solve(problem(), Greedy())
     runs = [run_of("plan", 2.0, 14), run_of("none", 4.0), run_of("fedavg", 3.0)]
+    runs.append(run_of("lb-bsp", 1.0))
     page = samples_run_page(result, runs)
     text = " ".join(check(page).texts)
     for part in ("Map of flows", "Nodes before and after", "Predicted", "Measured", "Loss against"):
         assert part in text
     assert page.count("stroke:var(--c);stroke-width:2") == len(runs)
     assert page.count('class="who"') == len(runs)
-    assert "1.50&times;" in page  # 12 s to the last loss, or 2 s of moving and 6 s
+    # 12 s to the last loss, or 2 s of moving and 6 s; and every other way that was run, by name.
+    beside = (
+        "to the same loss the plan is 1.50 times as fast as none; 1.12 times as fast as fedavg; "
+        "0.38 times as fast as lb-bsp (which is faster)"
+    )
+    assert beside in page
+    assert runs_table(runs).endswith(beside)
     assert HOSTILE not in page
     assert "http" not in page.replace("http://www.w3.org", "")
 

@@ -132,6 +132,7 @@ def run(
     """
     from placewright.planning.fixed_plan import refuse_beside_plan
     from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
+    from placewright.samples.problem import Overlap
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.run_pages import samples_run_page
     from placewright.samples.training.recipe import Recipe
@@ -160,6 +161,11 @@ def run(
             result = placed.plan(
                 planner or AUTO, plan=plan, time_limit_s=limit_s, seed=seed, progress=meter
             ).demand_finished()
+        if problem.overlap is not Overlap.BARRIER:
+            console.note(
+                f"overlap {problem.overlap} of the file is planned and priced as A: real nodes "
+                "train when the last transfer has ended"
+            )
         runs: list[SampleRun] = []
         partial = PartialRun(console, runs, lambda: f"{len(runs)} of {1 + len(baselines)} runs")
         with console.meter(f"running {problem.name}") as meter, partial:

@@ -35,6 +35,7 @@ from placewright.samples.run import SampleRun
 from placewright.samples.views import (
     ENGINE,
     MOST_TRACKS,
+    beside_others,
     emulated,
     loss_to_reach,
     moves_sections,
@@ -67,13 +68,7 @@ def samples_run_page(result: Result, runs: Sequence[SampleRun]) -> str:
 def _run_verdict(runs: Sequence[SampleRun]) -> str:
     ours, loss = runs[0], loss_to_reach(runs)
     first = f"<b>{text(seconds(ours.measured_s))}</b> for moving and training"
-    still = next((run for run in runs if run.name == "none"), None)
-    if still is None:
-        return f"{first}."
-    slow, fast = still.seconds_to(loss), ours.seconds_to(loss)
-    if not slow or not fast:
-        return f"{first}; without moving {text(seconds(still.measured_s))}."
-    return f"{first}; <b>{slow / fast:.2f}&times;</b> as fast to the same loss as without moving."
+    return "; ".join([first, *map(text, beside_others(runs, loss))]) + "."
 
 
 def _run_facts(result: Result, ours: SampleRun) -> Iterator[tuple[str, str, str]]:

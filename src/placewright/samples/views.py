@@ -219,11 +219,23 @@ def runs_table(runs: Sequence[SampleRun]) -> str:
         f"{ENGINE}; emulated: {emulated(real=runs[0].real)}",
         plain_table(header, rows, " rrrrrrr"),
     ]
-    still = next((run for run in runs if run.name == "none"), None)
-    if still is not None:
-        times = (still.seconds_to(loss) or 0.0) / (runs[0].seconds_to(loss) or float("inf"))
-        lines.append(f"{times:.2f} times as fast to the same loss as without moving")
-    return "\n".join(lines)
+    return "\n".join(lines + beside_others(runs, loss))
+
+
+def beside_others(runs: Sequence[SampleRun], loss: float) -> list[str]:
+    """How much faster the plan has reached the loss than every alternative that was run."""
+    reached = runs[0].seconds_to(loss)
+    others = {run.name: run.seconds_to(loss) for run in runs[1:]}
+    if reached is None or not others:
+        return []
+    words = [
+        f"{other / reached:.2f} times as fast as {name}" + " (which is faster)" * (other < reached)
+        for name, other in others.items()
+        if other is not None
+    ]
+    never = [name for name, other in others.items() if other is None]
+    words += [f"{', '.join(never)} did not reach it"] if never else []
+    return [f"to the same loss the plan is {'; '.join(words)}"]
 
 
 def loss_to_reach(runs: Sequence[SampleRun]) -> float:
