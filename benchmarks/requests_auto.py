@@ -9,6 +9,10 @@ gamma. Load 1 is the rate at which the middle variant, in full batches, uses all
 
 `auto` keeps its word where its effective accuracy is at least 99 % of the best policy's and its
 success rate at most half a point below that policy's. The last columns are CPU seconds.
+
+With ``--served WORTH`` it is the choice of a server instead, which does not know the requests that
+are judged: with requests like them (``--expect``) and without; WORTH is ``--success-worth``. It
+keeps its word where the value with `--expect` is at least 99 % of the best policy's.
 """
 
 from __future__ import annotations
@@ -20,12 +24,16 @@ from math import inf
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Context
 from placewright.planning.solving import compare, solve
 from placewright.report.text import plain_table
 from placewright.requests.generators import gamma, mmpp, poisson
+from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service, service_of
+from placewright.requests.serving.auto import AutoPolicy
 from placewright.requests.stream import stream_of
 
 
@@ -86,14 +94,45 @@ def row(problem: RequestProblem) -> tuple[tuple[str, ...], bool]:
     return cells, share >= 0.99 and less <= 0.005
 
 
+def served_row(problem: RequestProblem, worth: float) -> tuple[tuple[str, ...], bool]:
+    """A line of the table of servers, and whether the choice for what is expected is near best."""
+
+    def value(plan: RequestPlan) -> float:
+        found = judge(problem, plan)
+        return found.value + worth * found.success_rate
+
+    fits = [p for p in listed() if p.unsupported_reason(problem) is None]
+    values = {policy.name: value(policy(problem, Context())) for policy in fits}
+    best = max(values, key=lambda name: values[name])
+    cells, shares = [problem.name, best, f"{values[best]:.4f}"], list[float]()
+    for expected in (problem, None):
+        begun = time.process_time()
+        choice = AutoPolicy(expected, worth).choose(problem.service)
+        took_s = time.process_time() - begun
+        shares.append(value(choice.plan) / values[best])
+        cells += [choice.plan.policy, f"{100 * shares[-1]:.2f}", f"{took_s:.1f}"]
+    return tuple(cells), shares[0] >= 0.99
+
+
 def main() -> None:
     """Print the table; exit 1 where `auto` did not keep its word."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--services", type=int, default=20)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--served", type=float, metavar="WORTH")
     given = parser.parse_args()
     solve(generated(given.seed, 200), bounds=False)  # compile
+    if given.served is not None:
+        found = [
+            served_row(generated(given.seed + k, given.requests), given.served)
+            for k in range(given.services)
+        ]
+        names = ("service", "best policy", "value", "expected", "%", "s", "not expected", "%", "s")
+        print(plain_table(names, [cells for cells, _ in found], "  r rr rr"))
+        near = sum(word for _, word in found)
+        print(f"the choice was within 1 % of the best policy on {near} of {len(found)} services")
+        raise SystemExit(near < len(found))
     rows = [row(generated(given.seed + k, given.requests)) for k in range(given.services)]
     header = (
         "service",

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from placewright.requests.serving.engines import DISPATCHER, server_cluster, with_dispatcher
-from placewright.requests.serving.families import open_session
+from placewright.requests.serving.models import open_session
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.testbed.testbed import Testbed
 from serving_loads import PIXELS, SERVERS, family

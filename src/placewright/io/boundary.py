@@ -426,9 +426,9 @@ def _inner(model: type[BaseModel], loc: Location) -> type[BaseModel]:
     """The model that holds the field at `loc`."""
     here = model
     for part in loc[:-1]:
-        if isinstance(part, int):
-            continue
         named = {f.alias or n: f for n, f in here.model_fields.items()}
+        if part not in named:  # a place in a list, or a key of a mapping
+            continue
         found = [a for a in _leaves(named[part].annotation) if issubclass(a, BaseModel)]
         here = found[0] if found else here
     return here

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
-from placewright.errors import MissingDependencyError
+from placewright.errors import MissingDependencyError, UnknownNameError
 from placewright.planning.contract import BoundContext, Context, Planner, on_request, proposal_of
 from placewright.planning.parameters import choose
 from placewright.planning.wings import with_plug_ins
@@ -60,6 +60,9 @@ def named_policy(choice: str) -> RequestPlan:
     Raises `InputError`: no such policy, or parameters that it does not have.
     """
     known = {kind.policy: kind() for kind in POLICIES.values()} | {p.name: p for p in listed()}
+    name = choice.partition("(")[0].strip()
+    if choice != "auto" and name not in known and choice not in known:
+        raise UnknownNameError("policy", name, ["auto", *known])
     made: Any = choose(known, AUTO if choice == "auto" else choice)[1]
     chosen = ((item.name, getattr(made, item.name)) for item in fields(made))
     usual = POLICIES[made.policy]()

@@ -77,10 +77,10 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
     assert problem.service.latency_s[0, :, 1].all()
     kinds = [each["event"] for each in events]
     lost = ["server-lost", "server-restarted"]
-    assert kinds == ["server-added", "started", *lost, "draining", "drained"]
+    assert kinds == ["server-added", "policy-chosen", "started", *lost, "draining", "drained"]
     assert events[-1]["unanswered"] == 0
     assert events[-1]["outcomes"] == {"in-time": 1}
-    assert events[2]["reason"].startswith("its process ")
+    assert events[3]["reason"].startswith("its process ")
     assert [json.loads(line)["variant"] for line in log.read_text().splitlines()] == ["large"]
 
 
@@ -110,6 +110,8 @@ def test_measured_beside_predicted(family_file: Path, tmp_path: Path) -> None:
 def test_wrong_files_and_policies(tmp_path: Path) -> None:
     """A family or a policy that is wrong is an error of the input, before anything starts."""
     from placewright.requests.plan import RequestPlan
+    from placewright.requests.planners import named_policy
+    from placewright.requests.serving.engines import server_cluster
     from placewright.requests.serving.families import read_family
     from placewright.requests.serving.server import PlannedPolicy
 
@@ -124,10 +126,21 @@ def test_wrong_files_and_policies(tmp_path: Path) -> None:
         path.write_text(f"name: f\nvariants: {{v: {{file: {elsewhere}, accuracy: 0.5}}}}\n")
         with pytest.raises(InputError, match="in the folder of the family's file"):
             read_family(path)
+    path.write_text("name: f\nvariants: {v: {file: f.onnx, accuracy: 0.5, a: 3}}\n")
+    with pytest.raises(InputError, match=r"variants\.v\.a: unknown key 'a'"):
+        read_family(path)
     with pytest.raises(InputError, match="did you mean 'rolling'"):
         PlannedPolicy(RequestPlan("roling"))
+    for choice in ("roling", "roling(price=3)"):
+        with pytest.raises(InputError, match=r"unknown policy 'roling'\n.*'rolling'"):
+            named_policy(choice)
     with pytest.raises(InputError, match="did you mean 'digits'"):
         _families(["digit"], Console())
+    for name in ("", ":0.5"):
+        with pytest.raises(InputError, match="a server needs a name"):
+            _servers([name], None)
+        with pytest.raises(InputError, match="a server needs a name"):
+            server_cluster({name.partition(":")[0]: 1.0})
     with pytest.raises(InputError, match="two servers 'a'"):
         _servers(["a:1", "a:0.5"], None)
 
@@ -159,10 +172,11 @@ def test_what_is_wrong_is_said_before_a_family_is_trained(
 def test_a_saved_plan_is_the_policy_of_the_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`requests plan -o` gives what --plan takes; without either, ``auto``'s policy decides."""
+    """`requests plan -o` gives what --plan takes."""
     from placewright.requests.conformance import random_problem
     from placewright.requests.files import write_problem
     from placewright.requests.plan import RequestPlan
+    from placewright.requests.planners import named_policy
     from placewright.requests.serving.commands import _policy
     from tests.cli.run_cli import run_cli
 
@@ -174,7 +188,7 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     found = _policy("auto", path).plan
     assert found.policy == made.data["plan"]["policy"] == "edf"
     assert dict(found.parameters) == made.data["plan"]["parameters"] != {}
-    assert _policy("auto", None).plan == RequestPlan("rolling", (("wait", 0.4),))
+    assert named_policy("auto") == RequestPlan("rolling", (("wait", 0.4),))
     assert _policy("edf-fastest-batch", None).plan == RequestPlan("edf", (("batching", True),))
     assert _policy("rolling(price=3)", None).plan == RequestPlan("rolling", (("price", 3.0),))
     with pytest.raises(InputError, match="--policy or --plan"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.requests.serving.digits import accuracy, digits, held_out
-from placewright.requests.serving.families import open_session
+from placewright.requests.serving.models import open_session
 
 pytest.importorskip("torch")
 

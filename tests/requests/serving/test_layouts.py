@@ -19,12 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 from placewright.errors import InputError
 from placewright.requests.serving.families import (
     Family,
-    Layout,
+    FamilyLayout,
     Variant,
     make_family,
-    open_session,
     read_family,
 )
+from placewright.requests.serving.models import factory_model, open_model, open_session
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.serving.tensors import Array
 
@@ -155,22 +155,22 @@ def tokens(rows: int, length: int) -> dict[str, Array]:
     }
 
 
-SIZES = Layout({"length": (4, 8)}, padding=True)
-IMAGES = Layout({"height": (4, 6), "width": (5,)})
+SIZES = FamilyLayout({"length": (4, 8)}, padding=True)
+IMAGES = FamilyLayout({"height": (4, 6), "width": (5,)})
 
-SERVED: dict[str, tuple[bytes, Layout, Callable[[], dict[str, Array]]]] = {
+SERVED: dict[str, tuple[bytes, FamilyLayout, Callable[[], dict[str, Array]]]] = {
     "padded": (tagger(), SIZES, lambda: tokens(int(RNG.integers(1, 4)), int(RNG.integers(1, 9)))),
     "images": (
         pooled(),
         IMAGES,
         lambda: {"image": floats(2, 3, int(RNG.choice([4, 6])), 5)},
     ),
-    "four": (product(4), Layout(), lambda: {"x": floats(int(RNG.integers(1, 7)), 8)}),
-    "one": (product(1), Layout(), lambda: {"x": floats(int(RNG.integers(1, 4)), 8)}),
-    "boxes": (detector(), Layout(whole=True), lambda: {"image": floats(1, 2, 3, 6)}),
+    "four": (product(4), FamilyLayout(), lambda: {"x": floats(int(RNG.integers(1, 7)), 8)}),
+    "one": (product(1), FamilyLayout(), lambda: {"x": floats(int(RNG.integers(1, 4)), 8)}),
+    "boxes": (detector(), FamilyLayout(whole=True), lambda: {"image": floats(1, 2, 3, 6)}),
     "words": (
         words(),
-        Layout(),
+        FamilyLayout(),
         lambda: {"words": RNG.choice(np.array(["cat", "d\u00f6g", "?"], object), (3, 2))},
     ),
 }
@@ -248,7 +248,7 @@ def test_other_shapes_are_refused_with_those_that_are_served(name: str, running:
         ask(running, model, **inputs)
 
 
-def started(model: bytes, layout: Layout) -> str:
+def started(model: bytes, layout: FamilyLayout) -> str:
     """Why it is not served; or empty."""
     try:
         with serve([make_family("m", [Variant("v", 0.9, model)], layout)], {"a": 1.0}, PORT):
@@ -262,23 +262,25 @@ PORT = ServingOptions(port=0)
 
 def test_what_would_be_wrong_is_refused_at_the_start() -> None:
     """With what to write into the family's file."""
-    assert "dimensions: {length: [16, 64]}" in started(tagger(), Layout())
-    assert "did you mean 'length'" in started(tagger(), Layout({"lenght": (4,), "length": (4,)}))
-    assert "whole: true" in started(detector(), Layout())
+    assert "dimensions: {length: [16, 64]}" in started(tagger(), FamilyLayout())
+    assert "did you mean 'length'" in started(
+        tagger(), FamilyLayout({"lenght": (4,), "length": (4,)})
+    )
+    assert "whole: true" in started(detector(), FamilyLayout())
     # A mean over all places changes with those that are padded.
-    wide = Layout({"height": (6,), "width": (6,)}, padding=True)
+    wide = FamilyLayout({"height": (6,), "width": (6,)}, padding=True)
     assert "padded inputs have other outputs" in started(pooled(), wide)
     renamed = onnx.ModelProto.FromString(tagger())
     renamed.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "other"
     assert "cannot be cut back" in started(renamed.SerializeToString(), SIZES)
-    many = Layout({"length": tuple(range(1, 40))})
+    many = FamilyLayout({"length": tuple(range(1, 40))})
     assert "39, at most 32" in started(tagger(), many)
     table = model_of(
         [node("Add", "x table", "y")],
         {"x": (FLOAT, ["n", 4]), "table": (FLOAT, [1, 4])},
         {"y": (FLOAT, ["n", 4])},
     )
-    assert "inputs differ in their first dimension" in started(table, Layout())
+    assert "inputs differ in their first dimension" in started(table, FamilyLayout())
 
 
 def external(folder: Path) -> Path:
@@ -327,6 +329,121 @@ def test_a_familys_file_states_its_layout(tmp_path: Path) -> None:
     padded = family.buckets()[0].padded(inputs)
     assert padded[0][:, 3].tolist() == [3, 3]
     assert padded[1][:, 3].tolist() == [0, 0]
+    for wrong, says in (("{ids: 0.5}", "0.5 for INT64"), ("{id: 3}", "did you mean 'ids'")):
+        path.write_text(head + f"dimensions: {{length: [8]}}\npadding: {wrong}\n")
+        with pytest.raises(InputError, match=says):
+            read_family(path)
     path.write_text(head + "dimensions: {length: [0]}\n")
     with pytest.raises(InputError, match=r"dimensions\.length"):
         read_family(path)
+
+
+def fast() -> Any:
+    """A factory: its function strips and counts words before a model would see them."""
+
+    def counts(inputs: dict[str, Array]) -> dict[str, Array]:
+        texts = inputs["text"].reshape(-1)
+        return {"count": np.array([[len(str(t).split())] for t in texts], np.int64)}
+
+    return counts
+
+
+def broken() -> Any:
+    """A factory that raises."""
+    raise OSError("no such file")
+
+
+FACTORY = f"{__name__}:fast"
+COUNTS = """name: words
+variants:
+  first: {factory: %s, accuracy: 0.5}
+  second: {factory: %s, accuracy: 0.6, version: 2}
+inputs: {text: {datatype: BYTES, shape: [-1, 1]}}
+outputs: {count: {datatype: INT64, shape: [-1, 1]}}
+"""
+NETWORK = """name: net
+variants:
+  script: {file: net.pt, accuracy: 0.5}
+  exported: {file: net.pt2, accuracy: 0.6}
+inputs: {x: {datatype: FP32, shape: [-1, 8]}}
+outputs: {y: {datatype: FP32, shape: [-1, 4]}}
+"""
+
+
+def saved_network(folder: Path) -> Any:
+    """A network as both kinds of PyTorch programs."""
+    import torch
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()
+    torch.jit.save(torch.jit.trace(network, torch.zeros(2, 8)), folder / "net.pt")  # type: ignore[no-untyped-call]
+    rows = ({0: torch.export.Dim("rows")},)
+    program = torch.export.export(network, (torch.zeros(2, 8),), dynamic_shapes=rows)
+    torch.export.save(program, folder / "net.pt2")
+    return network
+
+
+def test_pytorch_programs_and_factories_answer_where_they_are_allowed(tmp_path: Path) -> None:
+    """Like the network itself; by version; and only what the operator has named."""
+    import torch
+
+    network = saved_network(tmp_path)
+    (tmp_path / "net.yaml").write_text(NETWORK)
+    (tmp_path / "words.yaml").write_text(COUNTS % (FACTORY, FACTORY))
+    for name, refused in (("net", "--models net.pt"), ("words", f"--models {FACTORY}")):
+        with pytest.raises(InputError, match="runs code of its own") as caught:
+            read_family(tmp_path / f"{name}.yaml")
+        assert refused in caught.value.hint
+    allowed = ("net.pt", "net.pt2", FACTORY)
+    families = [read_family(tmp_path / f"{name}.yaml", allowed) for name in ("net", "words")]
+    with serve(families, {"a": 1.0}, PORT) as running:
+        for _ in range(5):
+            x = floats(3, 8)
+            with torch.inference_mode():
+                want = network(torch.from_numpy(x)).numpy()
+            got = ask(running, "net", x=x)["y"].astype(float)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        texts = np.array([["a b"], ["c"]], object)
+        for version, variant in (("", "second"), ("/versions/1", "first")):
+            url = f"{running.url}/v2/models/words{version}"
+            answer = call(url + "/infer", tensor("text", texts))
+            assert answer["outputs"][0]["data"] == [2, 1]
+            assert answer["parameters"]["variant"] == variant
+            assert call(url)["versions"] == ["1", "2"]
+        with pytest.raises(InputError, match="no version '3'; known: 1, 2"):
+            call(f"{running.url}/v2/models/words/versions/3")
+
+
+def tensor(name: str, value: Array) -> dict[str, Any]:
+    """A request of strings."""
+    one = {"name": name, "datatype": "BYTES", "shape": value.shape, "data": value.tolist()}
+    return {"inputs": [one]}
+
+
+def call(url: str, body: dict[str, Any] | None = None) -> Any:
+    """A JSON answer."""
+    try:
+        with urllib.request.urlopen(url, body and json.dumps(body).encode()) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise InputError(json.load(error)["error"]) from None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (COUNTS.partition("inputs")[0], "does not say what it takes and returns"),
+        (COUNTS.replace("BYTES", "TEXT"), "unknown datatype 'TEXT'"),
+        (COUNTS.replace("{factory", "{file: x.onnx, factory"), "either a file or a factory"),
+    ],
+)
+def test_a_family_of_factories_says_what_it_takes(text: str, says: str, tmp_path: Path) -> None:
+    """Else it is an error of the file."""
+    (tmp_path / "f.yaml").write_text(text % (FACTORY, FACTORY))
+    with pytest.raises(InputError, match=says):
+        read_family(tmp_path / "f.yaml", [FACTORY])
+
+
+def test_a_factory_that_raises_is_named() -> None:
+    """With what it has raised."""
+    with pytest.raises(InputError, match="OSError: no such file"):
+        open_model(factory_model(f"{__name__}:broken"), "words/first")

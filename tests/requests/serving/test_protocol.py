@@ -126,6 +126,24 @@ def test_needs_of_headers_and_parameters() -> None:
     assert request.needs == Needs(1.0, 0.8, 1.0, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "headers", "says"),
+    [
+        ({"deadline": 20}, {}, "did you mean 'deadline_ms'"),
+        ({"min_acuracy": 0.9}, {}, "did you mean 'min_accuracy'"),
+        ({"sequence_id": 3}, {}, "unknown parameter 'sequence_id'"),
+        ({}, {"x_slo_deadline": "20"}, "did you mean 'x-slo-deadline-ms'"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    parameters: dict[str, object], headers: dict[str, str], says: str
+) -> None:
+    """A request with a misspelt deadline waited as long as one without."""
+    with pytest.raises(Refusal, match=says):
+        read(json.dumps(document(parameters=parameters)).encode(), **headers)
+    read(json.dumps(document(parameters={"binary_data_output": True})).encode(), x_slo_tpot_ms="9")
+
+
 BAD = [
     b"",
     b"{",

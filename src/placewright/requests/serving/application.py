@@ -42,7 +42,6 @@ from placewright.requests.serving.protocol import read_request
 from placewright.requests.serving.refusals import shutting_down
 from placewright.requests.serving.replies import (
     PAGE,
-    VERSION,
     Reply,
     answered,
     failed,
@@ -177,7 +176,8 @@ class Application:
             return await self._model(scope, parts[2:], headers, receive)
         if parts == ["v2", "repository", "index"]:
             only(method, "POST")
-            return json_reply([index_entry(name) for name in self.models])
+            pairs = [(f.name, f.version) for f in self.dispatcher.fleet.families]
+            return json_reply([index_entry(*each) for each in dict.fromkeys(pairs)])
         pages: dict[tuple[str, ...], Callable[[], Reply]] = {
             ("v2",): self._metadata,
             ("v2", "health", "live"): lambda: json_reply({"live": True}),
@@ -221,11 +221,11 @@ class Application:
         receive: Receive,
     ) -> Reply:
         method: str = scope["method"]
-        position, rest = find_family(self.dispatcher.fleet.families, parts[0]), parts[1:]
+        rest, version = parts[1:], ""
         if rest[:1] == ["versions"] and len(rest) >= 2:
-            if rest[1] != VERSION:
-                raise Refusal(404, f"there is no version {rest[1]!r:.50}", code="not-found")
-            rest = rest[2:]
+            version, rest = rest[1], rest[2:]
+        families = self.dispatcher.fleet.families
+        position = find_family(families, parts[0], version)
         family = self.dispatcher.fleet.families[position]
         if rest == ["infer"]:
             only(method, "POST")
@@ -240,7 +240,8 @@ class Application:
             return json_reply({"name": family.name, "ready": True})
         if rest == ["config"]:
             return json_reply(triton_config(family, self.dispatcher.fleet.table.most))
-        return json_reply(metadata(family))
+        versions = sorted({f.version for f in families if f.name == family.name})
+        return json_reply(metadata(family, versions))
 
     async def _infer(
         self, position: int, headers: Mapping[str, str], receive: Receive, presence: Presence

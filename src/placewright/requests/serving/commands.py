@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from placewright.io.output import output_file
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.cluster.cluster import Cluster
+    from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.families import Family
     from placewright.requests.serving.server import PlannedPolicy
 
@@ -60,6 +62,32 @@ PlanOption = Annotated[
         help="Policy and parameters that `requests plan -o FILE` has chosen, in place of --policy.",
     ),
 ]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--models",
+        metavar="MODEL",
+        help="FILE.pt, FILE.pt2 or package.module:factory of a family, which runs code of its own; "
+        "several times.",
+    ),
+]
+ExpectOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--expect",
+        metavar="FILE",
+        help="A problem file with requests like those that will come: auto chooses for them.",
+    ),
+]
+WorthOption = Annotated[
+    float,
+    typer.Option(
+        "--success-worth",
+        min=0.0,
+        max=1e6,
+        help="What a success is worth beside the accuracy of its answer, for auto.",
+    ),
+]
 LogOption = Annotated[
     Path | None,
     typer.Option(
@@ -80,6 +108,9 @@ def serve(
     engine: EngineOption = "local",
     policy: PolicyOption = "auto",
     plan: PlanOption = None,
+    models: ModelsOption = None,
+    expect: ExpectOption = None,
+    success_worth: WorthOption = 0.0,
     host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
         "127.0.0.1"
     ),
@@ -129,7 +160,7 @@ def serve(
     if log_format is not None:
         log_events(log_format)
     options = ServingOptions(
-        policy=_policy(policy, plan),
+        policy=_policy(policy, plan, expect, success_worth),
         engine=engine,
         host=host,
         port=port,
@@ -156,7 +187,10 @@ def serve(
 
     servers = _servers(server, cluster)
     check_start(servers, options)
-    serve_forever(_families(family, console), servers, options, on_ready=ready)
+    families = _families(family, console, models or ())
+    counts = sum(len(each.variants) * len(each.buckets()) for each in families)
+    console.note(f"starting servers, and measuring {counts} variants on each of them")
+    serve_forever(families, servers, options, on_ready=ready)
 
 
 def profile(
@@ -244,7 +278,9 @@ def run(
     console.keep(lambda: [each.as_json() for each in found])
 
 
-def _families(names: list[str] | None, console: Console) -> list[Family]:
+def _families(
+    names: list[str] | None, console: Console, models: Sequence[str] = ()
+) -> list[Family]:
     from placewright.errors import UnknownNameError
     from placewright.requests.serving.digits import digits
     from placewright.requests.serving.families import read_family
@@ -255,7 +291,7 @@ def _families(names: list[str] | None, console: Console) -> list[Family]:
             console.note("training the digits")
         elif not (Path(name).suffix or Path(name).exists()):
             raise UnknownNameError("family", name, ("digits", "FILE.yaml"))
-        found.append(digits() if name == "digits" else read_family(name))
+        found.append(digits() if name == "digits" else read_family(name, models))
     return found
 
 
@@ -271,6 +307,13 @@ def _servers(names: list[str] | None, cluster: Path | None) -> dict[str, float] 
     found: dict[str, float] = {}
     for written in names or SERVERS:
         name, _, speed = written.partition(":")
+        if not name.strip():
+            raise InputError(
+                "a server needs a name",
+                where="--server",
+                by=f"got {written!r}",
+                hint="give NAME or NAME:SPEED, as in --server big:1 --server small:0.3",
+            )
         if name in found:
             raise InputError(f"there are two servers {name!r}", where="--server")
         try:
@@ -280,12 +323,28 @@ def _servers(names: list[str] | None, cluster: Path | None) -> dict[str, float] 
     return found
 
 
-def _policy(name: str, path: Path | None) -> PlannedPolicy:
+def _policy(
+    name: str,
+    path: Path | None,
+    expected: Path | None = None,
+    success_worth: float = 0.0,
+) -> PlannedPolicy | AutoPolicy:
     from placewright.errors import InputError
-    from placewright.requests.files import read_plan
+    from placewright.requests.files import read_plan, read_problem
     from placewright.requests.planners import named_policy
+    from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.server import PlannedPolicy
 
+    chooses = name == "auto" and path is None
+    if (expected is not None or success_worth) and not chooses:
+        raise InputError(
+            "only auto chooses a policy for what is expected",
+            where="--expect" if expected is not None else "--success-worth",
+            by=f"--plan {path}" if path else f"--policy {name}",
+            hint="leave --policy and --plan out",
+        )
+    if chooses:
+        return AutoPolicy(None if expected is None else read_problem(expected), success_worth)
     if path is None:
         return PlannedPolicy(named_policy(name))
     if name != "auto":

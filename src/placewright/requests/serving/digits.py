@@ -14,7 +14,8 @@ import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.requests.serving.families import SERVE, Family, Variant, make_family, open_session
+from placewright.requests.serving.families import Family, Variant, make_family
+from placewright.requests.serving.models import SERVE, open_session
 
 TRAINED_ON = 1000
 PIXELS = 64

@@ -72,6 +72,7 @@ class Dispatcher:
     """Takes rows, lets the policy bind them to servers and variants, and returns their answers.
 
     `on_decision`: called with the seconds that each decision took.
+    `make_policy`: gives a policy for a service: that which decides, or its like for a simulation.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ class Dispatcher:
             on_state=self._decide_soon,
         )
         self.queue = Queue()
-        self._make_policy = make_policy
+        self.make_policy = make_policy
         self._policy: Policy | None = None
         self._servers: Servers | None = None
         self._service: Service | None = None
@@ -122,6 +123,13 @@ class Dispatcher:
         """What policies know; its latencies are those of now."""
         assert self._service is not None
         return self._service
+
+    def follow(self, make_policy: Callable[[Service], Policy]) -> None:
+        """Decide by another policy from now on."""
+        self.make_policy = make_policy
+        self._policy = make_policy(self.service)
+        warm_up(self._policy, self.service)
+        self._decide_soon()
 
     @property
     def ready(self) -> bool:
@@ -279,8 +287,9 @@ class Dispatcher:
         self.on_decision(time.monotonic() - now_s)
         for batch in decision.dispatches:
             self._start(batch.server, batch.variant, self.queue.take(batch.slots))
-        why = "under this load no server can keep its deadline and minimum accuracy"
-        self._refuse(decision.refused, why)
+        if decision.refused.size:
+            alone = not servers.busy.any() and len(decision.refused) == self.queue.count
+            self._refuse(decision.refused, _why_refused(alone=alone))
         self._wake_at(decision.wake_s)
 
     def _wake_at(self, wake_s: float) -> None:
@@ -425,7 +434,7 @@ class Dispatcher:
         if self._policy is not None and same:
             self._policy.revise(self._service)
         else:
-            self._policy = self._make_policy(self._service)
+            self._policy = self.make_policy(self._service)
             warm_up(self._policy, self._service)
         self._decide_soon()
 
@@ -441,7 +450,7 @@ class Dispatcher:
         """Raise `InputError` where the policy cannot serve these: it may be fitted to others."""
         shape = (len(self.fleet.slots), len(variants), self.fleet.table.most + 1)
         if self.fleet.slots:
-            self._make_policy(self._made_service(variants, np.ones(shape)))
+            self.make_policy(self._made_service(variants, np.ones(shape)))
 
     def _made_service(
         self, variants: Sequence[tuple[int, Variant]], latency_s: FloatArray
@@ -456,6 +465,16 @@ class Dispatcher:
             family=np.array([family for family, _ in variants]),
             noise=fleet.table.noise,
         )
+
+
+def _why_refused(*, alone: bool) -> str:
+    """Why a policy gives requests up; `alone`: all servers are idle, and no others wait."""
+    if alone:
+        return (
+            "its deadline leaves too little for the time that batches and answers vary by, though "
+            "servers are idle: give it more"
+        )
+    return "under this load no server can keep its deadline and minimum accuracy"
 
 
 def _served(

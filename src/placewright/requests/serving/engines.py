@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, RunError, UnknownNameError
+from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.requests.serving.workers import LocalProcess, OneByOne, ServerProcess
 from placewright.runtime import limits
@@ -122,6 +123,8 @@ def server_cluster(servers: Mapping[str, float] | Cluster) -> Cluster:
     if not server_speeds(servers):
         raise InputError("there is no server", where=servers.name)
     for name, speed in server_speeds(servers).items():
+        if not name.strip():
+            raise InputError("a server needs a name", where="servers", by=f"got {name!r}")
         check_speed(name, speed)
     return servers
 
@@ -251,7 +254,7 @@ class RayProcess(ServerProcess):
         """See `ServerProcess.pid`; of the machine that Ray has chosen."""
         return self._pid
 
-    async def start(self, models: Mapping[str, bytes]) -> None:
+    async def start(self, models: Mapping[str, ServedModel]) -> None:
         """See `ServerProcess.start`."""
         kind, limit_s = self._ray.remote(ServerActor), limits.patience(PLACED_S + limits.START_S)
         self._actor = actor = kind.options(**self._options).remote()

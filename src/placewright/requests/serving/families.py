@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,12 +18,15 @@ from placewright.capturing.files.external_data import refuse_external_data, with
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, read_bytes, validate
 from placewright.io.stored import read_data
+from placewright.requests.serving.models import (
+    SERVE,
+    demand_allowed,
+    factory_model,
+    file_model,
+    open_session,
+)
 from placewright.requests.serving.tensors import NUMPY, Array, TensorSpec
-from placewright.runtime.model_files.onnx_sessions import load_onnxruntime
 from placewright.web.refusals import Refusal
-
-SERVE = "serve"
-"""The extra that has what this package needs."""
 
 _ONNX = {
     "tensor(bool)": "BOOL",
@@ -50,24 +54,35 @@ _WHOLE = (
 
 
 class VariantModel(FileModel):
-    """A variant: an ONNX file, relative to this one, and its accuracy."""
+    """A variant: a file, relative to this one, or a factory; its accuracy, and its version."""
 
-    file: str
+    file: str = ""
+    factory: str = ""
     accuracy: float = Field(ge=0, le=1)
+    version: Annotated[int, Field(ge=1)] = 1
+
+
+class TensorModel(FileModel):
+    """A tensor of models that do not say what they take: open dimensions are -1 or a name."""
+
+    datatype: str
+    shape: list[Annotated[int, Field(ge=-1)] | str]
 
 
 class FamilyModel(FileModel):
-    """A file of a family; see `Layout`."""
+    """A file of a family; see `FamilyLayout`."""
 
     name: str = Field(min_length=1)
     variants: dict[str, VariantModel] = Field(min_length=1)
     dimensions: dict[str, list[Annotated[int, Field(gt=0)]]] = Field(default_factory=dict)
     padding: bool | dict[str, int | float | str] = False
     whole: bool = False
+    inputs: dict[str, TensorModel] = Field(default_factory=dict)
+    outputs: dict[str, TensorModel] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FamilyLayout:
     """How rows of a family are shaped and batched.
 
     Attributes
@@ -81,11 +96,15 @@ class Layout:
     whole
         A request is one row and computed alone. Its outputs, of whatever shape, are returned as
         they are.
+    inputs, outputs
+        Of models that are no ONNX files, which do not say what they take: in order.
     """
 
     dimensions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     padding: bool | Mapping[str, int | float | str] = False
     whole: bool = False
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
 
     @property
     def pads(self) -> bool:
@@ -101,13 +120,21 @@ class Layout:
 class Variant:
     """One model of a family.
 
-    `accuracy`: share of right answers on data that it was not trained on.
-    `model`: the ONNX file.
+    Attributes
+    ----------
+    accuracy
+        Share of right answers on data that it was not trained on.
+    model, kind
+        See `placewright.requests.serving.models.ServedModel`.
+    version
+        Clients may ask for one; else the latest version answers.
     """
 
     name: str
     accuracy: float
     model: bytes
+    kind: str = "onnx"
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,6 +153,8 @@ class Family:
         any number.
     bucket
         Size of each open dimension, by name; empty before one is chosen.
+    version
+        Of the variants, where one is chosen.
     """
 
     name: str
@@ -133,20 +162,33 @@ class Family:
     outputs: tuple[TensorSpec, ...]
     variants: tuple[Variant, ...]
     batch: int | None = None
-    layout: Layout = Layout()
+    layout: FamilyLayout = FamilyLayout()
     bucket: Mapping[str, int] = field(default_factory=dict)
+    version: int = 1
 
     @property
     def label(self) -> str:
-        """The name with the sizes of the bucket."""
-        sizes = ",".join(f"{name}={size}" for name, size in self.bucket.items())
-        return f"{self.name}@{sizes}" if sizes else self.name
+        """The name with the sizes of the bucket, and the version where it is not the first."""
+        sizes = [f"{name}={size}" for name, size in self.bucket.items()]
+        parts = ([f"version={self.version}"] if self.version > 1 else []) + sizes
+        return f"{self.name}@{','.join(parts)}" if parts else self.name
+
+    @property
+    def versions(self) -> list[int]:
+        """Those of its variants."""
+        return sorted({variant.version for variant in self.variants})
 
     def buckets(self) -> list[Family]:
-        """One for each combination of sizes of its open dimensions."""
+        """One for each version and each combination of sizes of its open dimensions."""
         names = self.layout.dimensions
         return [
-            replace(self, bucket=dict(zip(names, sizes, strict=True)))
+            replace(
+                self,
+                bucket=dict(zip(names, sizes, strict=True)),
+                version=version,
+                variants=tuple(v for v in self.variants if v.version == version),
+            )
+            for version in self.versions
             for sizes in product(*names.values())
         ]
 
@@ -251,7 +293,9 @@ class Family:
         return ""
 
 
-def make_family(name: str, variants: Sequence[Variant], layout: Layout = Layout()) -> Family:
+def make_family(
+    name: str, variants: Sequence[Variant], layout: FamilyLayout = FamilyLayout()
+) -> Family:
     """The family of these variants.
 
     Raises `InputError`: no variants, two of one name, no ONNX file, a tensor that cannot be served,
@@ -314,6 +358,7 @@ def _check_layout(family: Family) -> None:
         )
     if not family.layout.pads:
         return
+    _check_fills(family)
     for spec in family.outputs:
         if unknown := [n for n in spec.names[not family.layout.whole :] if n and n not in known]:
             raise InputError(
@@ -325,26 +370,57 @@ def _check_layout(family: Family) -> None:
             )
 
 
-def find_family(families: Sequence[Family], name: str) -> int:
-    """Position of the family of this name.
+def _check_fills(family: Family) -> None:
+    """Raise `InputError` where a value by which inputs are padded is none of their datatype."""
+    padding, specs = family.layout.padding, {spec.name: spec for spec in family.inputs}
+    for name, value in {} if isinstance(padding, bool) else padding.items():
+        where = f"family {family.name!r}: padding"
+        if name not in specs:
+            raise UnknownNameError("input", name, specs, where=where)
+        text = specs[name].datatype == "BYTES"
+        fits = isinstance(value, str) if text else not isinstance(value, str)
+        if not fits or (not text and np.asarray(value).astype(specs[name].dtype) != value):
+            raise InputError(
+                "inputs cannot be padded by a value of another datatype",
+                where=f"{where}.{name}",
+                by=f"{value!r} for {specs[name].datatype}",
+                hint="give a value that the datatype can hold",
+            )
+
+
+def find_family(families: Sequence[Family], name: str, version: str = "") -> int:
+    """Position of the first bucket of the family of this name, of its latest version by default.
 
     Raises `Refusal`: 404: there is none.
     """
-    names = [family.name for family in families]
-    if name not in names:
-        known = ", ".join(names)
-        raise Refusal(404, f"there is no model {name!r:.100}; known: {known}", code="not-found")
-    return names.index(name)
+    known = {str(f.version): k for k, f in reversed([*enumerate(families)]) if f.name == name}
+    if not known:
+        names = ", ".join(dict.fromkeys(family.name for family in families))
+        raise Refusal(404, f"there is no model {name!r:.100}; known: {names}", code="not-found")
+    if version and version not in known:
+        there = ", ".join(sorted(known, key=int))
+        why = f"{name!r} has no version {version!r:.50}; known: {there}"
+        raise Refusal(404, why, code="not-found")
+    return known[version or max(known, key=int)]
 
 
 def tensors_of(
-    variant: Variant, where: str, layout: Layout
+    variant: Variant, where: str, layout: FamilyLayout
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], int | None]:
     """Inputs and outputs of an ONNX file, and the only batch that it takes, where it is one.
 
     See `make_family` for errors.
     """
     there = f"{where}: variant {variant.name!r}"
+    if variant.kind != "onnx":
+        if not layout.inputs or not layout.outputs:
+            raise InputError(
+                "it is no ONNX file, and does not say what it takes and returns",
+                where=there,
+                hint="write inputs and outputs into the family's file: inputs: {x: {datatype: "
+                "FP32, shape: [-1, 8]}}",
+            )
+        return layout.inputs, layout.outputs, None
     # ONNX Runtime would read files with our rights, and give their contents to clients.
     refuse_external_data(variant.model, there)
     session = open_session(variant.model, there)
@@ -369,39 +445,16 @@ def tensors_of(
     return specs[0], specs[1], batches.pop()
 
 
-def open_session(model: bytes, where: str, threads: int = 1) -> Any:
-    """An ONNX Runtime session on the CPU.
-
-    Threads do not spin while they wait: several workers share the cores.
-    """
-    try:
-        ort = load_onnxruntime()
-    except ImportError:
-        raise MissingDependencyError(
-            "onnxruntime", extra=SERVE, purpose="serving requests"
-        ) from None
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Its other format, which bytes may have too, is not looked into for other files.
-    options.add_session_config_entry("session.load_model_format", "ONNX")
-    options.log_severity_level = 4
-    try:
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # ONNX Runtime's errors have no common base
-        raise InputError(
-            "this is no ONNX model that runs here", where=where, by=f"{error!s:.300}"
-        ) from None
-
-
-def read_family(path: str | Path) -> Family:
+def read_family(path: str | Path, models: Collection[str] = ()) -> Family:
     """A family from a YAML or JSON file, with ONNX files beside it.
+
+    `models`: files and factories that may run code of their own, as the file names them.
 
         name: digits
         variants:
           small: {file: small.onnx, accuracy: 0.95}
           large: {file: large.onnx, accuracy: 0.99}
-        dimensions: {length: [16, 64]}        # see `Layout`
+        dimensions: {length: [16, 64]}        # see `FamilyLayout`
         padding: true
 
     Raises `InputError`: the file, a field or an ONNX file is wrong.
@@ -410,12 +463,47 @@ def read_family(path: str | Path) -> Family:
     model = validate(FamilyModel, data, where=str(path), text=text)
     with errors_in(path):
         folder = Path(path).parent
-        for name, each in model.variants.items():
-            _refuse_elsewhere(name, each.file)
-        files = {name: _model_bytes(folder / each.file) for name, each in model.variants.items()}
-    variants = [Variant(name, each.accuracy, files[name]) for name, each in model.variants.items()]
-    sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
-    return make_family(model.name, variants, Layout(sizes, model.padding, model.whole))
+        variants = [_variant(name, each, folder, models) for name, each in model.variants.items()]
+        sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
+        layout = FamilyLayout(sizes, model.padding, model.whole)
+        declared = [_declared(t, layout, model.whole) for t in (model.inputs, model.outputs)]
+    return make_family(
+        model.name, variants, replace(layout, inputs=declared[0], outputs=declared[1])
+    )
+
+
+def _variant(name: str, entry: VariantModel, folder: Path, models: Collection[str]) -> Variant:
+    if bool(entry.file) == bool(entry.factory):
+        raise InputError(
+            "a variant is either a file or a factory",
+            where=f"variants.{name}",
+            hint="write file: model.onnx, or factory: package.module:function",
+        )
+    if entry.factory:
+        demand_allowed(name, entry.factory, models)
+        made = factory_model(entry.factory)
+    else:
+        _refuse_elsewhere(name, entry.file)
+        path = folder / entry.file
+        made = file_model(path, _model_bytes(path))
+        if made.kind != "onnx":
+            demand_allowed(name, entry.file, models)
+    return Variant(name, entry.accuracy, made.data, made.kind, entry.version)
+
+
+def _declared(
+    tensors: Mapping[str, TensorModel], layout: FamilyLayout, whole: bool
+) -> tuple[TensorSpec, ...]:
+    """Tensors of models that do not say what they take."""
+    kinds = {kind: onnx for onnx, kind in _ONNX.items()}
+    found = []
+    for name, each in tensors.items():
+        if each.datatype not in kinds:
+            raise UnknownNameError("datatype", each.datatype, kinds, where=f"tensor {name!r}")
+        shape = [None if size == -1 else size for size in each.shape]
+        tensor = SimpleNamespace(name=name, type=kinds[each.datatype], shape=shape)
+        found.append((_whole_spec if whole else _spec)(tensor, "family", layout))
+    return tuple(found)
 
 
 def _model_bytes(path: Path) -> bytes:
@@ -438,7 +526,7 @@ def _refuse_elsewhere(variant: str, file: str) -> None:
         )
 
 
-def _spec(tensor: Any, where: str, layout: Layout) -> TensorSpec:
+def _spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
     """A tensor whose first dimension is the batch."""
     if not tensor.shape:
         raise InputError(
@@ -451,7 +539,7 @@ def _spec(tensor: Any, where: str, layout: Layout) -> TensorSpec:
     return replace(found, shape=(-1, *found.shape[1:]), names=("", *found.names[1:]))
 
 
-def _whole_spec(tensor: Any, where: str, layout: Layout) -> TensorSpec:
+def _whole_spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
     """A tensor of a request that is one row as a whole."""
     datatype = _ONNX.get(tensor.type, "")
     if datatype not in NUMPY:

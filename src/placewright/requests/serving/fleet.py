@@ -20,6 +20,7 @@ from placewright.errors import InputError, PlacewrightError, RunError, UnknownNa
 from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.latencies import LatencyTable
+from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import Array, TensorSpec, received, sendable
@@ -117,7 +118,7 @@ class Fleet:
         self.table = LatencyTable(most_batch)
         self._engine, self._check_variants = engine, check_variants
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
-        self._models = {self.key(*each): each[1].model for each in self.variants}
+        self._models = {self.key(*each): model_of(each[1]) for each in self.variants}
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
@@ -133,13 +134,21 @@ class Fleet:
         """What workers call a variant."""
         return f"{self.families[family].name}/{variant.name}"
 
+    def _new_key(self, family: int, variant: Variant) -> str:
+        """The key of another variant; `InputError` where one of its name is there."""
+        key = self.key(family, variant)
+        if key in self._models:
+            raise InputError("a variant of this name is there", where=f"variant {key!r}")
+        return key
+
     def label(self, family: int, variant: Variant) -> str:
         """What services call it, which plan each bucket of a family by itself."""
         return f"{self.families[family].label}/{variant.name}"
 
-    def buckets(self, name: str) -> list[int]:
-        """Positions of the buckets of a family."""
-        return [k for k, family in enumerate(self.families) if family.name == name]
+    def buckets(self, family: Family) -> list[int]:
+        """Positions of the buckets of a family's version."""
+        like = family.name, family.version
+        return [k for k, each in enumerate(self.families) if (each.name, each.version) == like]
 
     def position(self, family: Family, sizes: Mapping[str, int]) -> int:
         """Position of the bucket of a family for inputs of these sizes.
@@ -147,7 +156,7 @@ class Fleet:
         Raises `Refusal`: 400: there is none.
         """
         bucket = family.bucket_of(sizes)
-        return next(k for k in self.buckets(family.name) if self.families[k].bucket == bucket)
+        return next(k for k in self.buckets(family) if self.families[k].bucket == bucket)
 
     async def add_server(self, name: str, speed: float = 1.0) -> None:
         """Start a server, measure its latencies, and let it serve.
@@ -231,21 +240,22 @@ class Fleet:
         """
         async with self._changing:
             old = self.families[family]
+            variant = replace(variant, version=old.version)
+            key = self._new_key(family, variant)
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
             await loop.run_in_executor(None, make_family, old.name, variants, old.layout)
-            added = [(position, variant) for position in self.buckets(old.name)]
+            added = [(position, variant) for position in self.buckets(old)]
             self._check_variants([*self.variants, *added])
-            key = self.key(family, variant)
             # Servers that are started meanwhile load it too. All else changes at the end: what is
             # served has latencies at any moment.
-            self._models[key] = variant.model
+            self._models[key] = model_of(variant)
             taken: dict[int, list[dict[int, list[float]]]] = {}
             failed = ""
             for server, slot in enumerate(self.slots):
                 try:
                     async with self._paused(slot):
-                        await slot.process.load({key: variant.model})
+                        await slot.process.load({key: model_of(variant)})
                         taken[server] = [await self._timed(slot.process, *each) for each in added]
                 except RunError as error:  # it is down: see below
                     failed = error.brief
@@ -277,7 +287,7 @@ class Fleet:
                 if slot.up and server not in taken:
                     with suppress(RunError):
                         async with self._paused(slot):
-                            await slot.process.load({key: variant.model})
+                            await slot.process.load({key: model_of(variant)})
                             await self._time_missing(server)
 
     async def remove_variant(self, family: int, name: str) -> None:
@@ -301,7 +311,7 @@ class Fleet:
             key = self.key(family, gone)
             # Served no more before it is unloaded: a server that is paused later may still hold it.
             del self._models[key]
-            for bucket in self.buckets(old.name):
+            for bucket in self.buckets(old):
                 self.families[bucket] = replace(self.families[bucket], variants=rest)
                 position = self.variants.index((bucket, gone))
                 del self.variants[position]
@@ -500,6 +510,11 @@ def _unfit(process: ServerProcess, chosen: Variant, why: str) -> InputError:
         "right, serve with --max-batch 1; if outputs belong to a request as a whole, write whole: "
         "true into the family's file",
     )
+
+
+def model_of(variant: Variant) -> ServedModel:
+    """As it is sent to servers."""
+    return ServedModel(variant.kind, variant.model)
 
 
 def zeros(spec: TensorSpec, shape: tuple[int, ...]) -> Array:

@@ -223,7 +223,7 @@ def predict(
     seen = replace(stream, deadline_s=stream.deadline_s - reserved_s)
     problem = RequestProblem(service, seen, traffic.duration_s, noise_seed=traffic.seed)
     noise = np.random.default_rng(traffic.seed).choice(ratios, len(stream)) if len(ratios) else None
-    answers = simulate(problem, options.policy.start(service), noise=noise)
+    answers = simulate(problem, dispatcher.make_policy(service), noise=noise)
     accuracy = service.accuracy[answers.variant]
     kept = (answers.server >= 0) & (answers.end_s <= stream.due_s - overhead_s)
     kept &= accuracy >= stream.min_accuracy

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
-from placewright.requests.serving.families import SERVE
+from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
 from placewright.web.refusals import Refusal

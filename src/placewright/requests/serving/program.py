@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from placewright.requests.serving.families import open_session
+from placewright.requests.serving.models import ServedModel, open_model
 from placewright.requests.serving.priority import compute_behind, computing
 from placewright.requests.serving.tensors import Strings, received, sendable
 from placewright.runtime.program import WorkerProgram, order
@@ -31,7 +31,7 @@ class Computed:
 class VariantServer(WorkerProgram):
     """One server. On engine ``local`` a slower one waits after it has computed."""
 
-    messages = (Computed, Strings)
+    messages = (Computed, Strings, ServedModel)
     noun = "server"
 
     def __init__(self, worker: Worker) -> None:
@@ -40,10 +40,10 @@ class VariantServer(WorkerProgram):
         self._sessions: dict[str, Any] = {}
 
     @order("loading a variant")
-    def load(self, key: str, model: bytes) -> None:
+    def load(self, key: str, model: ServedModel) -> None:
         """Hold a variant in memory from now on."""
         with computing():
-            self._sessions[key] = open_session(model, key, self.worker.spec.threads)
+            self._sessions[key] = open_model(model, key, self.worker.spec.threads)
 
     @order("removing a variant")
     def unload(self, key: str) -> None:

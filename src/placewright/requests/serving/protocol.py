@@ -26,9 +26,10 @@ import math
 import re
 import secrets
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,9 @@ backslash."""
 
 _CUT = f"{secrets.token_hex(8)} "
 """Begins what stands for data in the rest of the JSON; no client knows it."""
+
+_SHARES = (("min_accuracy", 0.0), ("time_sensitivity", 0.5), ("accuracy_sensitivity", 0.5))
+"""What a request gives as a number in [0, 1], and what it is where it does not."""
 
 _DEADLINES = (("deadline_ms", 1e-3), ("timeout", 1e-6))
 _DEADLINE_HEADERS = (
@@ -338,15 +342,35 @@ def _wanted(
     return tuple(wanted.items())
 
 
+_PARAMETERS = (
+    *(name for name, _ in _DEADLINES),
+    *(name for name, _ in _SHARES),
+    "binary_data_output",
+)
+
+_SLO_HEADERS = (
+    *(name for name, _ in _DEADLINE_HEADERS if name.startswith("x-slo-")),
+    *(f"x-slo-{name.replace('_', '-')}" for name, _ in _SHARES),
+    "x-slo-tpot-ms",  # of language models' routers; one answer has one "token"
+)
+
+
+def _refuse_unknown(kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse what would have no effect: a deadline that is misspelt would not be kept.
+
+    Raises `Refusal`: 400, with the nearest name.
+    """
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name[:100], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise Refusal(400, f"unknown {kind} {name!r:.100}: {hint}")
+
+
 def _needs(parameters: Mapping[str, Any], headers: Mapping[str, str], deadline_s: float) -> Needs:
-    shares = {
-        name: _share(name, parameters, headers, usual)
-        for name, usual in (
-            ("min_accuracy", 0.0),
-            ("time_sensitivity", 0.5),
-            ("accuracy_sensitivity", 0.5),
-        )
-    }
+    _refuse_unknown("parameter", parameters, _PARAMETERS)
+    _refuse_unknown("header", (n for n in headers if n.startswith("x-slo-")), _SLO_HEADERS)
+    shares = {name: _share(name, parameters, headers, usual) for name, usual in _SHARES}
     return Needs(_deadline(parameters, headers, deadline_s), **shares)
 
 

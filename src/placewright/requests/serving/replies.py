@@ -22,9 +22,6 @@ from placewright.requests.serving.rows import Row
 from placewright.requests.serving.tensors import TensorSpec
 from placewright.web.refusals import Refusal
 
-VERSION = "1"
-"""Of every model."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -75,7 +72,7 @@ async def answered(
     """
     served = [row.done.result() for row in rows]
     last = max(served, key=lambda each: each.end_s)
-    head: dict[str, Any] = {"model_name": family.name, "model_version": VERSION}
+    head: dict[str, Any] = {"model_name": family.name, "model_version": str(family.version)}
     if request.id:
         head["id"] = request.id
     head["parameters"] = {
@@ -111,12 +108,13 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 3)
 
 
-def metadata(family: Family) -> dict[str, Any]:
+def metadata(family: Family, versions: Sequence[int]) -> dict[str, Any]:
     """A model's metadata."""
+    plain = all(variant.kind == "onnx" for variant in family.variants)
     return {
         "name": family.name,
-        "versions": [VERSION],
-        "platform": "onnxruntime_onnx",
+        "versions": [str(version) for version in versions],
+        "platform": "onnxruntime_onnx" if plain else "placewright",
         "inputs": [spec.metadata() for spec in family.inputs],
         "outputs": [spec.metadata() for spec in family.outputs],
         "properties": {f"variant:{v.name}": f"accuracy {v.accuracy:.4f}" for v in family.variants},
@@ -143,9 +141,9 @@ def triton_config(family: Family, max_batch: int) -> dict[str, Any]:
     }
 
 
-def index_entry(name: str) -> dict[str, Any]:
+def index_entry(name: str, version: int) -> dict[str, Any]:
     """A model in the index of the repository."""
-    return {"name": name, "version": VERSION, "state": "READY", "reason": ""}
+    return {"name": name, "version": str(version), "state": "READY", "reason": ""}
 
 
 _ERROR = {"$ref": "#/components/schemas/error"}
@@ -160,7 +158,7 @@ def openapi(models: Sequence[str]) -> dict[str, Any]:
     `models`: names that clients may use.
     """
     name = _parameter("name", {"type": "string", "enum": list(models)})
-    version = _parameter("version", {"type": "string", "enum": ["1"]})
+    version = _parameter("version", {"type": "string", "pattern": "^[0-9]+$"})
     paths: dict[str, Any] = {
         "/v2": _get("Server metadata", "server"),
         "/v2/health/live": _get("Whether the server runs"),

@@ -26,6 +26,7 @@ from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application, HttpLimits
+from placewright.requests.serving.auto import AutoPolicy
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.engines import (
     ENGINES,
@@ -33,7 +34,8 @@ from placewright.requests.serving.engines import (
     server_cluster,
     server_speeds,
 )
-from placewright.requests.serving.families import SERVE, Family
+from placewright.requests.serving.families import Family
+from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.workers import ended
@@ -296,6 +298,7 @@ async def serving(
             async with _beside(dispatcher.watch(), _flush(observer)):
                 for name, speed in server_speeds(cluster).items():
                     await dispatcher.fleet.add_server(name, speed)
+                await _choose(options.policy, dispatcher)
                 listener = asyncio.create_task(http.serve(sockets=[listening]))
                 url = address_of(listening)
                 gc.collect()
@@ -320,6 +323,23 @@ async def serving(
                 await listener
             observer.close()
             await ended(ENDING_S)
+
+
+async def _choose(policy: StartsPolicies, dispatcher: Dispatcher) -> None:
+    """Choose the policy for the servers as they were measured, where that is asked for."""
+    if not isinstance(policy, AutoPolicy):
+        return
+    loop = asyncio.get_running_loop()
+    choice = await loop.run_in_executor(None, policy.choose, dispatcher.service)
+    dispatcher.follow(partial(start, choice.plan))
+    event(
+        "policy-chosen",
+        policy=choice.plan.policy,
+        parameters=dict(choice.plan.parameters),
+        success=round(choice.success_rate, 4),
+        effective_accuracy=round(choice.effective_accuracy, 4),
+        tried=choice.tried,
+    )
 
 
 async def _accept_the_last(listening: socket.socket) -> None:

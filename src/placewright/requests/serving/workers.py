@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
+from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.runtime import limits
@@ -103,7 +104,7 @@ class ServerProcess(ABC):
         """Of the process, while there is one."""
 
     @abstractmethod
-    async def start(self, models: Mapping[str, bytes]) -> None:
+    async def start(self, models: Mapping[str, ServedModel]) -> None:
         """Start the process and load these variants.
 
         Raises
@@ -134,7 +135,7 @@ class ServerProcess(ABC):
         """
         return await self.give(name, *arguments, limit_s=limit_s)
 
-    async def load(self, models: Mapping[str, bytes]) -> None:
+    async def load(self, models: Mapping[str, ServedModel]) -> None:
         """Load variants; errors as `order`."""
         for key, model in models.items():
             await self.order("load", key, model, limit_s=limits.order_s(len(model)))
@@ -224,7 +225,7 @@ class LocalProcess(ServerProcess):
         """See `ServerProcess.pid`."""
         return self._group.processes[0].pid if self._group is not None else None
 
-    async def start(self, models: Mapping[str, bytes]) -> None:
+    async def start(self, models: Mapping[str, ServedModel]) -> None:
         """See `ServerProcess.start`."""
         loop = asyncio.get_running_loop()
         group = self._engine.group(self._cluster, VARIANT_SERVER)

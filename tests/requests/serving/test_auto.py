@@ -1,0 +1,99 @@
+"""The policy that a server chooses for itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError, UnknownNameError
+from placewright.planning.contract import Context
+from placewright.requests.judge import judge
+from placewright.requests.planners import listed
+from placewright.requests.problem import RequestProblem
+from placewright.requests.service import Service, service_of
+from placewright.requests.serving import auto
+from placewright.requests.serving.auto import AutoPolicy, streams_like, usual_streams
+from placewright.requests.serving.commands import _policy
+from placewright.requests.serving.server import ServingOptions, serve
+from placewright.requests.stream import stream_of
+from tests.requests.serving.models import family
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams that are played in a moment."""
+    monkeypatch.setattr(auto, "REQUESTS", 300)
+    monkeypatch.setattr(auto, "FIRST", 150)
+
+
+def service(**given: Any) -> Service:
+    """Three servers and three variants, the accurate ones slower."""
+    alone = np.array([0.01, 0.02, 0.05])[None, :] / np.array([1.0, 0.6, 0.3])[:, None]
+    latency_s = alone[:, :, None] * (0.5 + 0.5 * np.arange(5))
+    latency_s[:, :, 0] = 0.0
+    return service_of(("a", "b", "c"), ("x", "y", "z"), (0.7, 0.8, 0.9), latency_s, **given)
+
+
+def expected(rate: float, seed: int = 0) -> RequestProblem:
+    """Requests at this rate."""
+    rng = np.random.default_rng(seed)
+    times = np.sort(rng.uniform(0, 300 / rate, 300))
+    return RequestProblem(
+        service(), stream_of(times, rng.uniform(0.05, 0.3, 300)), 300 / rate, name="expected"
+    )
+
+
+@pytest.mark.parametrize("rate", [60.0, 250.0])
+@pytest.mark.parametrize("worth", [0.0, 2.0])
+def test_no_policy_that_ships_is_better_on_like_requests(rate: float, worth: float) -> None:
+    """By more than a hundredth of what the user prefers, on requests that were not looked at."""
+    problem = expected(rate)
+    choice = AutoPolicy(problem, worth).choose(problem.service)
+    streams = [expected(rate, seed) for seed in (1, 2)]
+
+    def worthy(plan: Any) -> float:
+        found = [judge(each, plan) for each in streams]
+        return float(np.mean([each.value + worth * each.success_rate for each in found]))
+
+    others = [p for p in listed() if p.unsupported_reason(problem) is None]
+    best = max(worthy(policy(problem, Context())) for policy in others)
+    assert worthy(choice.plan) >= 0.985 * best
+    assert choice.value == choice.effective_accuracy + worth * choice.success_rate
+
+
+def test_success_that_is_worth_more_is_not_less() -> None:
+    """The user says how accuracy is exchanged for it."""
+    problem = expected(150.0)
+    free, dear = (AutoPolicy(problem, worth).choose(problem.service) for worth in (0.0, 100.0))
+    assert dear.success_rate >= free.success_rate
+    assert dear.effective_accuracy <= free.effective_accuracy
+
+
+def test_expected_requests_are_of_families_that_are_served() -> None:
+    """Also of any size of an open dimension; others are refused by name."""
+    sized = service(family_names=("all@n=4", "all@n=8"), family=np.array([0, 0, 1]))
+    for stream in streams_like(expected(50.0), sized):
+        assert set(stream.stream.family.tolist()) == {0, 1}
+    other = service(family_names=("cats",))
+    with pytest.raises(UnknownNameError, match="unknown family 'all'"):
+        AutoPolicy(expected(50.0)).choose(other)
+    assert len(usual_streams(sized)) == 6
+
+
+def test_a_server_decides_by_what_it_has_chosen() -> None:
+    """Before clients are listened to."""
+    with serve([family()], {"a": 1.0}, ServingOptions(port=0, policy=AutoPolicy())) as running:
+        dispatcher: Any = running.dispatcher
+        (plan,) = dispatcher.make_policy.args
+        assert plan in auto.candidates(usual_streams(dispatcher.service)[0])
+
+
+def test_only_auto_chooses_for_what_is_expected(tmp_path: Any) -> None:
+    """A named policy stays what it is."""
+    assert isinstance(_policy("auto", None, None, 0.5), AutoPolicy)
+    with pytest.raises(InputError, match="only auto chooses"):
+        _policy("rolling", None, None, 0.5)
+    with pytest.raises(InputError, match="--expect"):
+        _policy("auto", tmp_path / "plan.json", tmp_path / "p.yaml")
