@@ -330,7 +330,7 @@ def _model(
     return problem
 
 
-def _file(source: str) -> LayerProblem:
+def _file(source: str) -> LayerProblem | FlowProblem | RingProblem:
     from placewright.layers.files import read_problem
 
     try:
@@ -338,5 +338,13 @@ def _file(source: str) -> LayerProblem:
     except InputError as error:
         if ": layer_names" not in error.where:
             raise
+        from placewright.files import document_kind, read
+
+        kind = ""
+        with suppress(InputError):  # no document of ours: Piper's are none
+            kind = document_kind(Path(source))
+        if kind in SCHEMES:
+            found: FlowProblem | RingProblem = read(source)
+            return found
         hint = f"Piper's input is given as piper:{source}"
         raise InputError(error.what, where=error.where, by=error.by, hint=hint) from None

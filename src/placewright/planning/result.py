@@ -268,6 +268,7 @@ def head_json(result: Result) -> dict[str, Any]:
         "planner": result.planner,
         "objective": result.objective,
         "value": _finite(result.value),
+        "unit": result.unit,
         "direction": str(result.direction),
         "lower_bound": _finite(result.lower_bound),
         "upper_bound": _finite(result.upper_bound),

@@ -33,6 +33,7 @@ class ResultFile(FileModel):
     planner: str = ""
     objective: str = ""
     value: float | None = None
+    unit: str = ""
     direction: Direction = Direction.MINIMISE
     lower_bound: float | None = None
     upper_bound: float | None = None

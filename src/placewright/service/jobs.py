@@ -28,7 +28,7 @@ from typing import Any
 
 from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.io.growing import end_of
-from placewright.planning.wings import wings
+from placewright.planning.wings import families
 from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
@@ -50,7 +50,7 @@ VERSION = "1"
 
 SUMMARY = (
     *("problem", "planner", "objective", "value", "lower_bound", "upper_bound", "gap", "status"),
-    *("direction", "runtime_s", "measured_s", "predicted_s"),
+    *("unit", "direction", "runtime_s", "measured_s", "predicted_s"),
 )
 """Keys of a result that lists show."""
 
@@ -205,7 +205,7 @@ class Jobs:
         ``NAME-plan.json`` goes with ``NAME.html`` and ``NAME-trace.json.gz``, as `quickstart`
         writes them. A plan that was taken is not taken again, unless it has changed.
         """
-        kinds = {wing.files().plan_document.kind: name for name, wing in wings().items()}
+        kinds = {wing.files().plan_document.kind: name for name, wing in families()}
         taken = {file.sha256 for file in self.store.files(kinds=list(kinds), most=1_000_000)}
         for path in sorted(folder.glob("*.json")):
             wing = kinds.get(document_kind(path, path.name))

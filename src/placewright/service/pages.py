@@ -21,7 +21,7 @@ from placewright.planning.side_by_side import (
     side_of_data,
     verdict,
 )
-from placewright.planning.wings import wings
+from placewright.planning.wings import families, wings
 from placewright.report.gantt import timelines_in
 from placewright.report.page import facts, section
 from placewright.report.text import ago, amount, percent, size
@@ -97,7 +97,9 @@ class Pages:
             lstrip_blocks=True,
         )
         self._templates.filters |= {"ago": ago, "size": size, "amount": amount, "gap": percent}
-        self._templates.filters["short"] = lambda value, name: amount(value, _unit_of(name))
+        self._templates.filters["short"] = lambda summary, name: amount(
+            summary["value"], _unit_of(name, summary)
+        )
         self._templates.globals["parts"] = self._templates.get_template("parts.html").module
 
     def filled(self, name: str, /, **values: Any) -> str:
@@ -153,7 +155,8 @@ class Pages:
     def job(self, id: JobId) -> HTMLResponse:
         """A job: how far it is, or what it has found."""
         job = self._service.job(id)
-        result, unit = self.result(job), _unit_of(job.operation)
+        result = self.result(job)
+        unit = _unit_of(job.operation, result)
         return self.page(
             "job.html",
             job=details(self._service, job),
@@ -212,7 +215,7 @@ class Pages:
     def _uses(self, kind: str) -> list[tuple[str, str]]:
         """Address and text of what may be done with a file of this kind."""
         every = self._service.operations
-        for name, wing in wings().items():
+        for name, wing in families():
             if wing.files().problem_document.kind == kind:
                 verbs = map(every.get, (f"{name}.plan", f"{name}.compare"))
                 return [(f"/new/{v.name}?{v.options[0].name}=", v.path[-1]) for v in verbs if v]
@@ -229,7 +232,7 @@ class Pages:
 
     def beside(self, first: Chosen = "", second: Chosen = "") -> HTMLResponse:
         """Two plans side by side, once both are chosen."""
-        kinds = [wing.files().plan_document.kind for wing in wings().values()]
+        kinds = [wing.files().plan_document.kind for _, wing in families()]
         offered = self._service.store.files(kinds=kinds, most=OFFERED)
         values: dict[str, Any] = {"said": "", "sections": []}
         if first and second:
@@ -260,8 +263,10 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _unit_of(operation: str) -> str:
-    """The unit of the values that an operation finds."""
+def _unit_of(operation: str, result: dict[str, Any] | None = None) -> str:
+    """The unit of the values that an operation finds: the result's own, or that of its wing."""
+    if result and "unit" in result:
+        return str(result["unit"])
     wing = wings().get(operation.partition(".")[0])
     return "s" if wing is None else wing.unit
 
@@ -279,7 +284,7 @@ def _fits(option: Option, operation: Operation, kind: str, name: str) -> bool:
     """Whether a file may be what an option wants, as far as that is known."""
     if option.metavar.endswith("PLAN"):
         return kind.endswith("plan")
-    wing = wings().get(operation.path[0])
-    if wing is None or option.name not in ("file", "source"):
+    own = [wing for group, wing in families() if group == operation.path[0]]
+    if not own or option.name not in ("file", "source"):
         return True
-    return kind in ("", wing.files().problem_document.kind)
+    return kind in ("", *(wing.files().problem_document.kind for wing in own))

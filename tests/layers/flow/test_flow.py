@@ -235,7 +235,7 @@ def test_files_are_read_planned_and_read_back(
     assert found["value"] == 5.0
     assert found["upper_bound"] == pytest.approx(5.0)
     assert found["plan"]["placement"] == {"a": [0, 2], "b": [2, 4]}
-    ran = run_cli(capsys, "layers", "simulate", f"flow:{path}", plan)
+    ran = run_cli(capsys, "layers", "simulate", path, plan)
     assert ran.code == 0
     assert "5 tokens/s" in ran.out
     result = solve(p)

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.numerics.njit import njit_cached, njit_inline, njit_internal, njit_no_refcount
+from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount, njit_nogil
 
 RELATIVE = 1e-12
 """Capacity that counts as none, as a share of the largest one: rounding leaves such remainders."""
@@ -367,6 +367,56 @@ def _swap(most: IntArray, rates: FloatArray, layers: int, start: IntArray, end: 
 
 
 @njit_internal
+def _rotate(start: IntArray, end: IntArray) -> bool:
+    """Let what holds [a, b) and what holds [b, c) change places: ranges that join still do.
+
+    Only at a, b and c other machines meet, over other links.
+    """
+    n = len(start)
+    i = _below(n)
+    a, b = start[i], end[i]
+    c = end[_below(n)] if np.random.random() < 0.5 else start[_below(n)]
+    if c < a:
+        a, b, c = c, a, b
+    if not (a < b and b < c):
+        return False
+    for i in range(n):
+        s, e = start[i], end[i]
+        if s >= a and e <= b:
+            start[i], end[i] = s + c - b, e + c - b
+        elif s >= b and e <= c:
+            start[i], end[i] = s - b + a, e - b + a
+        elif not (e <= a or s >= c or (s <= a and e >= c)):
+            return False
+    return True
+
+
+@njit_internal
+def _regroup(
+    most: IntArray, rates: FloatArray, layers: int, start: IntArray, end: IntArray
+) -> bool:
+    """Two machines side by side hold a part each, or two in a row the whole both."""
+    n = len(start)
+    i, first = _below(n), _below(n)
+    a, b, row = start[i], end[i], np.random.random() < 0.5
+    for k in range(n):
+        j = (first + k) % n
+        if j == i or end[j] == 0:
+            continue
+        if not row and start[j] == a and end[j] == b and b - a > 1:
+            middle = a + 1 + _below(b - a - 1)
+            return _reach(i, most, rates, layers, a, middle, start, end) and _reach(
+                j, most, rates, layers, middle, b, start, end
+            )
+        if row and start[j] == b and b > 0:
+            b = end[j]
+            return _reach(i, most, rates, layers, a, b, start, end) and _reach(
+                j, most, rates, layers, a, b, start, end
+            )
+    return False
+
+
+@njit_internal
 def _propose(
     most: IntArray,
     rates: FloatArray,
@@ -379,13 +429,17 @@ def _propose(
 ) -> bool:
     """Change a placement at random; whether it is one. `held`: what layers have of the target."""
     kind = np.random.random()
-    if kind < 0.15:
+    if kind < 0.12:
         return _help(_below(len(start)), held, target, most, rates, layers, start, end)
-    if kind < 0.45:
+    if kind < 0.35:
         return _join(_below(len(start)), most, rates, links, layers, start, end)
-    if kind < 0.7:
+    if kind < 0.6:
         return _shift(most, rates, layers, start, end)
-    if kind < 0.9:
+    if kind < 0.7:
+        return _rotate(start, end)
+    if kind < 0.77:
+        return _regroup(most, rates, layers, start, end)
+    if kind < 0.93:
         return _swap(most, rates, layers, start, end)
     i = _below(len(start))
     a, b = start[i], end[i]
@@ -396,7 +450,7 @@ def _propose(
     return _reach(i, most, rates, layers, a, b, start, end)
 
 
-@njit_cached
+@njit_nogil
 def anneal(
     seed: int,
     steps: int,

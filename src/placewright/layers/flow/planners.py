@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, final
 
@@ -211,6 +213,9 @@ TARGETS = (1.01, 1.03, 1.08, 1.2)
 WEIGHTS, SHAPES, HOT, COLD = (3.0, 10.0), (1, 1, 2), (0.03, 0.1), (3e-4, 1e-3, 3e-3)
 """Of coverage, and first and last temperatures by the target: each run draws one of each."""
 
+AGAIN = 0.35
+"""Share of runs that begin with the best plan."""
+
 MOST_CHUNK, CHUNK_PAIRS = 100_000, 1.5e8
 """Steps between two looks at the clock and at Ctrl-C: at most, and with the square of machines."""
 
@@ -221,15 +226,15 @@ RUNS_AHEAD = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Annealing(_Supported):
-    """Simulated annealing: runs from the best plan or a random one, until the deadline.
+    """Simulated annealing on all cores: runs from the best plan or a random one.
 
     What is annealed is the flow plus a bound on it by layer, up to a target a little above the best
     flow so far (`placewright.layers.flow.kernels`): plans of one flow differ in how near they are
-    to that target. `runs` limits them where there is no deadline.
+    to that target. Runs go on until the deadline; where there is none, `runs` limits them.
     """
 
     runs: Count = 4
-    steps: Annotated[int, Range(1_000, 1e9)] = 500_000
+    steps: Annotated[int, Range(1_000, 1e9)] = 1_500_000
     name: str = "annealing"
 
     def __call__(self, problem: FlowProblem, context: Context) -> Proposal[LayerRanges]:
@@ -242,28 +247,41 @@ class Annealing(_Supported):
         best = random_ranges(p, rng) if context.incumbent is None else _array(context.incumbent)
         value = judge(p, ranges_of(*best)).value
         yield ranges_of(*best)
-        endless, run, done = math.isinf(context.deadline_s), 0, 0
-        while not (endless and run >= self.runs):
-            steps = self.steps
-            if not endless and done:
-                pace_s = (time.perf_counter() - begun_s) / done
-                steps = min(steps, max(1_000, int(context.remaining_s() / pace_s / RUNS_AHEAD)))
-            for found, plan, taken in self._run(p, context.bound, rng, best, value, steps):
-                done += taken
-                if found > value:
-                    value, best = found, plan
-                    yield ranges_of(*best)
+        endless, steps, begun, done = math.isinf(context.deadline_s), self.steps, 0, 0
+        # Without a deadline the answer must not depend on the machine's cores.
+        side_by_side = 1 if endless else len(os.sched_getaffinity(0))
+        active = list[_Run]()
+        with ThreadPoolExecutor(side_by_side) as pool:
+            while active or not endless or begun < self.runs:
+                while len(active) < side_by_side and (not endless or begun < self.runs):
+                    active.append(_Run(p, context.bound, rng, best, value, steps))
+                    begun += 1
+                for run, flow in zip(active, pool.map(_Run.advance, active), strict=True):
+                    if flow > value:
+                        value, best = flow, run.best.copy()
+                        yield ranges_of(*best)
+                done += sum(run.chunk for run in active)
+                active = [run for run in active if run.left]
                 context.progress(
-                    what=f"run {run + 1}",
+                    what=f"run {begun}",
                     value=value,
                     bound=context.bound,
                     elapsed_s=time.perf_counter() - begun_s,
                 )
                 if context.remaining_s() <= 0 or value >= context.bound * (1 - 1e-9):
                     return
-            run += 1
+                pace_s = side_by_side * (time.perf_counter() - begun_s) / done
+                ahead = 1e9 if endless else context.remaining_s() / pace_s / RUNS_AHEAD
+                steps = min(self.steps, max(1_000, int(ahead)))
 
-    def _run(
+
+class _Run:
+    """One run of annealing, in chunks: from the best plan or a random one, with drawn parameters.
+
+    `value`, `best`: the best flow so far, and its plan. `left`: chunks to come, of `chunk` steps.
+    """
+
+    def __init__(
         self,
         p: FlowProblem,
         bound: float,
@@ -271,35 +289,43 @@ class Annealing(_Supported):
         best: IntArray,
         value: float,
         steps: int,
-    ) -> Iterator[tuple[float, IntArray, int]]:
-        """One run, in chunks: the best flow and plan of it so far, and the steps of the chunk."""
+    ) -> None:
         roof = min(bound, float(p.rates.sum())) if bound > 0 else float(p.rates.sum())
-        target = min(value * float(rng.choice(TARGETS)) if value > 0 else roof, roof)
-        weight, hot, cold = (float(rng.choice(x)) for x in (WEIGHTS, HOT, COLD))
-        shape = int(rng.choice(SHAPES))
-        now = best.copy() if rng.random() < 0.35 and value > 0 else random_ranges(p, rng)
-        found, chunk = now.copy(), min(MOST_CHUNK, max(200, int(CHUNK_PAIRS / p.n**2)))
-        chunks = -(-steps // chunk)
-        steps, ratio = -(-steps // chunks), (cold / hot) ** (1.0 / chunks)
-        for _ in range(chunks):
-            flow = anneal(
-                int(rng.integers(2**31)),
-                steps,
-                hot * target,
-                hot * ratio * target,
-                weight,
-                target,
-                shape,
+        self.target = min(value * float(rng.choice(TARGETS)) if value > 0 else roof, roof)
+        self.weight, self.hot, cold = (float(rng.choice(x)) for x in (WEIGHTS, HOT, COLD))
+        self.shape, self.p = int(rng.choice(SHAPES)), p
+        again = rng.random() < AGAIN and value > 0
+        self.now = best.copy() if again else random_ranges(p, rng)
+        self.best, self.value = self.now.copy(), 0.0
+        most = min(MOST_CHUNK, max(200, int(CHUNK_PAIRS / p.n**2)))
+        self.left = -(-steps // most)
+        self.chunk, self.ratio = -(-steps // self.left), (cold / self.hot) ** (1.0 / self.left)
+        self.rng = np.random.default_rng(int(rng.integers(2**31)))
+
+    def advance(self) -> float:
+        """The best flow after one more chunk; other threads run meanwhile."""
+        p, self.left = self.p, self.left - 1
+        colder = self.hot * self.ratio
+        self.value = float(
+            anneal(
+                int(self.rng.integers(2**31)),
+                self.chunk,
+                self.hot * self.target,
+                colder * self.target,
+                self.weight,
+                self.target,
+                self.shape,
                 p.rates,
                 p.links,
                 p.most,
                 p.layers,
                 p.partial_inference,
-                now,
-                found,
+                self.now,
+                self.best,
             )
-            hot *= ratio
-            yield float(flow), found.copy(), steps
+        )
+        self.hot = colder
+        return self.value
 
 
 def random_ranges(p: FlowProblem, rng: np.random.Generator) -> IntArray:
