@@ -135,3 +135,16 @@ def test_accelerate_loads_the_map_and_generates(name: str, tmp_path: Path) -> No
 
 def _without(data: dict[str, Any], key: str) -> dict[str, Any]:
     return {k: v for k, v in data.items() if k != key}
+
+
+def test_a_device_without_a_block_is_left_out_with_a_note() -> None:
+    """Runtimes that cut by blocks put an embedding where their first block is."""
+    devices = (
+        Device("small", kind="gpu", memory_bytes=1.3e9, memory_bandwidth=1e12),
+        Device("large", kind="gpu", memory_bytes=16.6e9, memory_bandwidth=1e12),
+    )
+    found = device_map(LLAMA_8B, Cluster(devices), context=512, memory_share=1.0)
+    assert found.ranges["small"] == (0, 1)
+    data = found.export("vllm")
+    assert data["environment"]["VLLM_PP_LAYER_PARTITION"] == "32"
+    assert data["notes"] == ["small is left out: it holds no block, but embed"]

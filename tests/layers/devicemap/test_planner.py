@@ -126,7 +126,7 @@ def test_too_many_devices_are_searched_in_part(monkeypatch: pytest.MonkeyPatch) 
     """The fastest of them; nothing is claimed to be proved."""
     problem = next(p for p in map(random_problem, range(99)) if p.m == 4 and plan_map(p).best)
     best = plan_map(problem).best
-    monkeypatch.setattr(planner, "LARGEST_WORK", 1.0)
+    monkeypatch.setattr(planner, "LARGEST_WORK", {"latency": 1.0, "throughput": 1.0})
     found = plan_map(problem)
     assert not found.proved
     assert best is not None

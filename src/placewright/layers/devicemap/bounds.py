@@ -24,10 +24,12 @@ def lower_bound_s(problem: MapProblem) -> float:
     """
     if problem.objective == "latency":
         return _dual(problem, 1, 1)
-    return min(
-        _dual(problem, -(-problem.users // groups), groups) / problem.users
-        for groups in group_counts(problem)
-    )
+    return min(period_bound_s(problem, groups) for groups in group_counts(problem)) / problem.users
+
+
+def period_bound_s(problem: MapProblem, groups: int) -> float:
+    """Lower bound on the period with this number of groups."""
+    return _dual(problem, -(-problem.users // groups), groups)
 
 
 def _dual(problem: MapProblem, users: int, groups: int) -> float:

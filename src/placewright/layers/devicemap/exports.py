@@ -110,6 +110,7 @@ def _llama_cpp(problem: MapProblem, found: MapJudgement) -> dict[str, Any]:
     notes += more
     tokens = problem.context * problem.users
     flags += ["--ctx-size", str(tokens), "--parallel", str(problem.users)]
+    notes += _without_blocks(problem, ranges)
     notes.append("llama.cpp keeps the input embedding on the CPU of the host")
     if any(each.from_disk for each in ranges):
         notes.append("weights beyond memory are read through mmap, which is the default")
@@ -121,6 +122,18 @@ def _blocks(problem: MapProblem, ranges: Sequence[LayerRange]) -> list[tuple[Lay
     blocks = set(problem.model.blocks)
     counted = [(each, len(blocks & set(range(each.start, each.end)))) for each in ranges]
     return [(each, n) for each, n in counted if n]
+
+
+def _without_blocks(problem: MapProblem, ranges: Sequence[LayerRange]) -> list[str]:
+    """Notes on devices that hold an embedding, a norm or the head only."""
+    counted = {each.device for each, _ in _blocks(problem, ranges)}
+    layers, devices = problem.model.layers, problem.cluster.devices
+    return [
+        f"{devices[each.device].name} is left out: it holds no block, but "
+        + " and ".join(layer.name for layer in layers[each.start : each.end])
+        for each in ranges
+        if each.device not in counted
+    ]
 
 
 def _is_host_cpu(device: Device, host: str) -> bool:
@@ -197,7 +210,7 @@ def _vllm(problem: MapProblem, found: MapJudgement) -> dict[str, Any]:
         )
     partition = ",".join(str(n) for _, n in counts)
     environment = {"VLLM_PP_LAYER_PARTITION": partition}
-    notes = []
+    notes = _without_blocks(problem, found.plan.ranges)
     if len({device.node for device in used}) == 1 and not on_cpu:
         order = ",".join(str(_number(problem, each.device)) for each, _ in counts)
         environment["CUDA_VISIBLE_DEVICES"] = order

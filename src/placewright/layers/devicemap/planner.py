@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge, step_s
+from placewright.layers.devicemap.bounds import period_bound_s
+from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 
-LARGEST_WORK = 4e8
-"""Sums of one dynamic program; about a second each 4e8."""
+LARGEST_WORK = {"latency": 4e9, "throughput": 4e8}
+"""Sums of one dynamic program, about a second each 1e9; for tokens/s there are dozens of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +48,23 @@ class Found:
 class _Search:
     problem: MapProblem
     by_devices: dict[int, MapJudgement] = field(default_factory=dict)
+    least_s: float = np.inf
 
-    def offer(self, plans: dict[int, MapPlan]) -> None:
-        """Judge plans and keep the best one of each set of devices."""
-        for mask, plan in plans.items():
-            made = judge(self.problem, plan)
-            if made.feasible and (
-                mask not in self.by_devices or made.value < self.by_devices[mask].value
-            ):
+    def offer(self, passages: Passages) -> None:
+        """Judge the shortest passage, and the shortest one with each device."""
+        for mask in passages.chosen():
+            made = judge(self.problem, passages.plan(mask))
+            known = self.by_devices.get(mask)
+            if made.feasible and (known is None or made.value < known.value):
                 self.by_devices[mask] = made
+                self.least_s = min(self.least_s, made.value)
 
     def best(self) -> MapJudgement | None:
         """Fewest devices among equals."""
-        near = sorted(self.by_devices.items(), key=lambda item: (item[1].value, item[0]))
-        if not near:
-            return None
-        least = near[0][1].value * (1 + 1e-9)
-        equal = [item for item in near if item[1].value <= least]
-        return min(equal, key=lambda item: (item[0].bit_count(), item[1].value, item[0]))[1]
+        least = self.least_s * (1 + 1e-9)
+        equal = [item for item in self.by_devices.items() if item[1].value <= least]
+        rank = [(mask.bit_count(), made.value, mask) for mask, made in equal]
+        return self.by_devices[min(rank)[2]] if rank else None
 
 
 def plan_map(problem: MapProblem) -> Found:
@@ -72,40 +72,47 @@ def plan_map(problem: MapProblem) -> Found:
     tables = Tables.of(problem)
     devices, proved = _looked_at(problem, tables)
     search = _Search(problem)
-    orders = Orders(problem, devices, tables)
+    orders = Orders(problem, devices, tables.from_disk)
     if problem.objective == "latency":
-        search.offer(orders.shortest(tables.seconds(1), 1, np.inf))
+        search.offer(orders.shortest(tables.seconds(1), 1))
         return Found(search.best(), search.by_devices, proved)
-    for groups in group_counts(problem):
-        _bisect(search, orders, tables, groups)
+    # The most promising number first: its plan rules out most of the others.
+    below = {groups: period_bound_s(problem, groups) for groups in group_counts(problem)}
+    for groups in sorted(below, key=lambda groups: (below[groups], groups)):
+        if below[groups] < search.least_s * problem.users:
+            _bisect(search, orders, tables, groups)
     return Found(search.best(), search.by_devices, proved)
 
 
 def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int) -> None:
-    """Offer plans for this number of groups, among them the best."""
+    """Offer plans for this number of groups, among them one that no other beats by more than 1e-9.
+
+    Let p(l) be the shortest passage whose parts are at most l: it falls with l, and the best
+    period is the least of max(p(l), groups x l). Below a limit with p > groups x l it is p there
+    or more, above one with p <= groups x l it is groups x l or more.
+    """
     problem = search.problem
     users = -(-problem.users // groups)
     seconds = tables.seconds(users)
-    plans = orders.shortest(seconds, users, np.inf)
-    search.offer(plans)
-    if groups == 1 or not plans:
+    passages = orders.shortest(seconds, users, known=search.least_s * problem.users)
+    if not passages.totals:
         return
-    used = seconds[orders.devices]
-    hops = problem.hop_s(users)
+    search.offer(passages)
+    used, hops = seconds[orders.devices], problem.hop_s(users)
     limits = np.unique(np.concatenate([used[np.isfinite(used)], hops[np.isfinite(hops)]]))
-    low, high = -1, len(limits) - 1  # limits[high] allows all; nothing is known below low
+    low, high, shortest = -1, len(limits) - 1, passages.least_s()
     while high - low > 1:
+        known = search.least_s * problem.users
+        # Between the limits no period is below this one.
+        if max(shortest, groups * limits[low + 1]) >= known * (1 - 1e-9):
+            return
         middle = (low + high) // 2
-        least = orders.shortest(seconds, users, float(limits[middle]))
-        search.offer(least)
-        # Within the limit the best passage is no longer than groups x limit: lower may be better.
-        passages = (step_s(problem, plan, users)[0] for plan in least.values())
-        short = min(passages, default=np.inf)
-        if short <= groups * limits[middle]:
-            high = middle
+        passages = orders.shortest(seconds, users, float(limits[middle]), known)
+        search.offer(passages)
+        if passages.least_s() <= groups * limits[middle]:
+            high, shortest = middle, passages.least_s()
         else:
             low = middle
-    search.offer(orders.shortest(seconds, users, float(limits[high])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,93 +187,204 @@ def _spill(problem: MapProblem, from_disk: IntArray, room: float) -> None:
                 from_disk[s, e] = e - s - int(fits[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """Shortest passages through the devices, by the set of devices.
+
+    Attributes
+    ----------
+    totals
+        Seconds, the first device's row and the last device, by set.
+    states
+        By set and last device: seconds of the layers before each cut, a row for each device that
+        may come first, shape (firsts, n + 1).
+    """
+
+    problem: MapProblem
+    from_disk: IntArray
+    seconds: FloatArray
+    hop_s: FloatArray
+    totals: dict[int, tuple[float, int, int]]
+    states: dict[int, dict[int, FloatArray]]
+
+    def least_s(self) -> float:
+        """The shortest of all, ``inf`` where there is none."""
+        return min((total[0] for total in self.totals.values()), default=np.inf)
+
+    def chosen(self) -> list[int]:
+        """The set with the shortest passage, and the shortest with each device."""
+        order = sorted(self.totals, key=lambda mask: (self.totals[mask][0], mask.bit_count()))
+        found = dict.fromkeys(order[:1])
+        for d in range(self.problem.m):
+            found |= dict.fromkeys([mask for mask in order if mask >> d & 1][:1])
+        return list(found)
+
+    def plan(self, mask: int) -> MapPlan:
+        """The ranges, from the last to the first."""
+        _, row, last = self.totals[mask]
+        end, ranges = self.problem.n, []
+        while True:
+            before = mask & ~(1 << last)
+            start, came = 0, -1
+            if before:
+                ends = self.states[before]
+                lasts = list(ends)
+                values = np.stack([ends[each][row] for each in lasts])
+                values = values + _hops(self.problem, self.hop_s[lasts, last])
+                arriving = values.min(axis=0) + self.seconds[last, :, end]
+                start = int(arriving.argmin())
+                came = lasts[int(values[:, start].argmin())]
+            spilled = max(int(self.from_disk[last, start, end]), 0)
+            ranges.append(LayerRange(last, start, end, spilled))
+            if not before:
+                return MapPlan(tuple(reversed(ranges)))
+            mask, last, end = before, came, start
+
+
+def _hops(problem: MapProblem, seconds: FloatArray) -> FloatArray:
+    """Seconds of a transfer from each device at each cut, shape (devices, n + 1)."""
+    # A cut that no token passes needs a link all the same: the prompt passes it.
+    never = np.where(np.isfinite(seconds), 0.0, np.inf)
+    found: FloatArray = np.where(problem.crossed > 0, seconds[:, None], never[:, None])
+    return found
+
+
+class _Prospects:
+    """What a passage may have taken at each cut, so that its rest can still be worth it."""
+
+    def __init__(
+        self, problem: MapProblem, devices: Sequence[int], users: int, known: float
+    ) -> None:
+        self._devices, self._known = list(devices), known
+        self._seconds = problem.decode_s(users)
+        disks = np.isfinite(problem.disk_s_per_byte)
+        self._room = np.where(disks, np.inf, problem.capacity)
+        held = problem.weights - problem.shared + problem.cache
+        self._need = _suffix_sums(held) * (1 - 1e-9)
+        self._most: dict[int, FloatArray] = {}
+
+    def most(self, used: int) -> FloatArray:
+        """Seconds at most at each cut, shape (n + 1,), once these devices are used.
+
+        The layers behind a cut take at least what each takes on the fastest device left, and have
+        to find room on those.
+        """
+        if used not in self._most:
+            left = [d for d in self._devices if not used >> d & 1]
+            fastest = self._seconds[left].min(axis=0, initial=np.inf)
+            found = np.full(len(fastest) + 1, self._known)
+            if left and np.isfinite(self._known):
+                found -= _suffix_sums(fastest)
+            found[self._need > self._room[left].sum()] = -np.inf
+            found[-1] = self._known
+            self._most[used] = found
+        return self._most[used]
+
+
+def _suffix_sums(values: FloatArray) -> FloatArray:
+    """Of the values from each position on, and 0 at the end."""
+    found: FloatArray = np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+    return found
+
+
 class Orders:
     """Orders of devices, each with the best ranges, by dynamic programming."""
 
-    def __init__(self, problem: MapProblem, devices: Sequence[int], tables: Tables) -> None:
-        self.problem, self.devices, self._tables = problem, list(devices), tables
+    def __init__(self, problem: MapProblem, devices: Sequence[int], from_disk: IntArray) -> None:
+        self.problem, self.devices, self._from_disk = problem, list(devices), from_disk
         self._before = alike_before(problem, self.devices)
+        self._firsts = [d for d in self.devices if not self._before[d]]
+        back = problem.return_s[np.ix_(self.devices, self._firsts)]
+        back = np.where(np.isfinite(back), back, 1e9)  # no way back is far more than any passage
+        # How much longer, at most, the way back to one first device is than to another.
+        self._later = (back[:, :, None] - back[:, None, :]).max(axis=0)
 
-    def shortest(self, seconds: FloatArray, users: int, limit: float) -> dict[int, MapPlan]:
-        """Shortest passage for each set of devices, no part of it longer than `limit`.
+    def shortest(
+        self, seconds: FloatArray, users: int, limit: float = np.inf, known: float = np.inf
+    ) -> Passages:
+        """Shortest passage for each set of devices.
 
-        `seconds`: of every range on every device, shape (m, n + 1, n + 1).
+        Parameters
+        ----------
+        seconds
+            Of every range on every device, shape (m, n + 1, n + 1).
+        limit
+            No part of it is longer.
+        known
+            Passages that cannot end below this are left out.
         """
-        found: dict[int, tuple[float, MapPlan]] = {}
+        problem, n = self.problem, self.problem.n
         allowed = np.where(seconds <= limit, seconds, np.inf)
         hop_s = self.problem.hop_s(users)
         hop_s = np.where(hop_s <= limit, hop_s, np.inf)
-        for first in self.devices:
-            if self._before[first] == 0:
-                for mask, (value, plan) in self._from(first, allowed, hop_s).items():
-                    if mask not in found or value < found[mask][0]:
-                        found[mask] = value, plan
-        return {mask: plan for mask, (_, plan) in found.items()}
+        by_end = np.ascontiguousarray(allowed.transpose(0, 2, 1))  # (m, end, start)
+        hops = np.stack([_hops(problem, row) for row in hop_s])  # (m, m, n + 1)
+        prospects = _Prospects(problem, self.devices, users, known * (1 + 1e-9))
+        states: dict[int, dict[int, FloatArray]] = {}
+        for row, first in enumerate(self._firsts):
+            begun = np.full((len(self._firsts), n + 1), np.inf)
+            begun[row] = allowed[first, 0]
+            states[1 << first] = {first: begun}
+        queue = list(states)
+        for mask in queue:
+            wider = self._extended(mask, states[mask], by_end, hops, prospects)
+            for d, value in wider.items():
+                if mask | 1 << d not in states:
+                    queue.append(mask | 1 << d)
+                states.setdefault(mask | 1 << d, {})[d] = value
+        totals = self._totals(states)
+        return Passages(problem, self._from_disk, allowed, hop_s, totals, states)
 
-    def _from(
-        self, first: int, seconds: FloatArray, hop_s: FloatArray
-    ) -> dict[int, tuple[float, MapPlan]]:
-        """The same, for plans that begin on `first`."""
-        problem, n = self.problem, self.problem.n
-        start = 1 << first
-        best: dict[int, dict[int, FloatArray]] = {start: {first: seconds[first][0]}}
-        how: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
-        crossed = problem.crossed > 0
-        for mask in self._masks(first):
-            ends = best.get(mask)
-            if ends is None:
-                continue
-            lasts = list(ends)
-            values = np.stack([ends[last] for last in lasts])
-            for d in self.devices:
-                if mask >> d & 1 or (self._before[d] & ~mask):
-                    continue
-                arriving = values + np.where(crossed, hop_s[lasts, d][:, None], 0.0)
-                came = arriving.argmin(axis=0)
-                reached = arriving[came, np.arange(n + 1)]
-                if not np.isfinite(reached).any():
-                    continue
-                total = reached[:, None] + seconds[d]
-                cut = total.argmin(axis=0)
-                value = total[cut, np.arange(n + 1)]
-                if np.isfinite(value).any():
-                    best.setdefault(mask | 1 << d, {})[d] = value
-                    how[mask | 1 << d, d] = cut, np.array(lasts)[came]
+    def _extended(
+        self,
+        mask: int,
+        ends: dict[int, FloatArray],
+        by_end: FloatArray,
+        hops: FloatArray,
+        prospects: _Prospects,
+    ) -> dict[int, FloatArray]:
+        """Seconds before each cut once one more device has its range, by that device.
+
+        `by_end`: seconds of ranges, shape (m, ends, starts). `hops`: of transfers from device to
+        device at each cut, shape (m, m, n + 1).
+        """
+        free = [d for d in self.devices if not (mask >> d & 1 or self._before[d] & ~mask)]
+        if not free:
+            return {}
+        lasts = list(ends)
+        values = np.stack([ends[last] for last in lasts])  # (lasts, firsts, n + 1)
+        reached = (values[:, None] + hops[np.ix_(lasts, free)][:, :, None]).min(axis=0)
+        finite = np.isfinite(reached)
+        pair, row = np.nonzero(finite.any(axis=2))
+        if not len(pair):
+            return {}
+        starts = np.flatnonzero(finite.any(axis=(0, 1)))
+        low, high = int(starts[0]), int(starts[-1]) + 1
+        found = np.full(reached.shape, np.inf)
+        part = by_end[np.array(free)[pair], low:, low:high] + reached[pair, row, None, low:high]
+        found[pair, row, low:] = part.min(axis=2)
+        most = np.stack([prospects.most(mask | 1 << d) for d in free])
+        found[found > most[:, None]] = np.inf
+        # The first device matters for the way back only: what is later by more than any
+        # difference of that is never better.
+        rival = (found[:, :, None] + self._later[:, :, None]).min(axis=1)
+        found[found > rival] = np.inf
+        kept = np.isfinite(found).any(axis=(1, 2))
+        return {d: found[i] for i, d in enumerate(free) if kept[i]}
+
+    def _totals(
+        self, states: dict[int, dict[int, FloatArray]]
+    ) -> dict[int, tuple[float, int, int]]:
+        """Whole passages, until the first device knows the token."""
         found = {}
-        for mask, ends in best.items():
-            totals = {
-                last: float(value[n] + problem.return_s[last, first])
-                for last, value in ends.items()
-            }
-            last = min(totals, key=lambda d: totals[d])
-            if np.isfinite(totals[last]):
-                found[mask] = totals[last], self._plan(mask, last, how)
+        for mask, ends in states.items():
+            for last, value in ends.items():
+                total = value[:, -1] + self.problem.return_s[last, self._firsts]
+                row = int(total.argmin())
+                least = float(total[row])
+                if np.isfinite(least) and (mask not in found or least < found[mask][0]):
+                    found[mask] = least, row, last
         return found
-
-    def _masks(self, first: int) -> list[int]:
-        """Sets of devices with `first`, smaller ones before those that contain them."""
-        found = [1 << first]
-        known = set(found)
-        for mask in found:
-            for d in self.devices:
-                wider = mask | 1 << d
-                if not (self._before[d] & ~mask) and wider not in known:
-                    known.add(wider)
-                    found.append(wider)
-        return found
-
-    def _plan(
-        self, mask: int, last: int, how: dict[tuple[int, int], tuple[IntArray, IntArray]]
-    ) -> MapPlan:
-        end, ranges = self.problem.n, []
-        while True:
-            start = int(how[mask, last][0][end]) if (mask, last) in how else 0
-            spilled = int(self._tables.from_disk[last, start, end])
-            ranges.append(LayerRange(last, start, end, max(spilled, 0)))
-            if (mask, last) not in how:
-                return MapPlan(tuple(reversed(ranges)))
-            before = int(how[mask, last][1][start])
-            mask, last, end = mask & ~(1 << last), before, start
 
 
 def alike_before(problem: MapProblem, devices: Sequence[int]) -> dict[int, int]:
@@ -306,7 +424,7 @@ def _looked_at(problem: MapProblem, tables: Tables) -> tuple[list[int], bool]:
     able = [d for d in range(problem.m) if (tables.from_disk[d] >= 0).any()]
     chosen = able
     speed = {d: float(problem.decode_s(1)[d].sum()) for d in able}
-    while len(chosen) > 1 and _work(problem, chosen) > LARGEST_WORK:
+    while len(chosen) > 1 and _work(problem, chosen) > LARGEST_WORK[problem.objective]:
         chosen = [d for d in chosen if d != max(chosen, key=lambda d: (speed[d], d))]
     return chosen, len(chosen) == len(able)
 
