@@ -140,8 +140,8 @@ def _without(data: dict[str, Any], key: str) -> dict[str, Any]:
 def test_a_device_without_a_block_is_left_out_with_a_note() -> None:
     """Runtimes that cut by blocks put an embedding where their first block is."""
     devices = (
-        Device("small", kind="gpu", memory_bytes=1.3e9, memory_bandwidth=1e12),
-        Device("large", kind="gpu", memory_bytes=16.6e9, memory_bandwidth=1e12),
+        Device("small", kind="gpu", memory_bytes=1.3e9, memory_bandwidth=1e11),
+        Device("large", kind="gpu", memory_bytes=15.9e9, memory_bandwidth=1e12),
     )
     found = device_map(LLAMA_8B, Cluster(devices), context=512, memory_share=1.0)
     assert found.ranges["small"] == (0, 1)

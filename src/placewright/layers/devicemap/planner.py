@@ -369,14 +369,13 @@ class Orders:
         # difference of that is never better.
         rival = (found[:, :, None] + self._later[:, :, None]).min(axis=1)
         found[found > rival] = np.inf
-        kept = np.isfinite(found).any(axis=(1, 2))
-        return {d: found[i] for i, d in enumerate(free) if kept[i]}
+        return {d: found[i] for i, d in enumerate(free) if np.isfinite(found[i]).any()}
 
     def _totals(
         self, states: dict[int, dict[int, FloatArray]]
     ) -> dict[int, tuple[float, int, int]]:
         """Whole passages, until the first device knows the token."""
-        found = {}
+        found: dict[int, tuple[float, int, int]] = {}
         for mask, ends in states.items():
             for last, value in ends.items():
                 total = value[:, -1] + self.problem.return_s[last, self._firsts]
