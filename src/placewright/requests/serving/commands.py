@@ -335,15 +335,15 @@ def _policy(
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.server import PlannedPolicy
 
-    chooses = name == "auto" and path is None
-    if (expected is not None or success_worth) and not chooses:
+    told = expected is not None or success_worth > 0
+    if told and (name != "auto" or path is not None):
         raise InputError(
             "only auto chooses a policy for what is expected",
             where="--expect" if expected is not None else "--success-worth",
             by=f"--plan {path}" if path else f"--policy {name}",
             hint="leave --policy and --plan out",
         )
-    if chooses:
+    if told:  # it takes seconds, which a server that knows of nothing to choose for starts without
         return AutoPolicy(None if expected is None else read_problem(expected), success_worth)
     if path is None:
         return PlannedPolicy(named_policy(name))
