@@ -41,6 +41,7 @@ def test_the_verbs_are_those_of_the_design() -> None:
         "capture",
         "profile",
         "devicemap",
+        "generate",
         "show",
         "bench",
         "serve",

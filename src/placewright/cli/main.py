@@ -34,6 +34,7 @@ from placewright.errors import (
     Terminated,
 )
 from placewright.layers.devicemap.commands import devicemap
+from placewright.layers.generation.commands import generate
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ app.command("doctor")(console_command(machine.doctor))
 app.command("capture")(console_command(documents.capture))
 app.command("profile")(console_command(documents.profile))
 app.command("devicemap")(console_command(devicemap))
+app.command("generate")(console_command(generate))
 app.add_typer(testbed.app, name="testbed")
 app.command("show")(console_command(documents.show))
 app.command("serve")(console_command(serve))

@@ -27,6 +27,7 @@ from placewright.errors import InputError, UnknownNameError
 EXCLUDED: Mapping[str, str] = {
     "serve": "this service itself",
     "show": "opens a browser beside the command; a job has its page here",
+    "generate": "reads a folder of weights, which are not uploaded",
     "requests.serve": "listens until it is stopped: a request service has a page of its own",
     "requests.profile": "asks another address; the page of a request service finds its capacity",
     "testbed": "changes the network of the machine as root: for its administrator",

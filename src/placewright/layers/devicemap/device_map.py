@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from placewright.layers.devicemap.planner import Found, plan_map
 from placewright.layers.devicemap.problem import MapProblem, Objective, check_each_layer
 from placewright.layers.devicemap.reading import language_model
 from placewright.report.text import percent, plain_table, seconds, size
+
+if TYPE_CHECKING:
+    from placewright.layers.generation.generator import Generator
+    from placewright.runtime.engines.engine import EngineName
 
 Count = Annotated[int, Range(1, 2**31 - 1)]
 Share = Annotated[float, Range(0, 1, above=True)]
@@ -122,6 +127,35 @@ class DeviceMap:
         """Layers [start, end) of every device that holds any, in the order of the layers."""
         devices = self.problem.cluster.devices
         return {devices[x.device].name: (x.start, x.end) for x in self.judgement.plan.ranges}
+
+    @property
+    def block_ranges(self) -> dict[str, tuple[int, int]]:
+        """Transformer blocks [start, end) of every device that holds any; what runs a model.
+
+        The embedding is where the first block is, norm and head are where the last one is.
+        """
+        blocks = self.problem.model.blocks
+        counted = {
+            name: (sum(k < start for k in blocks), sum(k < end for k in blocks))
+            for name, (start, end) in self.ranges.items()
+        }
+        return {name: pair for name, pair in counted.items() if pair[0] < pair[1]}
+
+    def generator(
+        self, model: Any, *, engine: EngineName = "local"
+    ) -> AbstractContextManager[Generator]:
+        """The model on the workers of the cluster, to generate tokens with.
+
+        Parameters
+        ----------
+        model
+            A language model of transformers in this process, or its folder.
+        engine
+            Who starts the workers.
+        """
+        from placewright.layers.generation.generator import generating
+
+        return generating(model, self.block_ranges, self.problem.cluster, engine=engine)
 
     @property
     def value(self) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +26,7 @@ from placewright.layers.generation.stage import (
     skeleton,
 )
 from placewright.runtime import limits
-from placewright.runtime.engines.engine import Engine
+from placewright.runtime.engines.engine import Engine, EngineName, open_engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
 from placewright.runtime.scratch import Scratch
@@ -167,6 +168,23 @@ class Generator:
             each.unlink()
         loads = [(o, (path,)) for o, path in zip(self._orders, paths, strict=True)]
         return self.group.order("load", loads)
+
+
+@contextmanager
+def generating(
+    model: Any,
+    ranges: Ranges,
+    cluster: Cluster,
+    *,
+    engine: EngineName = "local",
+    emulate: bool = True,
+) -> Iterator[Generator]:
+    """A `Generator` on an engine by its name."""
+    with (
+        open_engine(engine, cluster, emulate=emulate) as opened,
+        Generator(model, ranges, cluster, opened) as found,
+    ):
+        yield found
 
 
 class Loaded:

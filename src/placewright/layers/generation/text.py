@@ -1,0 +1,201 @@
+"""`generate_text`: plan, load, generate and measure in one call."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError
+from placewright.io.arguments import checked
+from placewright.layers.devicemap.device_map import device_map
+from placewright.layers.generation.generator import Generator
+from placewright.report.text import plain_table, seconds, size
+from placewright.runtime.engines.engine import EngineName, open_engine
+
+NUMBERS = re.compile(r"\s*\d+(?:[\s,]+\d+)*\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRun:
+    """What was generated, and how long that took.
+
+    Attributes
+    ----------
+    tokens
+        New ones.
+    text
+        What they say; empty where the folder has no tokenizer.
+    ranges
+        Blocks [start, end) by device.
+    held_bytes
+        Weights and buffers, by device.
+    predicted_first_s, predicted_token_s, measured_first_s, measured_token_s
+        To the first token, and for each of the others.
+    emulated
+        What of the cluster is emulated, in words; empty for nothing.
+    equal
+        Whether one process generates the same; ``None`` where that was not asked.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    ranges: dict[str, tuple[int, int]]
+    held_bytes: dict[str, int]
+    predicted_first_s: float
+    predicted_token_s: float
+    measured_first_s: float
+    measured_token_s: float
+    emulated: str
+    equal: bool | None
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [
+            (name, f"{start} to {end - 1}", size(float(self.held_bytes[name])))
+            for name, (start, end) in self.ranges.items()
+        ]
+        times = [
+            ("first token", seconds(self.predicted_first_s), seconds(self.measured_first_s)),
+            ("each other", seconds(self.predicted_token_s), seconds(self.measured_token_s)),
+        ]
+        lines = [
+            self.text or " ".join(map(str, self.tokens)),
+            "",
+            plain_table(("device", "blocks", "weights"), rows, "  r"),
+            "",
+            plain_table(("", "predicted", "measured"), times, " rr"),
+        ]
+        if self.emulated:
+            lines.append(f"emulated: {self.emulated}")
+        if self.equal is not None:
+            lines.append(f"the tokens of one process: {'equal' if self.equal else 'others'}")
+        return "\n".join(lines)
+
+
+@checked
+def generate_text(
+    folder: Path,
+    prompt: str,
+    cluster: Cluster,
+    *,
+    new_tokens: int = 64,
+    context: int | None = None,
+    sample: bool = False,
+    seed: int = 0,
+    engine: EngineName = "local",
+    check: bool = False,
+) -> GenerationRun:
+    """Generate with a model whose blocks are placed by `device_map`.
+
+    Parameters
+    ----------
+    folder
+        As `save_pretrained` writes it.
+    prompt
+        Text, or numbers of tokens.
+    context
+        Tokens to keep; by default those of the prompt and the new ones.
+    check
+        Load the model in this process, too, and compare.
+
+    Raises
+    ------
+    InputError
+        There is no model, or no tokenizer for a text.
+    InfeasibleError
+        It does not fit.
+    """
+    ids = _prompt_ids(folder, prompt)
+    length = ids.shape[1] + new_tokens
+    planned = device_map(folder, cluster, context=context or length, prompt=ids.shape[1])
+    ranges = planned.block_ranges
+    options = {"max_new_tokens": new_tokens, "do_sample": sample}
+    with (
+        open_engine(engine, cluster) as opened,
+        Generator(folder, ranges, cluster, opened) as placed,
+    ):
+        torch.manual_seed(seed)
+        clock = _Clock()
+        found = placed.generate(ids, streamer=clock, **options)
+        held = dict(zip(cluster.device_names, placed.held_bytes, strict=True))
+        emulated = opened.emulated(cluster, placed.group.hosts)
+    fresh = tuple(found[0, ids.shape[1] :].tolist())
+    first_s, *others = [b - a for a, b in zip(clock.times_s, clock.times_s[1:], strict=False)]
+    return GenerationRun(
+        tokens=fresh,
+        text=_text_of(folder, fresh),
+        ranges=ranges,
+        held_bytes={name: held[name] for name in ranges},
+        predicted_first_s=planned.judgement.first_token_s,
+        predicted_token_s=planned.judgement.token_s,
+        measured_first_s=first_s,
+        measured_token_s=sorted(others)[len(others) // 2] if others else first_s,
+        emulated=emulated,
+        equal=_same(folder, ids, options, seed, found) if check else None,
+    )
+
+
+class _Clock:
+    """A streamer of transformers that notes when tokens come; the prompt is the first."""
+
+    def __init__(self) -> None:
+        self.times_s: list[float] = []
+
+    def put(self, value: Any) -> None:
+        """The prompt, or a token."""
+        self.times_s.append(time.perf_counter())
+
+    def end(self) -> None:
+        """There are no more."""
+
+
+def _prompt_ids(folder: Path, prompt: str) -> torch.Tensor:
+    """Shape (1, tokens)."""
+    if NUMBERS.fullmatch(prompt):
+        return torch.tensor([[int(each) for each in re.findall(r"\d+", prompt)]])
+    tokenizer = _tokenizer(folder)
+    if tokenizer is None:
+        raise InputError(
+            "the folder has no tokenizer",
+            where=str(folder),
+            hint="give the prompt as numbers of tokens: '12 7 99'",
+        )
+    ids: torch.Tensor = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    return ids
+
+
+def _text_of(folder: Path, tokens: tuple[int, ...]) -> str:
+    tokenizer = _tokenizer(folder)
+    return "" if tokenizer is None else str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _tokenizer(folder: Path) -> Any:
+    """That in the folder, ``None`` where there is none."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    from transformers import AutoTokenizer
+
+    loader: Any = AutoTokenizer
+    return loader.from_pretrained(folder)
+
+
+def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch.Tensor) -> bool:
+    """Whether the model in this process gives the same tokens."""
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    loader: Any = AutoModelForCausalLM
+    quiet: Any = logging
+    quiet.disable_progress_bar()
+    model = loader.from_pretrained(folder).eval()
+    torch.manual_seed(seed)
+    return torch.equal(model.generate(ids, **options), found)

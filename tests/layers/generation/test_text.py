@@ -1,0 +1,56 @@
+"""``placewright generate``: plan, load, generate, compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewright.cluster.files import load_cluster
+from placewright.errors import InfeasibleError, InputError
+from placewright.layers.generation.text import generate_text
+from tests.cli.run_cli import run_cli
+from tests.layers.generation.test_generator import boards, model_of
+
+CLUSTER = """
+devices:
+  - {name: a, kind: cpu, memory: 140KiB, memory_bandwidth: 10GB/s, peak_flops: 50GFLOPS}
+  - {name: b, kind: cpu, memory: 140KiB, memory_bandwidth: 10GB/s, peak_flops: 50GFLOPS}
+links:
+  - {from: a, to: b, bandwidth: 10Gbps, latency: 20us}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without a tokenizer."""
+    path = tmp_path_factory.mktemp("model")
+    model_of("llama").save_pretrained(path)
+    return path
+
+
+def test_a_model_that_fits_on_neither_board(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both hold a part; the tokens are those of one process."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER)
+    words = ("generate", folder, "12 7 90", "--on", cluster)
+    output = run_cli(capsys, *words, "--new-tokens", 12, "--check", "-f", "json")
+    assert output.code == 0
+    found = output.data
+    assert len(found["tokens"]) == 12
+    assert found["equal"] is True
+    assert sorted(found["ranges"]) == ["a", "b"]
+    assert found["measured_token_s"] > 0 < found["predicted_token_s"]
+
+
+def test_what_cannot_be_generated(folder: Path, tmp_path: Path) -> None:
+    """A text without a tokenizer, a folder without a model, a context that does not fit."""
+    with pytest.raises(InputError, match="no tokenizer"):
+        generate_text(folder, "Once upon a time", boards("a"))
+    with pytest.raises(InputError, match="no configuration"):
+        generate_text(tmp_path, "1 2", boards("a"))
+    (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("140KiB", "60KiB"))
+    with pytest.raises(InfeasibleError, match="context"):
+        generate_text(folder, "1 2", load_cluster(str(tmp_path / "cluster.yaml")))
