@@ -33,8 +33,7 @@ from placewright.errors import (
     RunError,
     Terminated,
 )
-from placewright.layers.devicemap.commands import devicemap
-from placewright.layers.generation.commands import generate
+from placewright.layers.devicemap.commands import devicemap, generate
 from placewright.version import __version__
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from placewright.cluster.files import load_cluster
 from placewright.errors import InfeasibleError, InputError
-from placewright.layers.generation.text import generate_text
+from placewright.layers.devicemap.text import generate_text
 from tests.cli.run_cli import run_cli
 from tests.layers.generation.test_generator import boards, model_of
 
