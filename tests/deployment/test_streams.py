@@ -264,8 +264,7 @@ def test_losing_a_worker_while_the_stream_closes_is_no_error(placed: PlacedModel
 
 
 CHAIN = tiny([[1.0, 9.0], [0.5, 1.0]], [(0, 0.6, [1])], latency_s=0.0, objective="throughput")
-"""One device does a sample in 1.5 s. Two do it in 1.0 s, and the transfer of 0.6 s meanwhile: the
-value, which adds it to both, is 1.6 s."""
+"""One device does a sample in 1.5 s. Two do it in 1.0 s, and the transfer of 0.6 s meanwhile."""
 
 
 def best(planner: str) -> Result:
@@ -275,12 +274,12 @@ def best(planner: str) -> Result:
 
 
 def test_auto_takes_the_plan_whose_stream_is_fastest() -> None:
-    """The split, although its value is worse; its gap is that of its value."""
+    """The split, whose period is its value."""
     found = best("auto")
     assert found.plan.placement.tolist() == [0, 1]
     assert predict(judge(CHAIN, found.plan)).period_s == pytest.approx(1.0)
-    assert found.value == pytest.approx(1.6)
-    assert found.lower_bound <= 1.5
+    assert found.value == pytest.approx(1.0)
+    assert found.lower_bound <= 1.0
 
 
 def test_the_chosen_plan_has_one_row_with_its_value() -> None:
@@ -300,8 +299,8 @@ def test_the_chosen_plan_has_one_row_with_its_value() -> None:
 
 
 def test_a_planner_that_was_named_is_obeyed() -> None:
-    """Its plan is the best one by value."""
-    assert best("exact").value == pytest.approx(1.5)
+    """Although another plan's stream is faster."""
+    assert best("only:dev0").value == pytest.approx(1.5)
 
 
 def test_a_saved_plan_with_copies_is_judged_as_one(tmp_path: Path) -> None:

@@ -238,3 +238,16 @@ def test_the_text_has_place_traffic_and_moves() -> None:
         "%",
     ):
         assert words in text
+
+
+def test_a_stream_is_limited_by_its_busiest_device_or_link() -> None:
+    """Shares of the period, which add up to more than one; free links limit nothing."""
+    problem = tiny([[1.0, 9.0], [9.0, 3.0]], [(0, 4.0, [1])], objective="throughput")
+    plan = OperatorPlan(np.array([0, 1]))
+    found = [(x.kind, x.name, x.share) for x in explain(problem, plan, "op0").limits]
+    assert found == [
+        ("link", "dev0->dev1", 1.0), ("compute", "dev1", 0.75), ("compute", "dev0", 0.25),
+    ]  # fmt: skip
+    assert "link on dev0->dev1: 100 % of the period" in str(explain(problem, plan, "op0"))
+    free = explain(problem.replace(links="free"), plan, "op0").limits
+    assert [(x.name, x.share) for x in free] == [("dev1", 1.0), ("dev0", 1 / 3)]

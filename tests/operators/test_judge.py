@@ -43,11 +43,27 @@ def test_many_gives_infinity_where_one_raises() -> None:
 
 
 def test_a_pipeline_of_two_by_hand() -> None:
-    """dev0: 1 + 2 out; dev1: 3 + 2 in."""
+    """1 s on dev0, 2 s on the link, 3 s on dev1: side by side, unless one thing runs at a time."""
     problem = tiny([[1.0, 9.0], [9.0, 3.0]], [(0, 2.0, [1])], objective="throughput")
     judgement = judge(problem, OperatorPlan([0, 1]))
-    assert judgement.value == 5.0
+    assert judgement.value == 3.0
     assert judgement.makespan_s == 6.0
+    slow = problem.replace(seconds_per_byte=2.0 * problem.seconds_per_byte)
+    assert judge(slow, OperatorPlan([0, 1])).value == 4.0
+    assert judge(slow.replace(links="free"), OperatorPlan([0, 1])).value == 3.0
+    assert judge(slow.replace(overlap="serial"), OperatorPlan([0, 1])).value == 1.0 + 4.0 + 3.0
+
+
+@pytest.mark.parametrize("bus", [False, True])
+def test_channels_of_one_producer_work_side_by_side(bus: bool) -> None:
+    """Ten tensors of 1 s to ten devices: 1 s per sample on channels of their own, 10 s on one."""
+    m = 11
+    problem = tiny([[1.0] * m] * m, [(0, 1.0, [d]) for d in range(1, m)], objective="throughput")
+    if bus:
+        problem = problem.replace(channel=np.where(np.eye(m, dtype=bool), -1, 0))
+    judgement = judge(problem, OperatorPlan(np.arange(m)))
+    assert judgement.value == (10.0 if bus else 1.0)
+    assert judgement.makespan_s == (12.0 if bus else 3.0)
 
 
 def test_two_transfers_share_a_channel() -> None:

@@ -29,32 +29,36 @@ def test_no_plan_beats_the_bounds() -> None:
 
 
 def test_copies_over_links_take_turns() -> None:
-    """Two copies that feed one reader: each sends half, and the reader takes in all of it."""
+    """Two copies that feed one reader: each sends half over its own link, or all over one."""
     p = tiny(
         [[4.0, 4.0, 8.0], [9.0, 9.0, 1.0]],
-        [(0, 1.0, [1])],
+        [(0, 9.0, [1])],
         objective="throughput",
         resident_bytes=[3.0, 0.0],
         pipeline=Pipeline(replication=True, sync_seconds_per_byte=0.5),
     )
     alone = OperatorPlan(np.array([0, 2]))
     copied = OperatorPlan(np.array([0, 2]), replica_of=np.array([0, 0, 2]))
-    assert judge(p, alone).value == 5.0
-    assert judge(p, copied).value == 4.0 / 2 + 1.0 / 2 + 0.5 * 3.0
-    assert judge(p, copied).peak_bytes.tolist()[:2] == [4, 4]
+    assert judge(p, alone).value == 9.0
+    assert judge(p, copied).value == 9.0 / 2
+    bus = p.replace(channel=np.where(p.channel >= 0, 0, -1))
+    assert judge(bus, copied).value == 9.0
+    quick = p.replace(seconds_per_byte=0.1 * p.seconds_per_byte)
+    assert judge(quick, copied).value == 4.0 / 2 + 0.5 * 3.0
+    assert judge(p, copied).peak_bytes.tolist()[:2] == [12, 12]
 
 
 def test_passes_over_links_are_added_up() -> None:
     """Forward on one device and backward on the other: the largest of each counts."""
     p = tiny(
         [[4.0, 4.0], [3.0, 3.0]],
-        [(0, 1.0, [1])],
+        [(0, 5.0, [1])],
         objective="throughput",
         is_backward=[False, True],
         pipeline=Pipeline(diffmaxima=True),
     )
     assert judge(p, OperatorPlan(np.array([0, 0]))).value == 7.0
-    assert judge(p, OperatorPlan(np.array([0, 1]))).value == (4.0 + 1.0) + 3.0
+    assert judge(p, OperatorPlan(np.array([0, 1]))).value == 5.0 + 3.0
 
 
 def test_search_spreads_each_pass() -> None:

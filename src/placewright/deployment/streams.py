@@ -1,8 +1,9 @@
 """Stream batches through a placed model; a lost worker costs time, and no batch.
 
-Plans for a stream are chosen by its predicted period. The value of a plan adds transfers to the
-compute time of both ends, and a stream overlaps them: of the plans that were judged, and others
-made with cheaper transfers, another one may be the fastest.
+Plans for a stream are chosen by its predicted period. The value of a plan is what its busiest
+device or channel takes, and a stream may take longer: devices with links both ways wait for each
+other, and memory limits the samples in flight. Of the plans that were judged another one may be the
+fastest.
 """
 
 from __future__ import annotations
@@ -276,12 +277,6 @@ def can_be_copied(workload: Workload) -> bool:
     return cpus and not program.training and not program.keeps_state
 
 
-OVERLAPPED = 0.25
-"""Of the time of transfers, what counts in the problem that gives more plans."""
-
-CHOOSING_S = 1.0
-"""Time limit of those plans."""
-
 ROBUST = ("ceft+pbqp", "topological-split")
 """Planners for latency whose plans are looked at too."""
 
@@ -333,7 +328,7 @@ def by_period(
     found = [_stream(r.planner, known.of(r.plan), r.plan) for r in results]
     limit_s = (1.0 + CLOSE) * min(stream.period_s for stream in found)
     found += _copies(known, seed) if copies else []
-    for name, plan in _plans(problem, results[0], seed):
+    for name, plan in _plans(problem, results[0]):
         found.append(_stream(name, known.of(plan), plan, limit_s))
         limit_s = min(limit_s, (1.0 + CLOSE) * found[-1].period_s)
     given = {stream.key: r for stream, r in zip(found, results, strict=False)}
@@ -378,19 +373,10 @@ def _copies(known: InterferenceProfile, seed: int) -> list[_Stream]:
     return [_stream(*each) for each in made]
 
 
-def _plans(
-    problem: OperatorProblem, result: Result, seed: int
-) -> Iterator[tuple[str, OperatorPlan]]:
+def _plans(problem: OperatorProblem, result: Result) -> Iterator[tuple[str, OperatorPlan]]:
     """Plans to look at, each placement once."""
     close = sorted((c for c in result.candidates if c.plan is not None), key=lambda c: c.value)
     made = [(c.planner, c.plan) for c in close if c.value < inf]
-    cheaper = problem.replace(
-        latency_s=OVERLAPPED * problem.latency_s,
-        seconds_per_byte=OVERLAPPED * problem.seconds_per_byte,
-    )
-    with suppress(PlacewrightError):
-        found = solve(cheaper, time_limit_s=CHOOSING_S, seed=seed).demand_finished()
-        made.insert(0, (found.planner, found.plan))
     for name in ROBUST:
         with suppress(PlacewrightError):
             made.insert(0, (name, solve(problem.replace(objective="latency"), name).plan))

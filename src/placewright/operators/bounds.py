@@ -18,9 +18,10 @@ weights l >= 0 with sum 1 and prices u >= 0,
 
 whatever l and u are; mirror ascent looks for good ones, and the best value seen is the bound.
 Also T >= min_d w[g, d] for each group g, which runs somewhere as a whole. Both hold for latency
-and for throughput. Where stages may be replicated, the first holds with x = 1/r on each of r
-copies, which hold more than that share of the bytes; the second does not. Where passes do not
-mix, the sum of the largest loads of both passes is no less than the largest sum.
+and for throughput, where T is no less than the load of any device, whatever channels carry. Where
+stages may be replicated, the first holds with x = 1/r on each of r copies, which hold more than
+that share of the bytes; the second does not. Where passes do not mix, the sum of the largest loads
+of both passes is no less than the largest sum.
 
 **head-load-tail** (latency, devices side by side). Operator i starts no earlier than its head
 h[i] = min_d (ceft(i, d) - w[i, d]), and from its end to the end of all it is no less than its tail
@@ -38,7 +39,8 @@ is solved after the planners.
 that there is no load). The longest path, each operator where it is fastest: see
 `placewright.operators.simulation.star.least_tails`.
 
-**serial** (latency, one thing at a time). T >= sum over groups of min_d w[g, d].
+**serial** (over links, one thing at a time, without copies). T >= sum over groups of
+min_d w[g, d], since nothing overlaps, neither within a sample nor between two.
 """
 
 from __future__ import annotations
@@ -80,12 +82,14 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         return {"path": _rounded_down(float(least_tails(problem).max()), problem.n)}
     work = _group_work(problem, groups, fits)
     found = {"load": _load(problem, groups, work)}
+    # Around host memory devices pay for transfers on their own, and throughput knows no overlap.
+    serial = problem.overlap is Overlap.SERIAL and pairwise_only(problem) is None
+    if serial and not problem.pipeline.replication:
+        found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
     if problem.objective is Objective.LATENCY:
         tables = ceft(problem)
         found["ceft"] = tables.critical_s
-        if problem.overlap is Overlap.SERIAL:
-            found["serial"] = _rounded_down(float(work.min(axis=1).sum()), problem.n)
-        else:
+        if not serial:
             found["head-load-tail"] = _head_load_tail(problem, tables, work)
     return found
 

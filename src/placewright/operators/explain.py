@@ -18,7 +18,14 @@ from placewright.numerics.arrays import BoolArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.judgement import HOST, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import Communication, OperatorProblem, Overlap
+from placewright.operators.problem import (
+    Communication,
+    Links,
+    Objective,
+    OperatorProblem,
+    Overlap,
+)
+from placewright.operators.simulation.loads import link_loads, link_period_s
 from placewright.operators.simulation.star import accelerators, is_star_latency
 from placewright.report.text import bare_numbers, seconds
 
@@ -41,7 +48,8 @@ class OperatorExplanation:
     binding
         What keeps the operator on its device.
     limits
-        What limits the whole plan: devices and links on the critical path, full memories.
+        What limits the whole plan: devices and links on the critical path, or the busiest of a
+        stream, and full memories.
     dimensionless
         Whether the problem's costs have no unit.
     """
@@ -115,7 +123,7 @@ def explain_operator(
         sent=_sent(problem, judged, op),
         alternatives=tuple(others),
         binding=_binding(problem, op, float(judged.value), others),
-        limits=limits(judged, critical),
+        limits=limits(judged, plan, critical),
         dimensionless=problem.dimensionless,
     )
 
@@ -347,37 +355,60 @@ class Limit:
     name
         The device or the channel.
     share
-        Of the makespan that the critical path spends there; for memory, of the bytes in use at
-        the peak.
+        Of `of` that is spent there; for memory, of the bytes in use at the peak.
+    of
+        The critical path, or the period of a stream of samples.
     """
 
     kind: str
     name: str
     share: float
+    of: str = "critical path"
 
     def __str__(self) -> str:
         percent = f"{100 * self.share:.0f} %"
         if self.kind == "memory":
             return f"memory of {self.name} is {percent} full"
-        return f"{self.kind} on {self.name}: {percent} of the critical path"
+        return f"{self.kind} on {self.name}: {percent} of the {self.of}"
 
 
-def limits(judged: OperatorJudgement, critical: BoolArray) -> tuple[Limit, ...]:
-    """Tracks on the critical path, the largest share first, then devices that are nearly full.
+def limits(judged: OperatorJudgement, plan: OperatorPlan, critical: BoolArray) -> tuple[Limit, ...]:
+    """What takes the plan's time, the largest share first, then devices that are nearly full.
 
     `critical`: one entry per span of the trace. Several paths may be critical: the shares then add
     up to more than one, and with free links, where transfers overlap, a single one may be above it.
     """
+    p = judged.problem
+    stream = p.objective is Objective.THROUGHPUT and p.communication is Communication.PAIRWISE
+    found = _of_the_period(p, plan) if stream else _of_the_path(judged, critical)
+    return (*found, *_full(judged))
+
+
+def _of_the_period(p: OperatorProblem, plan: OperatorPlan) -> list[Limit]:
+    """Devices and channels by their load; channels of free links have none that counts."""
+    loads, period_s = link_loads(p, plan), link_period_s(p, plan)
+    free = p.links is Links.FREE and p.overlap is Overlap.PARALLEL
+    channel_s = np.zeros_like(loads.channel_s) if free else loads.channel_s
+    share = np.concatenate([loads.device_s, channel_s]) / max(period_s, 1e-300)
+    names = (*p.device_names, *p.channel_names)
+    return [
+        Limit("compute" if k < p.m else "link", names[k], float(share[k]), "period")
+        for k in np.argsort(-share, kind="stable").tolist()
+        if share[k] > 0
+    ]
+
+
+def _of_the_path(judged: OperatorJudgement, critical: BoolArray) -> list[Limit]:
+    """Tracks on the critical path."""
     trace = judged.trace()
     length = np.where(critical, trace.end_s - trace.start_s, 0.0)
     spent = np.bincount(trace.track, length, minlength=len(trace.tracks))
     total = trace.duration_s
-    found = [
+    return [
         Limit("compute" if k < trace.devices else "link", trace.tracks[k], float(spent[k] / total))
         for k in np.argsort(-spent, kind="stable").tolist()
         if total > 0 and spent[k] > 0
     ]
-    return (*found, *_full(judged))
 
 
 def _full(judged: OperatorJudgement) -> list[Limit]:

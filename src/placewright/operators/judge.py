@@ -31,7 +31,7 @@ from placewright.operators.problem import (
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState, copy_fast_state, make_fast_state
-from placewright.operators.simulation.full import largest_load, makespan, simulate
+from placewright.operators.simulation.full import makespan, period, simulate
 from placewright.operators.simulation.full_state import SimulatorState, copy_state, make_state
 from placewright.operators.simulation.inputs import (
     DONE,
@@ -110,6 +110,12 @@ class OperatorJudge:
             memory=memory,
         )
 
+    def load_scratch(self) -> FloatArray | None:
+        """What kernels add up loads in, shape (m + channels,), where values are periods."""
+        p = self.problem
+        throughput = p.objective is Objective.THROUGHPUT
+        return np.zeros(p.m + len(p.channel_names)) if throughput else None
+
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Judge a plan that `check_plan` has passed."""
         if self.problem.communication is Communication.STAR:
@@ -149,8 +155,7 @@ class OperatorJudge:
         value_s, over = np.empty(len(rows)), np.zeros(len(rows), dtype=np.int64)
 
         def run(fast: FastState, simulator: SimulatorState, part: slice) -> None:
-            load_s = np.zeros(p.m) if p.objective is Objective.THROUGHPUT else None
-            asked = simulator if full else None
+            asked, load_s = simulator if full else None, self.load_scratch()
             scores.run_many(fast, asked, mode, load_s, rows[part], order, value_s[part], over[part])
 
         parts = parts_of_batch(len(rows), len(rows) * (p.n + len(p.consumers)))
@@ -166,10 +171,10 @@ class OperatorJudge:
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
         """What the full simulator's state says after a simulation."""
         p, (w, x, o), place = self.problem, self.full, plan.placement
-        if p.objective is Objective.LATENCY:
+        if (scratch := self.load_scratch()) is None:
             value = float(makespan(x, o))
         else:
-            value = float(largest_load(w, x, o, thawed(place), np.zeros(p.m)))
+            value = float(period(w, x, o, self.mode(), thawed(place), scratch))
         peak = w[o.peak : o.peak + p.m].copy()
         over = np.maximum(0, peak - w[o.memory_bytes : o.memory_bytes + p.m])
         took_s = p.compute_s[np.arange(p.n), place]

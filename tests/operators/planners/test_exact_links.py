@@ -21,7 +21,7 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import exact_links
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.exact_links import ExactLinks, anneal, line_of_stand_in
+from placewright.operators.planners.exact_links import ExactLinks, anneal, lines_of_stand_ins
 from placewright.operators.planners.pipelines.links import contract_pairs
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_pipedream
@@ -36,7 +36,10 @@ QUICK = ExactLinks(moves=50)
 
 
 def linked(seed: int, *, contiguous: bool, passes: bool = False) -> OperatorProblem:
-    """A random problem; every third has links that are all alike, every fifth devices that are."""
+    """A random problem; every third has links that are all alike, every fifth devices that are.
+
+    Channels are shared at random; in one of four problems links are free or nothing overlaps.
+    """
     p = random_problem(seed, most_operators=6, most_devices=3, objective="throughput")
     if seed % 3 == 0:
         off = 1.0 - np.eye(p.m)
@@ -46,6 +49,8 @@ def linked(seed: int, *, contiguous: bool, passes: bool = False) -> OperatorProb
         p = p.replace(compute_s=compute, pinned=np.full(p.n, -1))
     late = np.zeros(p.n, dtype=bool)
     late[p.topology.order[p.n // 2 :]] = seed % 2 == 0
+    if seed % 4 == 1:
+        p = p.replace(**({"links": "free"} if seed % 8 == 1 else {"overlap": "serial"}))
     pipeline = Pipeline(diffmaxima=passes)
     return p.replace(contiguous=contiguous, is_backward=late, pipeline=pipeline)
 
@@ -95,6 +100,8 @@ def test_loads_are_those_of_the_judge() -> None:
             memory_bytes=np.full(problem.m, np.inf),
             is_backward=late,
             pipeline=Pipeline(diffmaxima=seed % 2 == 0),
+            links=("contended", "free")[seed % 5 == 0],
+            overlap=("parallel", "serial")[seed % 7 == 0],
         )
         c = contract_pairs(problem, contiguous=False)
         place = random_placement(problem, np.random.default_rng(seed))
@@ -140,8 +147,8 @@ def test_a_published_graph_is_proved() -> None:
 def test_without_time_the_best_single_device_is_the_plan() -> None:
     """Nothing is annealed, no line is cut and no program is built."""
     problem = tiny([[1.0, 2.0]] * 6, [(i, 0.1, [i + 1]) for i in range(5)], objective="throughput")
-    assert line_of_stand_in(problem, math.inf) != []
-    assert line_of_stand_in(problem, 0.0) == []
+    assert len(lines_of_stand_ins(problem, math.inf)) == 2
+    assert lines_of_stand_ins(problem, 0.0) == []
     proposal = ExactLinks()(problem, Context(deadline_s=0.0))
     plan = proposal.plan
     assert plan.placement.tolist() == [0] * 6

@@ -114,6 +114,24 @@ def test_memory_comes_before_time() -> None:
     assert best.score == Score(0.0, 30.0)
 
 
+@pytest.mark.parametrize(
+    ("size", "links", "wanted"),
+    [(1.0, "contended", [0, 1]), (9.0, "contended", [0, 1, 2, 3]), (9.0, "free", [0, 1])],
+)
+def test_moves_of_streams_begin_where_the_load_is(
+    size: float, links: str, wanted: list[int]
+) -> None:
+    """On the busiest device, or at both ends of the tensors of the busiest channel."""
+    costs, tensors = [[5.0, 9.0]] + [[1.0, 1.0]] * 3, [(0, size, [2]), (1, 2.0, [3])]
+    problem = tiny(costs, tensors, objective="throughput", links=links)
+    judge, groups = OperatorJudge(problem), groups_of(problem)
+    start = score_plan(judge, OperatorPlan([0, 0, 1, 1]))
+    walk = begin(4, start.place, (0.0, 0.0), 0)
+    instance = placements._instance(judge, groups, start)
+    list_critical(instance, judge, walk, judge.load_scratch())
+    assert walk.critical[: walk.counts[placements.CRITICAL]].tolist() == wanted
+
+
 def test_operators_that_end_together_are_taken_in_input_order() -> None:
     """The critical path goes by operator numbers, whatever instructions the CPU sorts with."""
     n = 400
@@ -122,6 +140,6 @@ def test_operators_that_end_together_are_taken_in_input_order() -> None:
     judge, groups = OperatorJudge(problem), groups_of(problem)
     start = score_plan(judge, OperatorPlan(np.zeros(n, dtype=np.int64), order))
     walk = begin(n, start.place, (0.0, 0.0), 0)
-    list_critical(placements._instance(judge, groups, start), judge.full, walk)
+    list_critical(placements._instance(judge, groups, start), judge, walk, None)
     before = order[np.flatnonzero(order == 0)[0] : -1]
     assert walk.critical[:2].tolist() == [n - 1, before.min()]

@@ -272,9 +272,26 @@ def _stages(p: OperatorProblem, plan: OperatorPlan) -> tuple[list[int], list[int
 def _value_of_loads(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> float:
     """Rule L4: the largest load, or that of each pass, added up."""
     passes = ((False,), (True,)) if p.pipeline.diffmaxima else ((False, True),)
-    loads = _star_loads if p.communication is Communication.STAR else _link_loads
-    largest = [max(loads(p, plan, place, some)) for some in passes]
+    loads = _star_period if p.communication is Communication.STAR else _link_period
+    largest = [loads(p, plan, place, some) for some in passes]
     return largest[0] if len(largest) == 1 else largest[0] + largest[1]
+
+
+def _star_period(
+    p: OperatorProblem, plan: OperatorPlan, place: list[int], passes: tuple[bool, ...]
+) -> float:
+    """Rule L2."""
+    return max(_star_loads(p, plan, place, passes))
+
+
+def _link_period(
+    p: OperatorProblem, plan: OperatorPlan, place: list[int], passes: tuple[bool, ...]
+) -> float:
+    """Rules L1 and L3."""
+    devices, channels = _link_loads(p, plan, place, passes)
+    if p.overlap is Overlap.SERIAL:
+        return _added(devices + channels)
+    return max(devices if p.links is Links.FREE else devices + channels)
 
 
 def _sync_s(p: OperatorProblem, place: list[int], leader: int, copies: int) -> float:
@@ -295,48 +312,35 @@ def _added(values: Iterable[float]) -> float:
 
 def _link_loads(
     p: OperatorProblem, plan: OperatorPlan, place: list[int], passes: tuple[bool, ...]
-) -> list[float]:
-    """Rules L1, L3 and L5."""
+) -> tuple[list[float], list[float]]:
+    """Rules L1, L3 and L5: of devices and of channels."""
     leader, copies = _stages(p, plan)
+    part = [1.0 / copies[d] for d in range(p.m)]
+    device = [_compute_s(p, place, leader[d], passes) / copies[d] for d in range(p.m)]
     if p.pipeline.by_speed:
-        return _dealt_link_loads(p, place, leader)
-    load = [_compute_s(p, place, leader[d], passes) / copies[d] for d in range(p.m)]
+        own = [[i for i in range(p.n) if place[i] == leader[d]] for d in range(p.m)]
+        took = [_added(float(p.compute_s[i, d]) for i in own[d]) for d in range(p.m)]
+        speed = [1.0 / s if s > 0 else 1.0 for s in took]
+        total = [_added(speed[x] for x in range(p.m) if leader[x] == leader[d]) for d in range(p.m)]
+        part = [speed[d] / total[d] for d in range(p.m)]
+        device = [took[d] * part[d] for d in range(p.m)]
+    channel = [0.0 for _ in p.channel_names]
     for k in range(p.t):
         a = place[_producer(p, k)]
         for b in _targets(p, place, k) if bool(p.is_backward[_producer(p, k)]) in passes else []:
             givers = [d for d in range(p.m) if leader[d] == a]
             takers = [d for d in range(p.m) if leader[d] == b]
-            pairs = len(givers) * len(takers)
             for g in givers:
-                load[g] += _added(_transfer_s(p, k, g, x) / pairs for x in takers)
-            for x in takers:
-                load[x] += _added(_transfer_s(p, k, g, x) / pairs for g in givers)
-    if True not in passes:
-        return load
-    return [load[d] + _sync_s(p, place, leader[d], copies[d]) for d in range(p.m)]
-
-
-def _dealt_link_loads(p: OperatorProblem, place: list[int], leader: list[int]) -> list[float]:
-    """Rules L1, L3 and L5, where samples are dealt out by speed."""
-    own = [[i for i in range(p.n) if place[i] == leader[d]] for d in range(p.m)]
-    took = [_added(float(p.compute_s[i, d]) for i in own[d]) for d in range(p.m)]
-    speed = [1.0 / s if s > 0 else 1.0 for s in took]
-    part = [
-        speed[d] / _added(speed[x] for x in range(p.m) if leader[x] == leader[d])
-        for d in range(p.m)
-    ]
-    load = [took[d] * part[d] for d in range(p.m)]
-    for k in range(p.t):
-        for b in _targets(p, place, k):
-            givers = [d for d in range(p.m) if leader[d] == place[_producer(p, k)]]
-            takers = [d for d in range(p.m) if leader[d] == b]
-            for g in givers:
-                each = (_transfer_s(p, k, g, x) * (part[g] * part[x]) for x in takers)
-                load[g] += _added(each)
-            for x in takers:
-                each = (_transfer_s(p, k, g, x) * (part[g] * part[x]) for g in givers)
-                load[x] += _added(each)
-    return [load[d] + _sync_s(p, place, leader[d], leader.count(leader[d])) for d in range(p.m)]
+                for x in takers:
+                    took_s = _transfer_s(p, k, g, x)
+                    if p.pipeline.by_speed:
+                        took_s *= part[g] * part[x]
+                    else:
+                        took_s /= len(givers) * len(takers)
+                    channel[int(p.channel[g, x])] += took_s
+    if True in passes:
+        device = [device[d] + _sync_s(p, place, leader[d], copies[d]) for d in range(p.m)]
+    return device, channel
 
 
 def _star(p: OperatorProblem, plan: OperatorPlan, place: list[int]) -> Outcome:

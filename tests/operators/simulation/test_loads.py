@@ -1,4 +1,4 @@
-"""The trace of throughput through host memory, and contiguity against a slow reference."""
+"""Loads over links and through host memory, and contiguity against a slow reference."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from placewright.operators.conformance import random_placement, random_problem, tiny
+from placewright.operators.conformance import (
+    problems,
+    random_placement,
+    random_problem,
+    tiny,
+)
 from placewright.operators.groups import break_of_chain
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.loads import star_loads
+from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.simulation.loads import link_loads, link_period_s, star_loads
 from tests.operators.simulation.reference import readers
 
 
@@ -25,6 +32,44 @@ def star(seed: int, **changes: Any) -> OperatorProblem:
     late[p.topology.order[int(rng.integers(0, p.n + 1)) :]] = rng.random() < 0.5
     rates = rng.choice([0.0, 1.0, 1.0, 0.3], p.m)
     return p.replace(**({"host_seconds_per_byte": rates, "is_backward": late} | changes))
+
+
+def no_more(one: float, other: float) -> bool:
+    """Not above, but for sums in another order."""
+    return one <= other * (1 + 1e-12)
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=st.data())
+def test_samples_take_no_longer_apart_than_one_alone(data: st.DataObject) -> None:
+    """The period is no more than the makespan, and no more over faster or over free links."""
+    problem = data.draw(problems(objective=Objective.THROUGHPUT))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    plan = OperatorPlan(random_placement(problem, rng))
+    judgement = judge(problem, plan)
+    assert no_more(judgement.value, judgement.makespan_s)
+    assert no_more(float(judgement.busy_s.max()), judgement.value)
+    faster = np.where(rng.random((problem.m, problem.m)) < 0.5, 0.5, 1.0)
+    quick = problem.replace(
+        latency_s=faster * problem.latency_s, seconds_per_byte=faster * problem.seconds_per_byte
+    )
+    assert no_more(judge(quick, plan).value, judgement.value)
+    assert no_more(judge(problem.replace(links="free"), plan).value, judgement.value)
+    assert no_more(judgement.value, judge(problem.replace(overlap="serial"), plan).value)
+
+
+@settings(deadline=None, derandomize=True)
+@given(data=st.data())
+def test_loads_are_what_one_sample_keeps_busy(data: st.DataObject) -> None:
+    """`link_loads` is what the trace shows, track by track; the period is the kernel's."""
+    problem = data.draw(problems(objective=Objective.THROUGHPUT))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    plan = OperatorPlan(random_placement(problem, rng))
+    judgement, loads = judge(problem, plan), link_loads(problem, plan)
+    trace = judgement.trace()
+    busy = np.bincount(trace.track, trace.end_s - trace.start_s, len(trace.tracks))
+    assert busy == pytest.approx(np.concatenate([loads.device_s, loads.channel_s]))
+    assert link_period_s(problem, plan) == judgement.value
 
 
 def test_the_trace_shows_one_period() -> None:

@@ -51,19 +51,13 @@ def test_memory_bounds_the_samples_in_flight() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_stream_is_faster_than_its_busiest_device(seed: int) -> None:
-    """And with many samples in flight no slower than compute and transfers one by one."""
+def test_a_stream_takes_what_its_busiest_device_or_channel_takes(seed: int) -> None:
+    """The judge's value is its period, but for turns that devices with links both ways wait for."""
     problem = random_problem(seed, objective="throughput")
     plan = OperatorPlan(random_placement(problem, np.random.default_rng(seed)))
     judgement = judge(problem, plan)
     found = predict(judgement, window=16)
-    assert found.period_s >= 0.97 * judgement.busy_s.max()
-    channels = np.bincount(
-        problem.channel[judgement.transfers.source, judgement.transfers.target],
-        judgement.transfers.end_s - judgement.transfers.start_s,
-        minlength=1,
-    )
-    assert found.period_s <= 1.05 * max(judgement.value, channels.max()) + 1e-9
+    assert 0.97 * judgement.value <= found.period_s <= 1.1 * judgement.value + 1e-9
     assert _spans_do_not_overlap(found)
 
 

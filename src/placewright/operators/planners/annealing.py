@@ -42,16 +42,25 @@ TRIES = 20
 
 
 @njit_cached
-def pick_node(place: IntArray, load: FloatArray) -> int:
-    """A random node; in half of all calls one on the device with the largest load."""
+def pick_node(place: IntArray, worst: int) -> int:
+    """A random node; in half of all calls one on device `worst`, that with the largest load."""
     v = np.random.randint(len(place))
-    worst = load.argmax()
     if np.random.random() < 0.5:
         for _ in range(TRIES):
             if place[v] == worst:
                 break
             v = np.random.randint(len(place))
     return int(v)
+
+
+@njit_cached
+def energy_rise(load: FloatArray, before: FloatArray, scale: float) -> float:
+    """How much higher the `energy` of loads is than before, in which most are the same."""
+    rise = 0.0
+    for d in range(len(load)):
+        if load[d] != before[d]:
+            rise += _twelfth(load[d] / scale) - _twelfth(before[d] / scale)
+    return rise
 
 
 @njit_cached
@@ -63,7 +72,11 @@ def energy(load: FloatArray, scale: float) -> float:
     """
     total = 0.0
     for d in range(len(load)):
-        cube = (load[d] / scale) ** 3
-        sixth = cube * cube
-        total += sixth * sixth
+        total += _twelfth(load[d] / scale)
     return total
+
+
+@njit_cached
+def _twelfth(share: float) -> float:
+    sixth = share**3 * share**3
+    return sixth * sixth

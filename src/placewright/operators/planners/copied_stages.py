@@ -16,7 +16,7 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.problem import Communication, Links, OperatorProblem
 from placewright.planning.contract import Context
 from placewright.report.text import size
 
@@ -77,8 +77,9 @@ FEW = 5
 JUDGED = 8
 """Groupings whose plans are judged: those with the best estimates."""
 
-HUGE = 1e12
-"""Seconds of an operator on a device that cannot run it: finite, so that sums can be subtracted."""
+HUGE, TINY = 1e12, 1e-300
+"""Seconds of an operator on a device that cannot run it: finite, so that sums can be subtracted;
+and of a model that takes none."""
 
 
 @final
@@ -88,10 +89,10 @@ class CopiedStages:
 
     Operators in topological order are cut into up to `STAGES` stages. For each way to group the
     devices, a dynamic programme over `CUTS` positions minimises the largest estimated load of a
-    device: its share of the stage's compute time and of the transfers at both ends, which is
-    infinite where the stage's resident bytes do not fit. The best `JUDGED` groupings are judged.
-    O(groupings * CUTS^2 * STAGES). After the replicated stages of PipeDream (doi
-    10.1145/3341301.3359646), here on devices that differ; ours.
+    device, its share of the stage's compute time, or of a channel, its share of the transfers
+    between two stages. It is infinite where the stage's resident bytes do not fit. The best
+    `JUDGED` groupings are judged. O(groupings * CUTS^2 * STAGES). After the replicated stages of
+    PipeDream (doi 10.1145/3341301.3359646), here on devices that differ; ours.
     """
 
     name: ClassVar[str] = "copied-stages"
@@ -189,9 +190,8 @@ class _Chain:
         found[0] = 0.0
         back: list[IntArray] = []
         for k, own in enumerate(groups):
-            before = groups[k - 1] if k else ()
             after = groups[k + 1] if k + 1 < len(groups) else ()
-            table = np.maximum(found[:, None], self._load_s(own, before, after))
+            table = np.maximum(found[:, None], self._load_s(own, after))
             back.append(table.argmin(axis=0))
             found = table.min(axis=0)
         ends = [count - 1]
@@ -205,27 +205,39 @@ class _Chain:
             leader[list(own)] = own[0]
         return float(found[-1]), OperatorPlan(homes[stage], replica_of=leader)
 
-    def _load_s(
-        self, own: Sequence[int], before: Sequence[int], after: Sequence[int]
-    ) -> FloatArray:
-        """Shape (cuts, cuts): largest load of these devices with what lies between two cuts."""
+    def _load_s(self, own: Sequence[int], after: Sequence[int]) -> FloatArray:
+        """Shape (cuts, cuts): largest load of these devices with what lies between two cuts.
+
+        And of the channels to the devices of the next stage.
+        """
         devices = list(own)
         took = self.took[None, :, devices] - self.took[:, None, devices]
         with np.errstate(divide="ignore", invalid="ignore"):
             # Dealt by speed all of them take equally long: 1 / the sum of their rates.
             load: FloatArray = np.where(took.min(axis=2) > 0, 1.0 / (1.0 / took).sum(axis=2), 0.0)
-        load += (self._transfer_s(before, own)[:, None] + self._transfer_s(own, after)) / len(own)
+        load = np.maximum(load, self._channel_s(own, after))
         held = self.held[None, :] - self.held[:, None]
         load[held > self.problem.memory_bytes[devices].min()] = np.inf
         load[np.tril_indices(len(load))] = np.inf
         return load
 
-    def _transfer_s(self, givers: Sequence[int], takers: Sequence[int]) -> FloatArray:
-        """Shape (cuts,): mean seconds that tensors of a sample take between two groups."""
-        if not givers or not takers:
+    def _channel_s(self, givers: Sequence[int], takers: Sequence[int]) -> FloatArray:
+        """Shape (cuts,): largest load of a channel between two groups; none with free links.
+
+        Which device takes what part of the samples is guessed from its time for the whole model.
+        """
+        p, link = self.problem, np.ix_(list(givers), list(takers))
+        if not takers or p.links is Links.FREE:
             return np.zeros(len(self.cuts))
-        link = np.ix_(list(givers), list(takers))
-        p = self.problem
-        latency_s, per_byte = p.latency_s[link].mean(), p.seconds_per_byte[link].mean()
-        spent: FloatArray = self.crossing * latency_s + self.crossing_bytes * per_byte
-        return np.where(self.crossing > 0, spent, 0.0)
+        speed = 1.0 / np.maximum(self.took[-1], TINY)
+        parts = [speed[list(group)] / speed[list(group)].sum() for group in (givers, takers)]
+        both = np.multiply.outer(*parts).ravel()
+        _, channel = np.unique(p.channel[link].ravel(), return_inverse=True)
+        latency, per_byte = (
+            np.bincount(channel, both * rate[link].ravel())
+            for rate in (p.latency_s, p.seconds_per_byte)
+        )
+        with np.errstate(invalid="ignore"):  # devices without a link
+            spent = self.crossing[:, None] * latency + self.crossing_bytes[:, None] * per_byte
+        most: FloatArray = np.nan_to_num(spent, nan=np.inf, posinf=np.inf).max(axis=1)
+        return np.where(self.crossing > 0, most, 0.0)

@@ -1,10 +1,10 @@
 """Exact throughput of pipelines over links.
 
 Annealing looks for a start: one node at a time goes to another device, compiled.
-The energy is the sum over devices, and over passes where they do not mix, of (load / scale) to a
-high power, which follows the largest load and still sees the others. Moves that overfill a memory,
-that need a link that is not there, or that close a cycle between devices where plans must be
-contiguous, are not made.
+The energy is the sum over devices and channels, and over passes where they do not mix, of
+(load / scale) to a high power, which follows the largest load and still sees the others. Moves that
+overfill a memory, that need a link that is not there, or that close a cycle between devices where
+plans must be contiguous, are not made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from placewright.numerics.njit import njit_cached
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.annealing import csr, energy, pick_node
+from placewright.operators.planners.annealing import csr, energy_rise, pick_node
 from placewright.operators.planners.contiguous_dp import line_or_none
 from placewright.operators.planners.pipelines.contraction import contract
 from placewright.operators.planners.pipelines.links import (
@@ -48,13 +48,13 @@ STARTS = 0.25
 @final
 @dataclass(frozen=True, slots=True)
 class ExactLinks:
-    """Optimal throughput where every pair of devices has a link of its own, contiguous or not.
+    """Optimal throughput over links, contiguous or not.
 
     A mixed-integer program (`pipelines.links`) after Tarnawski et al., NeurIPS 2020, arXiv
     2006.16423, section 5.1, in whose place every tensor has a price for each pair of devices,
-    solved by HiGHS. It starts from the best of: the plan at hand, single devices, and the line cut
-    for a stand-in around host memory (`star_stand_in`), each annealed on the loads,
-    in a quarter of the time. Where plans need not be contiguous, contiguous ones are tried first.
+    solved by HiGHS. It starts from the best of: the plan at hand, single devices, and lines cut for
+    stand-ins around host memory (`star_stand_in`), each annealed on the loads, in a quarter of the
+    time. Where plans need not be contiguous, contiguous ones are tried first.
 
     The program counts resident bytes of a device, not the tensors of one sample that pass through.
     Where the judged peaks do not fit, the program is solved again with that much less
@@ -119,11 +119,11 @@ class _Tried:
         return judgement
 
     def start(self, deadline_s: float, seed: int, moves: int, at_hand: list[IntArray]) -> None:
-        """The plan at hand, single devices, the line; annealed, each in its share of the time."""
+        """The plan at hand, single devices, lines; annealed, each in its share of the time."""
         p = self.problem
         c = contract_pairs(p, contiguous=p.contiguous)
         singles = [np.full(p.n, d) for d in np.flatnonzero(p.allowed().all(axis=0))]
-        places = [*at_hand, *singles, *line_of_stand_in(p, _share_of(deadline_s, 0.5))]
+        places = [*at_hand, *singles, *lines_of_stand_ins(p, _share_of(deadline_s, 0.5))]
         for left, place in zip(range(len(places), 0, -1), places, strict=True):
             judgement = self.offer(place)
             node = c.of_nodes(place)
@@ -161,14 +161,22 @@ def _share_of(deadline_s: float, share: float) -> float:
     return now + (deadline_s - now) * share
 
 
-def line_of_stand_in(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
-    """The placement of the best line around host memory, where there is one in time."""
-    try:
-        c = contract(star_stand_in(problem).replace(pipeline=PLAIN), contiguous=True)
-    except InfeasibleError:
-        return []
-    found = line_or_none(c, deadline_s, always_one=False)
-    return [] if found is None else [c.plan(found.stage, found.kinds).placement]
+def lines_of_stand_ins(problem: OperatorProblem, deadline_s: float) -> list[IntArray]:
+    """Placements of the best lines around host memory, with and without the price of transfers.
+
+    Each where there is one in time.
+    """
+    priced, places = star_stand_in(problem).replace(pipeline=PLAIN), list[IntArray]()
+    bare = priced.replace(host_seconds_per_byte=np.zeros(problem.m))
+    for stand_in, share in ((priced, 0.5), (bare, 1.0)):
+        try:
+            c = contract(stand_in, contiguous=True)
+        except InfeasibleError:
+            return []
+        found = line_or_none(c, _share_of(deadline_s, share), always_one=False)
+        if found is not None:
+            places.append(c.plan(found.stage, found.kinds).placement)
+    return places
 
 
 def _solve(c: Pairs, tried: _Tried, context: Context) -> float:
@@ -222,8 +230,11 @@ class LinkInstance(NamedTuple):
     edge_offsets, edge
         CSR: forward edges of each node, the other end ``w`` as w where this node comes first and
         as -1 - w where it comes last.
-    backward_work, backward, passes
+    send, device_row, channel_row, loads, backward_work, backward, passes
         See `Pairs`; loads are of the first pass, then of the second.
+    ends
+        Shape (loads, 2): the device of a load, the source and target of a channel's; -1 where there
+        are others.
     """
 
     work: FloatArray
@@ -237,6 +248,10 @@ class LinkInstance(NamedTuple):
     edge_offsets: IntArray
     edge: IntArray
     send: FloatArray
+    device_row: IntArray
+    channel_row: IntArray
+    loads: int
+    ends: IntArray
     backward_work: FloatArray
     backward: IntArray
     passes: int
@@ -261,10 +276,30 @@ def instance_of(c: Pairs) -> LinkInstance:
         *csr(touch),
         *csr(ends),
         c.send_s,
+        c.device_row,
+        c.channel_row,
+        c.loads,
+        _ends(c),
         c.backward_s,
         c.backward.astype(np.int64),
         c.passes,
     )
+
+
+def _ends(c: Pairs) -> IntArray:
+    """The two devices of each load, -1 where it is of more."""
+    ends, off = np.full((c.loads, 2), -1), ~np.eye(c.devices, dtype=np.bool_)
+    of_devices, of_pairs = (
+        np.bincount(r, minlength=c.loads) for r in (c.device_row, c.channel_row[off])
+    )
+    for d in range(c.devices):
+        if of_devices[c.device_row[d]] == 1:
+            ends[c.device_row[d]] = d
+    for a, b in np.argwhere(off).tolist():
+        row = c.channel_row[a, b]
+        if of_devices[row] == 0 and of_pairs[row] == 1:
+            ends[row] = a, b
+    return ends
 
 
 def anneal(
@@ -294,7 +329,7 @@ class LinkWalk(NamedTuple):
     place, best
         Shape (N,), the placement now and the best one met.
     load
-        Shape (passes * m,).
+        Shape (passes * loads,).
     held
         Shape (m,), bytes.
     ahead
@@ -317,7 +352,7 @@ def _begin(b: LinkInstance, start: IntArray, seed: int) -> LinkWalk:
     np.random.seed(seed)
     n, m = b.work.shape
     place = start.copy()
-    load, held = np.zeros(b.passes * m), np.zeros(m)
+    load, held = np.zeros(b.passes * b.loads), np.zeros(m)
     ahead = np.zeros((m, m), dtype=np.int64)
     for v in range(n):
         _work(b, v, place[v], 1.0, load)
@@ -328,7 +363,7 @@ def _begin(b: LinkInstance, start: IntArray, seed: int) -> LinkWalk:
     seen = np.zeros(m, dtype=np.bool_)
     for k in range(len(b.producer)):
         _add(b, k, place, 1.0, load, seen)
-    return LinkWalk(place, start.copy(), load, held, ahead, np.array([_value(load, m)]))
+    return LinkWalk(place, start.copy(), load, held, ahead, np.array([_value(load, b.loads)]))
 
 
 @njit_cached
@@ -339,10 +374,10 @@ def _run_moves(
     m = len(walk.held)
     place, load, held, ahead = walk.place, walk.load, walk.held, walk.ahead
     least, seen = walk.least[0], np.zeros(m, dtype=np.bool_)
-    trial = np.zeros(b.passes * m)
+    trial = np.zeros(b.passes * b.loads)
     for step in range(first, last):
         temperature = heat * (1.0 - step / moves) + 1e-9
-        v = pick_node(place, load if b.passes == 1 else load[:m] + load[m:])
+        v = pick_node(place, _busiest(b, load))
         a = place[v]
         to = _target(b, v, place, m)
         if to == a or b.work[v, to] == np.inf or held[to] + b.resident[v] > b.memory[to]:
@@ -358,7 +393,7 @@ def _run_moves(
         for x in range(b.touch_offsets[v], b.touch_offsets[v + 1]):
             _add(b, b.touched[x], place, 1.0, trial, seen)
         # A missing link makes `trial` and `rise` infinite, and exp(-inf) is 0: never accepted.
-        rise = energy(trial, least) - energy(load, least)
+        rise = energy_rise(trial, load, least)
         accepted = rise <= 0.0 or np.random.random() < np.exp(-rise / temperature)
         # Cycles are looked for last, as few moves get here.
         if accepted and len(b.edge) > 0:
@@ -372,8 +407,9 @@ def _run_moves(
         load[:] = trial
         held[a] -= b.resident[v]
         held[to] += b.resident[v]
-        if _value(load, m) < least * (1.0 - 1e-9):
-            least = _value(load, m)
+        value = _value(load, b.loads)
+        if value < least * (1.0 - 1e-9):
+            least = value
             walk.best[:] = place
             if least <= 0.0:
                 break
@@ -381,21 +417,28 @@ def _run_moves(
 
 
 @njit_cached
-def _value(load: FloatArray, m: int) -> float:
+def _value(load: FloatArray, loads: int) -> float:
     """The largest load of each pass, added up."""
     total = 0.0
-    for first in range(0, len(load), m):
-        total += load[first : first + m].max()
+    for first in range(0, len(load), loads):
+        total += load[first : first + loads].max()
     return total
+
+
+@njit_cached
+def _busiest(b: LinkInstance, load: FloatArray) -> int:
+    """The device of the largest load, or one at an end of its channel; -1 where it has others."""
+    both = load if b.passes == 1 else load[: b.loads] + load[b.loads :]
+    return int(b.ends[both.argmax(), np.random.randint(2)])
 
 
 @njit_cached
 def _work(b: LinkInstance, v: int, d: int, sign: float, load: FloatArray) -> None:
     """Add the compute time of a node on a device to the loads, or subtract it."""
     backward = b.backward_work[v, d]
-    load[d] += sign * (b.work[v, d] - backward)
+    load[b.device_row[d]] += sign * (b.work[v, d] - backward)
     if backward > 0.0:
-        load[b.work.shape[1] + d] += sign * backward
+        load[b.loads + b.device_row[d]] += sign * backward
 
 
 @njit_cached
@@ -416,14 +459,12 @@ def _add(
     b: LinkInstance, k: int, place: IntArray, sign: float, load: FloatArray, seen: BoolArray
 ) -> None:
     """Add the transfers of tensor k to the loads, or subtract them."""
-    home, first = place[b.producer[k]], b.backward[k] * b.work.shape[1]
+    home, first = place[b.producer[k]], b.backward[k] * b.loads
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         d = place[b.reader[x]]
         if d != home and not seen[d]:
             seen[d] = True
-            took = b.send[k, home, d]
-            load[first + home] += sign * took
-            load[first + d] += sign * took
+            load[first + b.channel_row[home, d]] += sign * b.send[k, home, d]
     for x in range(b.reader_offsets[k], b.reader_offsets[k + 1]):
         # `seen` is cleared by the same readers, not device by device.
         seen[place[b.reader[x]]] = False

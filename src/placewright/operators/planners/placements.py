@@ -22,10 +22,10 @@ from placewright.operators.groups import Groups
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members
-from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState
-from placewright.operators.simulation.full import simulate
+from placewright.operators.simulation.full import period, simulate
 from placewright.operators.simulation.full_state import SimulatorState, StateLayout
 from placewright.operators.simulation.inputs import DONE, Mode, default_order
 from placewright.operators.simulation.scores import score
@@ -110,7 +110,7 @@ def improve(
     cooling = COLDEST ** (1.0 / max(1, moves))
     while walk.counts[EVALUATED] < moves and time.perf_counter() < deadline_s:
         done = int(walk.counts[EVALUATED])
-        list_critical(instance, judge.full, walk)
+        list_critical(instance, judge, walk, load_s)
         count = min(CHUNK, moves - done)
         if not anneal_moves(instance, full, load_s, walk, count, cooling):
             full = judge.full
@@ -124,9 +124,9 @@ def improve(
 
 def _asked(judge: OperatorJudge) -> tuple[SimulatorState | None, FloatArray | None]:
     """What moves are scored with beside the fast simulator, as `run_many` takes it."""
-    throughput = judge.problem.objective is Objective.THROUGHPUT
-    full = judge.full if throughput or judge.mode().serial else None
-    return full, np.zeros(judge.problem.m) if throughput else None
+    load_s = judge.load_scratch()
+    full = judge.full if load_s is not None or judge.mode().serial else None
+    return full, load_s
 
 
 def _best_of_all(judge: OperatorJudge, groups: Groups, start: Start, deadline_s: float) -> Start:
@@ -428,15 +428,39 @@ def _exchange(s: PlacementInstance, walk: PlacementWalk, i: int, there: int) -> 
             return
 
 
-def list_critical(s: PlacementInstance, simulator: SimulatorState, walk: PlacementWalk) -> None:
-    """List the critical path: from the last operator back along what each one waited for."""
+def list_critical(
+    s: PlacementInstance, judge: OperatorJudge, walk: PlacementWalk, load_s: FloatArray | None
+) -> None:
+    """List the critical path: from the last operator back along what each one waited for.
+
+    Of a stream, which has no path, the operators of the device or channel with the largest load.
+    `load_s`: see `run_many`.
+    """
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
+    simulator = judge.full
+    if load_s is not None and not s.mode.serial:
+        period(*simulator, s.mode, walk.place, load_s)
+        found = _on_the_busiest(judge.problem, walk.place, load_s)
+        walk.critical[: len(found)] = found
+        walk.counts[CRITICAL] = len(found)
+        return
     # The fast simulator keeps no starts and arrivals of transfers: the full one runs once a chunk.
     if simulate(*simulator, s.mode, walk.place, s.order) == DONE:
         end_s = simulator.x[simulator.o.end_s : simulator.o.end_s + simulator.o.n]
         # Stable: numpy breaks ties by the instructions of the CPU otherwise, and plans with them.
         _follow_back(*simulator, walk, np.argsort(end_s, kind="stable"))
+
+
+def _on_the_busiest(p: OperatorProblem, place: IntArray, load_s: FloatArray) -> IntArray:
+    """Operators on the device of the largest load, or at both ends of the tensors of a channel."""
+    count = p.m if p.links is Links.FREE else len(load_s)
+    busiest = int(load_s[:count].argmax())
+    if busiest < p.m:
+        return np.flatnonzero(place == busiest)
+    source, target = p.consumed_from, p.consumers
+    carried = p.channel[place[source], place[target]] == busiest - p.m
+    return np.unique(np.concatenate([source[carried], target[carried]]))
 
 
 @njit_no_refcount

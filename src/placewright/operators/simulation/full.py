@@ -91,27 +91,34 @@ def over_bytes(w: IntArray, o: StateLayout) -> int:
 
 
 @njit_no_refcount
-def largest_load(
-    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, load_s: FloatArray
+def period(
+    w: IntArray, x: FloatArray, o: StateLayout, mode: Mode, place: IntArray, load_s: FloatArray
 ) -> float:
-    """Seconds per sample of the busiest device (rules L1 and L4); `load_s` is scratch, shape (m,).
+    """Seconds from one sample to the next (rules L1, L3 and L4), without copies of stages.
 
-    Needs no simulation before it.
+    Needs no simulation before it. `load_s` is scratch, shape (m + channels,).
     """
     if o.passes == 1:
-        return _largest(w, x, o, place, load_s, -1)
-    first = _largest(w, x, o, place, load_s, 0)
-    return first + _largest(w, x, o, place, load_s, 1)
+        return _period(w, x, o, mode, place, load_s, -1)
+    first = _period(w, x, o, mode, place, load_s, 0)
+    return first + _period(w, x, o, mode, place, load_s, 1)
 
 
 @njit_inline
-def _largest(
-    w: IntArray, x: FloatArray, o: StateLayout, place: IntArray, load_s: FloatArray, only: int
+def _period(
+    w: IntArray,
+    x: FloatArray,
+    o: StateLayout,
+    mode: Mode,
+    place: IntArray,
+    load_s: FloatArray,
+    only: int,
 ) -> float:
-    """The largest load of the first pass (0), of the second (1), or of both together (-1)."""
+    """Of the first pass (0), of the second (1), or of both together (-1)."""
+    load_s[:] = 0.0
     for d in range(o.m):
         # `last_transfer` is scratch here: the last tensor that was sent to each device.
-        load_s[d], w[o.last_transfer + d] = 0.0, -1
+        w[o.last_transfer + d] = -1
     for i in range(o.n):
         if only < 0 or w[o.second_pass + i] == only:
             load_s[place[i]] += x[o.compute_s + i * o.m + place[i]]
@@ -123,13 +130,14 @@ def _largest(
             target = place[w[o.consumers + b]]
             if target != source and w[o.last_transfer + target] != k:
                 w[o.last_transfer + target] = k  # once per target
-                took = transfer_s(x, o, k, source, target)
-                load_s[source] += took
-                load_s[target] += took
-    largest = 0.0
-    for d in range(o.m):
-        largest = max(largest, load_s[d])
-    return largest
+                channel = w[o.channel + source * o.m + target]
+                load_s[o.m + channel] += transfer_s(x, o, k, source, target)
+    # Devices and channels work side by side; with free links channels do any number of things.
+    total, largest = 0.0, 0.0
+    for r in range(o.m + o.channels if mode.serial or mode.contended else o.m):
+        total += load_s[r]
+        largest = max(largest, load_s[r])
+    return total if mode.serial else largest
 
 
 @njit_internal

@@ -1,9 +1,10 @@
-"""Throughput: the load of each device per sample (rules L1 to L7).
+"""Throughput: the loads of devices and channels per sample (rules L1 to L7).
 
-Over links, a device pays for its compute and for every transfer on either of its ends; through
-host memory (star), for its compute and for every tensor that enters or leaves it. Pipelines may
-have stages on several devices and passes that do not mix (`OperatorProblem.pipeline`). The plain
-loads over links are compiled: `placewright.operators.simulation.full.largest_load`.
+Over links, a device pays for its compute and a channel for what it carries: they work side by
+side. Through host memory (star), a device pays for its compute and for every tensor that enters or
+leaves it. Pipelines may have stages on several devices and passes that do not mix
+(`OperatorProblem.pipeline`). Without these, loads over links are compiled:
+`placewright.operators.simulation.full.period`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.judgement import OperatorJudgement, violation_words
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.problem import Objective, OperatorProblem
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap
 from placewright.operators.sizes import room_bytes
 
 
@@ -142,50 +143,71 @@ def _crossings(p: OperatorProblem, placement: IntArray) -> tuple[BoolArray, Bool
     return entering, leaving
 
 
-def pair_value(problem: OperatorProblem, plan: OperatorPlan) -> float:
+@dataclass(frozen=True, slots=True, eq=False)
+class LinkLoads:
+    """Seconds per sample over links: of each device, shape (m,), and of each channel (rule L1)."""
+
+    device_s: FloatArray
+    channel_s: FloatArray
+
+    def period_s(self, problem: OperatorProblem) -> float:
+        """Seconds from one sample to the next, by what works side by side in this problem."""
+        if problem.overlap is Overlap.SERIAL:
+            # `cumsum` adds from left to right (rule N1), `sum` eight or more in pairs.
+            return float(np.concatenate([self.device_s, self.channel_s]).cumsum()[-1])
+        if problem.links is Links.FREE:
+            return float(self.device_s.max())
+        return float(max(self.device_s.max(), self.channel_s.max(initial=0.0)))
+
+
+def link_period_s(problem: OperatorProblem, plan: OperatorPlan) -> float:
     """As `star_value`, over links."""
-    if not problem.pipeline.diffmaxima:
-        return float(pair_loads(problem, plan).max())
-    return float(sum(pair_loads(problem, plan, late=late).max() for late in (False, True)))
+    passes = (False, True) if problem.pipeline.diffmaxima else (None,)
+    return sum(link_loads(problem, plan, late=late).period_s(problem) for late in passes)
 
 
-def pair_loads(
+def link_loads(
     problem: OperatorProblem, plan: OperatorPlan, *, late: bool | None = None
-) -> FloatArray:
-    """Shape (m,): loads over links; with `late`, those of the backward or the forward pass alone.
+) -> LinkLoads:
+    """Loads over links; with `late`, those of the backward or the forward pass alone.
 
-    Sums run in the order of rule L3, so that without copies they are those of `largest_load`.
+    Sums run in the order of rule L3, so that without copies they are those of the kernel.
     """
     p, place = problem, plan.placement
     leader, copies = stages(p, plan)
-    took = p.compute_s[np.arange(p.n), place]
+    part = shares(p, plan)
+    if p.pipeline.by_speed:
+        device = stage_s(p, plan) * part
+    else:
+        took = p.compute_s[np.arange(p.n), place]
+        took = took if late is None else np.where(p.is_backward == late, took, 0.0)
+        device = (np.bincount(place, took, p.m) / copies)[leader].astype(np.float64)
+    channel = np.zeros(len(p.channel_names))
+    for k, a, b in zip(*_sent(p, place, late), strict=True):
+        link = np.ix_(np.flatnonzero(leader == a), np.flatnonzero(leader == b))
+        took = p.latency_s[link] + p.tensor_bytes[k] * p.seconds_per_byte[link]
+        if p.pipeline.by_speed:
+            took *= part[link[0]] * part[link[1]]
+        else:
+            took /= took.size
+        np.add.at(channel, p.channel[link], took)
+    return LinkLoads(device if late is False else device + sync_s(p, plan), channel)
+
+
+def _sent(
+    p: OperatorProblem, place: IntArray, late: bool | None
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Tensor, source and target of every transfer: tensors by index, targets by first reader."""
     tensor = p.consumed
     # Each use as one number, tensor * m + target; `first` is the first reader's place in the list.
     pairs, first = np.unique(tensor * p.m + place[p.consumers], return_index=True)
-    sent = pairs[np.argsort(first)]  # each tensor once per target, the first reader's first
+    sent = pairs[np.argsort(first)]
     tensor, target = sent // p.m, sent % p.m
     source = place[p.tensor_producer[tensor]]
     moved = source != target
     if late is not None:
-        took = np.where(p.is_backward == late, took, 0.0)
         moved &= p.is_backward[p.tensor_producer[tensor]] == late
-    part = shares(p, plan)
-    if p.pipeline.by_speed:
-        load = stage_s(p, plan) * part
-    else:
-        load = (np.bincount(place, took, p.m) / copies)[leader].astype(np.float64)
-    for k, a, b in zip(tensor[moved], source[moved], target[moved], strict=True):
-        givers, takers = np.flatnonzero(leader == a), np.flatnonzero(leader == b)
-        link = np.ix_(givers, takers)
-        share = p.latency_s[link] + p.tensor_bytes[k] * p.seconds_per_byte[link]
-        if p.pipeline.by_speed:
-            share *= part[givers][:, None] * part[takers]
-        else:
-            share /= len(givers) * len(takers)
-        # Rule N1: one after another, where `sum` would add up eight or more in pairs.
-        load[givers] += share.cumsum(axis=1)[:, -1]
-        load[takers] += share.cumsum(axis=0)[-1]
-    return load if late is False else load + sync_s(p, plan)
+    return tensor[moved], source[moved], target[moved]
 
 
 def is_pipeline(problem: OperatorProblem) -> bool:
@@ -201,7 +223,7 @@ def as_pipeline(judgement: OperatorJudgement, plan: OperatorPlan) -> OperatorJud
     over = np.maximum(0, peak - room_bytes(p))
     return replace(
         judgement,
-        value=pair_value(p, plan),
+        value=link_period_s(p, plan),
         peak_bytes=peak,
         feasible=not over.any(),
         violation=violation_words(p, over),

@@ -26,7 +26,7 @@ from placewright.operators.simulation.fast import (
     simulate_prepared,
 )
 from placewright.operators.simulation.fast_state import FastState, Offsets
-from placewright.operators.simulation.full import largest_load, makespan, over_bytes, simulate
+from placewright.operators.simulation.full import makespan, over_bytes, period, simulate
 from placewright.operators.simulation.full_state import SimulatorState
 from placewright.operators.simulation.inputs import DONE, Mode
 
@@ -54,7 +54,7 @@ def score(
 
 @njit_inline
 def _needs_simulation(s: FastState, mode: Mode, load_s: FloatArray | None) -> bool:
-    """Whether the loads of the devices alone do not suffice."""
+    """Whether the loads alone do not suffice."""
     needed = True
     if load_s is not None:
         needed = mode.memory or mode.in_order or not s.all_linked
@@ -96,7 +96,7 @@ def _finished(
                 value = makespan(full.x, full.o)
                 over = over_bytes(full.w, full.o) if mode.memory else 0
         if load_s is not None and value < np.inf:
-            value = largest_load(full.w, full.x, full.o, place, load_s)
+            value = period(full.w, full.x, full.o, mode, place, load_s)
     return value, over
 
 
@@ -120,7 +120,7 @@ def run_many(
     full
         ``None``: rows of which the fast simulator is unsure get the value `UNSURE`.
     load_s
-        Scratch of shape (m,) where values are loads (throughput), which needs `full`; ``None``:
+        Scratch of `period` where values are those (throughput), which needs `full`; ``None``:
         values are makespans.
     """
     interleaved, rows = len(s.unfinished), len(placements)

@@ -10,16 +10,13 @@ d where read[k, d] >= x[r, d] for r in R, and must then come from somewhere:
 
     sum over s of send[k, s, d] >= read[k, d] - x[a, d],     send[k, s, d] <= x[a, s].
 
-Where all links of a tensor take the same time, what goes in and what goes out are enough:
-
-    into[k, d] >= x[r, d] - x[a, d],  sum of out[k, .] = sum of into[k, .],
-    out[k, d] <= min(m - 1, |R|) x[a, d],  out[k, d] >= x[a, d] - x[r, d].
-
-In whole x these are the transfers of the judge. Where passes do not mix, each has loads of its own
-and a largest one, and their sum is minimised. Symmetric devices are ordered
-by pivots: the i-th pivot node may use the first i of them only; the heaviest nodes of the start's
-devices are pivots. Where plans must be contiguous, position s of the chain is a device (pos[s, d]),
-node v is at position s (at[v, s]), and for an edge (u, v) and every j
+In whole x these are the transfers of the judge. Every device and every channel has a load, which
+is no more than the largest; where one thing runs at a time, all of them together have one. Where
+passes do not mix, each has loads of its own and a largest one, and their sum is minimised.
+Symmetric devices are ordered by pivots: the i-th pivot node may use the first i of them only; the
+heaviest nodes of the start's devices are pivots. Where plans must be contiguous, position s of
+the chain is a device (pos[s, d]), node v is at position s (at[v, s]), and for an edge (u, v) and
+every j
 
     sum over s <= j of at[v, s]  <=  sum over s <= j of at[u, s],
     at[v, s] + pos[s, d] <= 1 + x[v, d].
@@ -46,7 +43,7 @@ from placewright.operators.planners.pipelines.slots import (
     limit_memory,
     sorted_out,
 )
-from placewright.operators.problem import Communication, OperatorProblem
+from placewright.operators.problem import Communication, Links, OperatorProblem, Overlap
 from placewright.planning.contract import Progress, silent
 from placewright.solvers.programs import LinearProgram
 
@@ -69,6 +66,11 @@ class Pairs:
         Shape (H,), and the other nodes that read each tensor.
     send_s
         Shape (H, m, m), seconds from device to device; ``inf`` without a link.
+    device_row, channel_row
+        Shape (m,) and (m, m): to which load the work on a device counts, and a transfer between
+        two. No transfer between linked devices counts where `send_s` is zero.
+    loads
+        How many loads a pass has; the largest is its period.
     alike
         Shape (m,), the first device that each could change places with.
     backward_s, backward
@@ -86,6 +88,9 @@ class Pairs:
     producer: IntArray
     readers: tuple[tuple[int, ...], ...]
     send_s: FloatArray
+    device_row: IntArray
+    channel_row: IntArray
+    loads: int
     alike: IntArray
     backward_s: FloatArray
     backward: BoolArray
@@ -106,7 +111,7 @@ class Pairs:
         """No load is higher: all work where it is slowest and every transfer everywhere."""
         work = np.where(np.isfinite(self.work_s), self.work_s, 0.0).max(axis=1).sum()
         sends = np.where(np.isfinite(self.send_s), self.send_s, 0.0).sum()
-        return float(work + 2.0 * sends)
+        return float(work + sends)
 
     def placement(self, device_of_node: IntArray) -> IntArray:
         """Shape (n,), the device of every operator."""
@@ -119,17 +124,16 @@ class Pairs:
         return device
 
     def loads_s(self, device: IntArray) -> FloatArray:
-        """Shape (passes, m), loads of every device: compute and transfers on both of their ends."""
-        nodes, load = np.arange(self.nodes), np.zeros((self.passes, self.devices))
-        backward = self.backward_s[nodes, device]
+        """Shape (passes, loads): compute of devices and transfers of channels."""
+        nodes, row = np.arange(self.nodes), self.device_row[device]
+        load, backward = np.zeros((self.passes, self.loads)), self.backward_s[nodes, device]
         # With one pass rows 0 and -1 are the same.
-        load[0] = np.bincount(device, self.work_s[nodes, device] - backward, self.devices)
-        load[-1] += np.bincount(device, backward, self.devices)
+        load[0] = np.bincount(row, self.work_s[nodes, device] - backward, self.loads)
+        load[-1] += np.bincount(row, backward, self.loads)
         for k, readers in enumerate(self.readers):
             home = int(device[self.producer[k]])
             for d in sorted({*device[list(readers)].tolist()} - {home}):
-                load[int(self.backward[k]), home] += self.send_s[k, home, d]
-                load[int(self.backward[k]), d] += self.send_s[k, home, d]
+                load[int(self.backward[k]), self.channel_row[home, d]] += self.send_s[k, home, d]
         return load
 
     def value_s(self, device: IntArray) -> float:
@@ -149,6 +153,7 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
     work, backward = work_of(problem, node)
     backward = backward if apart else np.zeros_like(work)
     producer, readers, send, made_backward = _tensors(problem, node)
+    device_row, channel_row = _rows(problem)
     return Pairs(
         node=node,
         work_s=work,
@@ -158,11 +163,25 @@ def contract_pairs(problem: OperatorProblem, *, contiguous: bool) -> Pairs:
         producer=producer,
         readers=readers,
         send_s=send,
+        device_row=device_row,
+        channel_row=channel_row,
+        loads=1 + int(max(device_row.max(), channel_row.max())),
         alike=_alike(problem, np.concatenate([work, backward])),
         backward_s=backward,
         backward=made_backward,
         passes=1 + int(apart),
     )
+
+
+def _rows(p: OperatorProblem) -> tuple[IntArray, IntArray]:
+    """Shape (m,) and (m, m): the load of every device, and of every pair of devices."""
+    pair = linked(p)
+    if p.overlap is Overlap.SERIAL:  # the whole system does one thing at a time
+        return np.zeros(p.m, dtype=np.int64), np.zeros((p.m, p.m), dtype=np.int64)
+    of_pair = np.zeros((p.m, p.m), dtype=np.int64)
+    if p.links is Links.CONTENDED:  # channels without a linked pair have no load
+        of_pair[pair] = p.m + np.unique(p.channel[pair], return_inverse=True)[1]
+    return np.arange(p.m), of_pair
 
 
 def _tensors(
@@ -182,7 +201,10 @@ def _tensors(
             entry[0] += 1.0
             entry[1] += float(p.tensor_bytes[k])
     sizes = np.array(list(found.values())).reshape(-1, 2)
-    latency, per_byte = (np.where(pair, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
+    # With free links no transfer waits for another, and none has a part in the period.
+    free = p.overlap is Overlap.PARALLEL and p.links is Links.FREE
+    counts = pair & (not free)
+    latency, per_byte = (np.where(counts, a, 0.0) for a in (p.latency_s, p.seconds_per_byte))
     send: FloatArray = sizes[:, 0, None, None] * latency + sizes[:, 1, None, None] * per_byte
     send[:, ~(pair | np.eye(p.m, dtype=np.bool_))] = np.inf
     producers = np.array([a for a, _, _ in found], dtype=np.int64)
@@ -201,10 +223,17 @@ def _alike(p: OperatorProblem, work: FloatArray) -> IntArray:
             same = np.array_equal(work[:, a], work[:, b])
             same = same and p.memory_bytes[a] == p.memory_bytes[b]
             # Exchanging b with any earlier device is enough: exchanges make up all permutations.
-            if same and np.array_equal(links, links[:, swap][:, :, swap]):
+            same = same and np.array_equal(links, links[:, swap][:, :, swap])
+            if same and _renamed(p.channel, p.channel[swap][:, swap]):
                 first[b] = first[a]
                 break
     return first
+
+
+def _renamed(channel: IntArray, other: IntArray) -> bool:
+    """Whether pairs of devices share channels in both alike."""
+    pairs = np.unique(np.stack([channel.ravel(), other.ravel()]), axis=1)
+    return all(len(np.unique(side)) == pairs.shape[1] for side in pairs)
 
 
 def star_stand_in(problem: OperatorProblem) -> OperatorProblem:
@@ -235,8 +264,8 @@ MOST_SENDS = 60_000
 
 def too_large(c: Pairs) -> bool:
     """Whether the program would have too many variables to be of use."""
-    links = c.devices if _level(c) else c.devices**2
-    return len(c.readers) * links > MOST_SENDS or c.nodes * c.devices > MOST_SENDS
+    sends = c.send_s.size if c.send_s.any() else 0
+    return sends > MOST_SENDS or c.nodes * c.devices > MOST_SENDS
 
 
 def best_pairs(
@@ -260,12 +289,6 @@ def best_pairs(
     return chosen(found), bound, found.interrupted
 
 
-def _level(c: Pairs) -> bool:
-    """Whether each tensor takes the same time over every link."""
-    off = c.send_s[:, ~np.eye(c.devices, dtype=np.bool_)]
-    return bool(np.isfinite(off).all() and (off == off[:, :1]).all())
-
-
 def _build(c: Pairs, start: IntArray | None, value_s: float, seed: int) -> LinearProgram:
     """The program; block ``x`` has a column for every node and device."""
     program, scale = LinearProgram(seed=seed, tolerance=WHOLE), UNITS / value_s
@@ -281,13 +304,13 @@ def _build(c: Pairs, start: IntArray | None, value_s: float, seed: int) -> Linea
         allowed &= ~later
     x = program.columns(allowed.shape, high=1.0, whole=True, where=allowed, name="x")
     program.enter(program.rows(c.nodes, 1.0, 1.0)[:, None], x, 1.0)
-    load = program.rows((c.passes, c.devices), high=0.0)
+    load = program.rows((c.passes, c.loads), high=0.0)
     program.enter(load, largest[:, None], -1.0)
     work, backward = (np.where(allowed, all_s, 0.0) * scale for all_s in (c.work_s, c.backward_s))
-    program.enter(load[0], x, work - backward)
-    program.enter(load[-1], x, backward)
-    send = _send_level if _level(c) else _send
-    send(c, program, load[c.backward.astype(np.int64)], x, scale)
+    program.enter(load[0, c.device_row], x, work - backward)
+    program.enter(load[-1, c.device_row], x, backward)
+    if c.send_s.any():
+        _send(c, program, load[c.backward.astype(np.int64)], x, scale)
     limit_memory(program, x, c.resident_bytes, c.memory_bytes)
     if start is not None:
         program.start(x, start[:, None] == np.arange(c.devices))
@@ -322,46 +345,11 @@ def _send(c: Pairs, program: LinearProgram, load: IntArray, x: IntArray, scale: 
     rows = program.rows(there.shape, high=0.0, where=there)
     program.enter(rows, send, 1.0)
     program.enter(rows, home[:, :, None], -1.0)
-    price = np.where(there, c.send_s, 0.0) * scale
-    program.enter(load[:, :, None], send, price)
-    program.enter(load[:, None, :], send, price)
+    program.enter(load[:, c.channel_row], send, np.where(there, c.send_s, 0.0) * scale)
     arrives = program.rows(home.shape, low=0.0, where=read >= 0)
     program.enter(arrives[:, None, :], send, 1.0)
     program.enter(arrives, home, 1.0)
     program.enter(arrives, read, -1.0)
-
-
-def _send_level(
-    c: Pairs, program: LinearProgram, load: IntArray, x: IntArray, scale: float
-) -> None:
-    """Transfers of tensors into and out of every device; all links take the same time."""
-    if c.devices < 2:
-        return
-    (k, r), home, price = _readers(c), x[c.producer], c.send_s[:, 0, 1] * scale
-    costs = (price > 0)[:, None]
-    most = np.minimum(c.devices - 1, [len(some) for some in c.readers])[:, None].astype(np.float64)
-    # What alone takes longer than the start is in no better plan.
-    sent = (price <= UNITS * (1 + 1e-9))[:, None]
-    price = np.where(sent[:, 0], price, 0.0)
-    on = np.zeros(home.shape, dtype=np.bool_)
-    np.logical_or.at(on, k, x[r] >= 0)
-    into = program.columns(home.shape, high=1.0 * sent, where=costs & on)
-    rows = program.rows(x[r].shape, low=0.0, where=costs[k] & (x[r] >= 0))
-    program.enter(rows, into[k], 1.0)
-    program.enter(rows, x[r], -1.0)
-    program.enter(rows, home[k], 1.0)
-    out = program.columns(home.shape, high=most * sent, where=costs & (home >= 0))
-    rows = program.rows(home.shape, high=0.0, where=out >= 0)
-    program.enter(rows, out, 1.0)
-    program.enter(rows, home, -most)
-    rows = program.rows(x[r].shape, low=0.0, where=out[k] >= 0)
-    program.enter(rows, out[k], 1.0)
-    program.enter(rows, home[k], -1.0)
-    program.enter(rows, x[r], 1.0)
-    balance = program.rows((len(price), 1), 0.0, 0.0, where=costs)
-    for column, sign in ((into, -1.0), (out, 1.0)):
-        program.enter(load, column, price[:, None])
-        program.enter(balance, column, sign)
 
 
 def _chain(c: Pairs, program: LinearProgram, x: IntArray, start: IntArray | None) -> None:

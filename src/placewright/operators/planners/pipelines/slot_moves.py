@@ -233,7 +233,7 @@ def _walk(
         if halt[0]:
             break
         temperature = heat * (1.0 - step / moves) + 1e-9
-        v = pick_node(place, load)
+        v = pick_node(place, int(load.argmax()))
         to, other = _target(b, v, place, m), -1
         a = place[v]
         if to == a or b.work[v, to] == np.inf:
