@@ -210,7 +210,7 @@ def _chain(p: FlowProblem, rate: float, steps: int) -> LayerRanges | None:
 TARGETS = (1.01, 1.03, 1.08, 1.2)
 """What a run looks for, by the best flow so far."""
 
-WEIGHTS, SHAPES, HOT, COLD = (3.0, 10.0), (1, 1, 2), (0.03, 0.1), (3e-4, 1e-3, 3e-3)
+WEIGHTS, SHAPES, HOT, COLD = (3.0, 10.0), (1, 1, 2), (0.03, 0.1), (3e-4, 3e-4, 1e-3)
 """Of coverage, and first and last temperatures by the target: each run draws one of each."""
 
 AGAIN = 0.35
