@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import placewright
 from placewright import Cluster, Device
-from placewright.adapt.model_changes import ModelChanges
+from placewright.adapt.training_loop import ModelChanges
 from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments

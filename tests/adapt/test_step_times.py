@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.adapt.step_times import StepTimes, likely_gain
+from placewright.adapt.trials import StepTimes, likely_gain
 
 
 @given(st.floats(-0.3, 0.3), st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))

@@ -15,10 +15,17 @@ from placewright.layers.conformance import random_tiny, tiny
 from placewright.layers.costs.passes import ReplicaCosts, pass_s
 from placewright.layers.costs.transfers import StageTransfer, transfers
 from placewright.layers.judge import judge
-from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, check_plan
+from placewright.layers.plan import (
+    LayerPlan,
+    Replica,
+    Schedule,
+    Stage,
+    check_plan,
+    in_flight,
+    order_of,
+)
 from placewright.layers.planners.space import Cell, build, orders
 from placewright.layers.problem import LayerProblem, Training
-from placewright.layers.schedules import in_flight, order_of
 from placewright.layers.simulation import (
     Network,
     Passes,

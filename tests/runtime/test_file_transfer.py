@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from placewright.runtime import file_transfer
+from placewright.runtime import program
 from placewright.runtime.engines import group as group_module
 from placewright.runtime.engines.group import WorkerGroup
-from placewright.runtime.file_transfer import FileTransfer
+from placewright.runtime.program import FileTransfer
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 """A worker closes nothing: it ends."""
@@ -48,7 +48,7 @@ def test_a_file_is_handed_out_and_fetched_in_pieces(
 ) -> None:
     """Every worker has a copy, and gives a file of its own."""
     monkeypatch.setattr(group_module, "PIECE_BYTES", 4)
-    monkeypatch.setattr(file_transfer, "PIECE_BYTES", 4)
+    monkeypatch.setattr(program, "PIECE_BYTES", 4)
     group: Any = Group()
     (tmp_path / "given").write_bytes(b"0123456789")
     paths = group.distribute(tmp_path / "given")

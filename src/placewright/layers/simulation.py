@@ -37,9 +37,15 @@ from placewright.layers.costs.passes import (
     together,
 )
 from placewright.layers.costs.transfers import StageTransfer, processor_s, transfers
-from placewright.layers.plan import LayerPlan, Schedule
+from placewright.layers.plan import (
+    Instruction,
+    LayerPlan,
+    Schedule,
+    blocking_order,
+    groups_of,
+    order_of,
+)
 from placewright.layers.problem import LayerProblem
-from placewright.layers.schedules import Instruction, blocking_order, groups_of, order_of
 
 
 @dataclass(frozen=True, slots=True)

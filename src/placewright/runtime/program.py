@@ -22,25 +22,32 @@ One worker takes one order at a time. Each frame is one message (`connections.ch
 
 No answer is a third outcome: the process was killed, was stopped, or waits for one that was. The
 caller finds out by the process's sentinel, by its state and by a time limit (`limits`).
+
+A worker's side of files that travel in orders, where it shares no disk with the caller.
+
+What a worker keeps has no name in any folder: nothing of it is left, however the worker ends.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from placewright.errors import RunError
 from placewright.runtime.connections.channel import Codec
 from placewright.runtime.emulation import ShapedLink
-from placewright.runtime.file_transfer import FileTransfer
 from placewright.runtime.host import Host
 from placewright.runtime.messages.layout import Driven, Layout
+from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import WorkerSpec
 
 if TYPE_CHECKING:
     from placewright.runtime.worker import Worker
+
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -64,7 +71,7 @@ class WorkerProgram:
     """Base class of what worker processes execute; made once the process is set up.
 
     Files travel in orders where a worker shares no disk with the caller
-    (`placewright.runtime.file_transfer`).
+    (`placewright.runtime.program`).
 
     Attributes
     ----------
@@ -161,3 +168,53 @@ def _no_program(name: str, why: str) -> RunError:
         by=why,
         hint="install the same version of Placewright on every machine",
     )
+
+
+PIECE_BYTES = 16 << 20
+"""A few of them are in memory at a time."""
+
+
+class FileTransfer:
+    """One file that comes in, and one that goes out."""
+
+    def __init__(self) -> None:
+        self._incoming: IO[bytes] | None = None
+        self._outgoing: IO[bytes] | None = None
+
+    def begin(self) -> str:
+        """An empty file that comes in; the path under which this process finds it."""
+        self._incoming = tempfile.TemporaryFile(prefix="placewright-")  # noqa: SIM115
+        return f"/proc/self/fd/{self._incoming.fileno()}"
+
+    def append(self, piece: bytes) -> None:
+        """The next piece of what comes in."""
+        assert self._incoming is not None
+        self._incoming.write(piece)
+        self._incoming.flush()
+
+    def pack(self, write: Callable[[str], str]) -> str:
+        """Keep what `write` writes into the path that it is given, to be taken away.
+
+        Returns
+        -------
+        str
+            Why it cannot be written; empty if it is.
+        """
+        try:
+            with Scratch() as folder:
+                path = Path(folder) / "file"
+                why = write(str(path))
+                if not why:
+                    # Opened before the folder goes: the file lives on without a name.
+                    self._outgoing = path.open("rb")
+        except OSError as error:
+            return str(error)
+        return why
+
+    def take(self) -> bytes:
+        """The next piece of what goes out; empty after the last."""
+        piece = b"" if self._outgoing is None else self._outgoing.read(PIECE_BYTES)
+        if not piece and self._outgoing is not None:
+            self._outgoing.close()  # has no name any more: now the disk has its room back
+            self._outgoing = None
+        return piece

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.requests.conformance import random_problem
-from placewright.requests.policies.slack_fit import SlackFit, SlackFitting
+from placewright.requests.policies.published import SlackFit, SlackFitting
 from placewright.requests.policy import Decision, Dispatch
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.simulation import simulate

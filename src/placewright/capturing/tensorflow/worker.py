@@ -31,7 +31,7 @@ from placewright.capturing.tensorflow.step_graph import (
     parsed_graph_def,
 )
 from placewright.errors import InputError, PlacewrightError, WorkerError
-from placewright.io.output import naming
+from placewright.io.stored import naming
 from placewright.measurement.check import distance
 
 if TYPE_CHECKING:

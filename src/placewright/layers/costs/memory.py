@@ -7,9 +7,8 @@ import math
 import numpy as np
 
 from placewright.layers.costs.transfers import cut_bytes
-from placewright.layers.plan import LayerPlan, Stage, Strategy
+from placewright.layers.plan import LayerPlan, Stage, Strategy, in_flight
 from placewright.layers.problem import LayerProblem
-from placewright.layers.schedules import in_flight
 from placewright.numerics.arrays import FloatArray
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from placewright.adapt.step_times import likely_gain
 from placewright.adapt.trials import (
     WARM_UP_STEPS,
     SuccessiveElimination,
     TrialOutcome,
     hold_trials,
+    likely_gain,
 )
 from placewright.errors import PlacewrightError
 from placewright.operators.adaptive.policy import move_cost

@@ -10,10 +10,13 @@ from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.early import EarlyBinding
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import Opportunity
-from placewright.requests.policies.published import JellyfishLike, ModelSwitching
+from placewright.requests.policies.published import (
+    JellyfishLike,
+    ModelSwitching,
+    SlackFit,
+    TwoSteps,
+)
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policies.slack_fit import SlackFit
-from placewright.requests.policies.thesis import TwoSteps
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 

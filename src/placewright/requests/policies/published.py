@@ -1,9 +1,15 @@
-"""Reference policies of the RAMSIS comparison: JF (Jellyfish-like) and MS (model switching).
+"""Published policies: JF (Jellyfish-like) and MS (model switching) of RAMSIS, SlackFit-like.
 
-Mendoza, Romero, Trippel, Model Selection for Latency-Critical Inference Serving, EuroSys 2024. Both
-keep one queue, first come first served; idle servers, in order of number, take what waits at once,
-up to a largest batch; nothing waits for a fuller batch and nothing is dropped. One variant serves
-everything until the rate changes.
+Mendoza, Romero, Trippel, Model Selection for Latency-Critical Inference Serving, EuroSys 2024. JF
+and MS keep one queue, first come first served; idle servers, in order of number, take what waits at
+once, up to a largest batch; nothing waits for a fuller batch and nothing is dropped. One variant
+serves everything until the rate changes.
+
+The two steps of the thesis: offload to a server at arrival, schedule on each server.
+
+Z. Y. Yang, Southeast University 2021, part 2: a task goes to a server by server load, server
+performance and deadline; each server chooses the model for each task and orders the tasks by time
+sensitivity and accuracy sensitivity. The rules are not public; these are ours, in its words.
 """
 
 from __future__ import annotations
@@ -14,9 +20,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import UnknownNameError
-from placewright.numerics.arrays import FloatArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.requests.plan import Parameter
-from placewright.requests.policy import Decision, Dispatch, Specification
+from placewright.requests.policies.early import unbound
+from placewright.requests.policy import NONE, Decision, Dispatch, Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
@@ -161,3 +168,186 @@ class ModelSwitching(Specification):
     def start(self, service: Service, seed: int = 0) -> Switching:
         """A policy object for one stream."""
         return Switching(service, self.rates, self.variants, 1.0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlackFit(Specification):
+    """The variant and size whose time is nearest below the slack of the earliest deadline.
+
+    Little slack means a backlog, and chooses fast variants. Departures: servers differ, so that
+    idle ones are served in order of number, each with its own table; sizes larger than the queue
+    are not tried; hopeless requests are refused.
+    """
+
+    policy: ClassVar[str] = "slack-fit"
+
+    def start(self, service: Service, seed: int = 0) -> SlackFitting:
+        """A policy object for one stream."""
+        return SlackFitting(service)
+
+
+@final
+class SlackFitting:
+    """The state of `SlackFit`: its tables."""
+
+    eager: ClassVar[bool] = False
+
+    def __init__(self, service: Service) -> None:
+        self.revise(service)
+
+    def revise(self, service: Service) -> None:
+        """Use these tables from now on."""
+        self.service = service
+        self.planned_s = service.planned_s(1.0)
+
+    def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
+        """Earliest deadlines to idle servers."""
+        s, left = self.service, queue.by_deadline.copy()
+        dispatches: list[Dispatch] = []
+        for server in servers.idle().tolist():
+            head = self._head(server, left, now_s, queue)
+            if head < 0:
+                continue
+            mine = left[queue.family[left] == queue.family[head]][: s.max_batch]
+            table_s = self.planned_s[server, :, 1 : len(mine) + 1]
+            own = (s.family == queue.family[head]) & (s.accuracy >= queue.min_accuracy[head])
+            fits = own[:, None] & (table_s <= queue.deadline_s[head] - now_s)
+            # The longest that still fits the slack; `_head` has seen to it that one does.
+            at = int(np.where(fits, table_s, -1.0).argmax())
+            variant, size = at // table_s.shape[1], at % table_s.shape[1] + 1
+            good = mine[(queue.min_accuracy[mine] <= s.accuracy[variant]) & (mine != head)]
+            chosen = np.concatenate([[head], good[: size - 1]])
+            dispatches.append(Dispatch(server, variant, chosen))
+            left = left[~np.isin(left, chosen)]
+        return Decision(tuple(dispatches), self._hopeless(left, now_s, queue, servers))
+
+    def _head(self, server: int, left: IntArray, now_s: float, queue: Queue) -> int:
+        """The earliest deadline that some variant and size keep on this server, or -1."""
+        s = self.service
+        least_s = np.full(s.variants, np.inf)
+        for f in np.unique(queue.family[left]).tolist():
+            mine, most = s.family == f, int((queue.family[left] == f).sum())
+            least_s[mine] = self.planned_s[server, mine, 1 : most + 1].min(axis=1)
+        fits = self._own(left, queue) & (least_s <= (queue.deadline_s[left] - now_s)[:, None])
+        found = fits.any(axis=1)
+        return int(left[found.argmax()]) if found.any() else -1
+
+    def _own(self, left: IntArray, queue: Queue) -> BoolArray:
+        """Shape (requests, variants): of its family and accurate enough."""
+        s = self.service
+        own: BoolArray = s.family == queue.family[left, None]
+        return own & (s.accuracy >= queue.min_accuracy[left, None])
+
+    def _hopeless(self, left: IntArray, now_s: float, queue: Queue, servers: Servers) -> IntArray:
+        fastest_s = self.planned_s[servers.up, :, 1].min(axis=0, initial=np.inf)
+        least_s = np.where(self._own(left, queue), fastest_s, np.inf).min(axis=1, initial=np.inf)
+        late: IntArray = left[now_s + least_s > queue.deadline_s[left]]
+        return late
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TwoSteps(Specification):
+    """Offloading, then scheduling.
+
+    Offloading: of the servers whose backlog leaves time for some acceptable variant, the one that
+    promises the most accuracy, weighted by the request's accuracy sensitivity, less its relative
+    load, weighted by its time sensitivity. Scheduling: by time sensitivity over slack; the
+    most accurate variant that keeps the request's own deadline; while some bound request would be
+    late even with its fastest variant, the longest of those before it is dropped (Moore-Hodgson).
+    """
+
+    policy: ClassVar[str] = "thesis"
+
+    def start(self, service: Service, seed: int = 0) -> OffloadAndSchedule:
+        """A policy object for one stream."""
+        return OffloadAndSchedule(service)
+
+
+@final
+class OffloadAndSchedule:
+    """The state of `TwoSteps`: its tables."""
+
+    eager: ClassVar[bool] = True
+
+    def __init__(self, service: Service) -> None:
+        self.revise(service)
+
+    def revise(self, service: Service) -> None:
+        """Use these tables from now on."""
+        self.service = service
+        self.alone_s = service.planned_s(1.0)[:, :, 1]
+
+    def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
+        """Offload what is new; schedule every idle server."""
+        waiting = queue.by_arrival
+        for slot in unbound(queue, servers):
+            queue.server[slot] = self._offload(slot, now_s, queue, servers)
+        dispatches, refused = [], []
+        for server in servers.idle().tolist():
+            mine = [k for k in waiting.tolist() if queue.server[k] == server]
+            mine, dropped = self._dropped(mine, server, now_s, queue)
+            refused += dropped
+            if mine:
+                slot = max(mine, key=lambda k: self._urgency(k, now_s, queue))
+                dispatches.append(
+                    Dispatch(server, self._variant(slot, server, now_s, queue), np.array([slot]))
+                )
+        return Decision(tuple(dispatches), np.array(refused) if refused else NONE)
+
+    def _acceptable(self, slot: int, queue: Queue) -> list[int]:
+        s = self.service
+        own = (s.family == queue.family[slot]) & (s.accuracy >= queue.min_accuracy[slot])
+        return (
+            np.flatnonzero(own).tolist() or np.flatnonzero(s.family == queue.family[slot]).tolist()
+        )
+
+    def _fastest_s(self, slot: int, server: int, queue: Queue) -> float:
+        return float(self.alone_s[server, self._acceptable(slot, queue)].min())
+
+    def _offload(self, slot: int, now_s: float, queue: Queue, servers: Servers) -> int:
+        backlog_s = np.where(servers.busy, np.maximum(servers.free_s - now_s, 0.0), 0.0)
+        for k in queue.by_arrival.tolist():
+            if queue.server[k] >= 0:
+                backlog_s[queue.server[k]] += self._fastest_s(k, int(queue.server[k]), queue)
+        slack_s = queue.deadline_s[slot] - now_s - backlog_s
+        own, s = self._acceptable(slot, queue), self.service
+        fits = self.alone_s[:, own] <= slack_s[:, None]
+        promised = np.where(fits, s.accuracy[own], 0.0).max(axis=1)
+        load = backlog_s / max(float(backlog_s.max()), 1e-9)
+        value = queue.accuracy_sensitivity[slot] * promised - queue.time_sensitivity[slot] * load
+        value = np.where(fits.any(axis=1) & servers.up, value, -np.inf)
+        if np.isfinite(value).any():
+            return int(value.argmax())
+        ends_s = backlog_s + self.alone_s[:, own].min(axis=1)
+        return int(np.where(servers.up, ends_s, np.inf).argmin())
+
+    def _urgency(self, slot: int, now_s: float, queue: Queue) -> tuple[float, int]:
+        slack_s = max(float(queue.deadline_s[slot]) - now_s, 1e-9)
+        return (0.05 + float(queue.time_sensitivity[slot])) / slack_s, -int(queue.id[slot])
+
+    def _variant(self, slot: int, server: int, now_s: float, queue: Queue) -> int:
+        own, s = self._acceptable(slot, queue), self.service
+        kept = [v for v in own if now_s + self.alone_s[server, v] <= queue.deadline_s[slot]]
+        if kept:
+            return max(kept, key=lambda v: float(s.accuracy[v]))
+        return min(own, key=lambda v: float(self.alone_s[server, v]))
+
+    def _dropped(
+        self, mine: list[int], server: int, now_s: float, queue: Queue
+    ) -> tuple[list[int], list[int]]:
+        """Moore-Hodgson with the fastest acceptable variants: the kept and the dropped."""
+        kept: list[tuple[float, int, int]] = []  # seconds, id, slot: ties do not depend on slots
+        dropped, end_s = [], now_s
+        for slot in sorted(mine, key=lambda k: (float(queue.deadline_s[k]), int(queue.id[k]))):
+            took_s = self._fastest_s(slot, server, queue)
+            kept.append((took_s, int(queue.id[slot]), slot))
+            end_s += took_s
+            if end_s > queue.deadline_s[slot]:
+                # Dropping the longest one so far keeps the most requests in time (Moore 1968).
+                longest = max(kept)
+                kept.remove(longest)
+                end_s -= longest[0]
+                dropped.append(longest[2])
+        return [slot for _, _, slot in kept], dropped

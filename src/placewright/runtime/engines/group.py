@@ -18,9 +18,8 @@ from typing import Any, Self
 
 from placewright.errors import WorkerError, WorkerLostError
 from placewright.runtime import limits
-from placewright.runtime.file_transfer import PIECE_BYTES
 from placewright.runtime.host import Host
-from placewright.runtime.program import describe_order, load_program
+from placewright.runtime.program import PIECE_BYTES, describe_order, load_program
 from placewright.runtime.specs import PLACED_STEPS, WorkerSpec
 
 STARTING = "starting and joining the others"
