@@ -2,63 +2,22 @@
 
 from __future__ import annotations
 
-from placewright.planning.wing import (
-    CommandLine,
-    Conformance,
-    Explanation,
-    Files,
-    Planning,
-    Views,
-    Wing,
-)
+from typing import TYPE_CHECKING
 
+from placewright.planning.wing import Wing, package_wing
 
-def _problem_type() -> type:
-    from placewright.layers.problem import LayerProblem
+if TYPE_CHECKING:
+    from placewright.layers import commands, conformance, files, planners, views
+    from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views
 
-    return LayerProblem
-
-
-def _plan_type() -> type:
-    from placewright.layers.plan import LayerPlan
-
-    return LayerPlan
-
-
-def _planning() -> Planning:
-    from placewright.layers import planners
-
-    return planners
-
-
-def _files() -> Files:
-    from placewright.layers import files
-
-    return files
-
-
-def _views() -> Views:
-    from placewright.layers import views
-
-    return views
-
-
-def _command_line() -> CommandLine:
-    from placewright.layers import commands
-
-    return commands
-
-
-def _conformance() -> Conformance:
-    from placewright.layers import conformance
-
-    return conformance
-
-
-def _explain(problem: object, plan: object, name: str) -> Explanation:
-    from placewright.layers.views import explain
-
-    return explain(problem, plan, name)  # type: ignore[arg-type]
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance, CommandLine] = (
+        planners,
+        files,
+        views,
+        conformance,
+        commands,
+    )
 
 
 def _flow() -> Wing:
@@ -73,16 +32,10 @@ def _halda() -> Wing:
     return HALDA
 
 
-WING = Wing(
-    "layers",
+WING = package_wing(
+    __name__,
     "layers -> parallelisation strategies",
-    _problem_type,
-    _plan_type,
-    _planning,
-    _files,
-    views=_views,
-    command_line=_command_line,
-    conformance=_conformance,
-    explain=_explain,
+    "problem.LayerProblem",
+    "plan.LayerPlan",
     families=(_flow, _halda),
 )

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from placewright.planning.contract import Simplifier
-from placewright.planning.wing import Conformance, Explanation, Files, Planning, Views, Wing
+from placewright.planning.wing import package_wing
 
+if TYPE_CHECKING:
+    from placewright.operators import conformance, files, planners, views
+    from placewright.planning.wing import Conformance, Files, Planning, Views
 
-def _problem_type() -> type:
-    from placewright.operators.problem import OperatorProblem
-
-    return OperatorProblem
-
-
-def _plan_type() -> type:
-    from placewright.operators.plan import OperatorPlan
-
-    return OperatorPlan
-
-
-def _planning() -> Planning:
-    from placewright.operators import planners
-
-    return planners
-
-
-def _files() -> Files:
-    from placewright.operators import files
-
-    return files
-
-
-def _conformance() -> Conformance:
-    from placewright.operators import conformance
-
-    return conformance
-
-
-def _explain(problem: Any, plan: Any, name: str) -> Explanation:
-    from placewright.operators.explain import explain
-
-    return explain(problem, plan, name)
-
-
-def _views() -> Views:
-    from placewright.operators import views
-
-    return views
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance] = (
+        planners,
+        files,
+        views,
+        conformance,
+    )
 
 
 def _simplifier() -> Simplifier:
@@ -56,16 +26,13 @@ def _simplifier() -> Simplifier:
     return Deployable()
 
 
-WING = Wing(
-    "operators",
+WING = package_wing(
+    __name__,
     "operators -> devices",
-    _problem_type,
-    _plan_type,
-    _planning,
-    _files,
-    views=_views,
-    conformance=_conformance,
-    explain=_explain,
+    "problem.OperatorProblem",
+    "plan.OperatorPlan",
+    command_line="",
+    explain="explain.explain",
     places_models=True,
     simplifier=_simplifier,
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -327,6 +328,51 @@ class Wing:
     places_models: bool = False
     simplifier: Callable[[], Simplifier] | None = None
     families: Sequence[Callable[[], Wing]] = ()
+
+
+def package_wing(
+    package: str,
+    title: str,
+    problem: str,
+    plan: str,
+    *,
+    planning: str = "planners",
+    command_line: str = "commands",
+    explain: str = "views.explain",
+    **given: Any,
+) -> Wing:
+    """The wing of a package whose modules have the usual names.
+
+    Besides those that are given they are `files`, `views` and `conformance`; each is imported when
+    it is first needed.
+
+    `problem`, `plan`, `explain`: names within the package, as ``"problem.MyProblem"``.
+    `planning`, `command_line`: modules; what is empty the wing has not.
+    `given`: further fields of `Wing`.
+    """
+
+    def part(where: str) -> Callable[[], Any]:
+        module, _, name = where.partition(".")
+
+        def load() -> Any:
+            found = import_module(f"{package}.{module}")
+            return getattr(found, name) if name else found
+
+        return load
+
+    return Wing(
+        package.removeprefix("placewright."),
+        title,
+        part(problem),
+        part(plan),
+        part(planning),
+        part("files"),
+        views=part("views"),
+        command_line=part(command_line) if command_line else None,
+        conformance=part("conformance"),
+        explain=(lambda *asked: part(explain)()(*asked)) if explain else None,
+        **given,
+    )
 
 
 @dataclass(frozen=True, slots=True)

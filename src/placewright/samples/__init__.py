@@ -2,76 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from placewright.planning.wing import (
-    CommandLine,
-    Conformance,
-    Explanation,
-    Files,
-    Planning,
-    Views,
-    Wing,
-)
+from placewright.planning.wing import package_wing
 
+if TYPE_CHECKING:
+    from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views
+    from placewright.samples import commands, conformance, files, planners, views
 
-def _problem_type() -> type:
-    from placewright.samples.problem import SampleProblem
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance, CommandLine] = (
+        planners,
+        files,
+        views,
+        conformance,
+        commands,
+    )
 
-    return SampleProblem
-
-
-def _plan_type() -> type:
-    from placewright.samples.plan import SamplePlan
-
-    return SamplePlan
-
-
-def _planning() -> Planning:
-    from placewright.samples import planners
-
-    return planners
-
-
-def _files() -> Files:
-    from placewright.samples import files
-
-    return files
-
-
-def _views() -> Views:
-    from placewright.samples import views
-
-    return views
-
-
-def _command_line() -> CommandLine:
-    from placewright.samples import commands
-
-    return commands
-
-
-def _conformance() -> Conformance:
-    from placewright.samples import conformance
-
-    return conformance
-
-
-def _explain(problem: Any, plan: Any, name: str) -> Explanation:
-    from placewright.samples.views import explain
-
-    return explain(problem, plan, name)
-
-
-WING = Wing(
-    "samples",
+WING = package_wing(
+    __name__,
     "training samples -> edge nodes",
-    _problem_type,
-    _plan_type,
-    _planning,
-    _files,
-    views=_views,
-    command_line=_command_line,
-    conformance=_conformance,
-    explain=_explain,
+    "problem.SampleProblem",
+    "plan.SamplePlan",
 )

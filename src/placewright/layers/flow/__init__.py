@@ -7,55 +7,31 @@ flow of tokens from the coordinator through the machines and back. A family of t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from placewright.planning.contract import Direction
-from placewright.planning.wing import Conformance, Files, Planning, Views, Wing
+from placewright.planning.wing import package_wing
 
+if TYPE_CHECKING:
+    from placewright.layers.flow import conformance, files, planning, views
+    from placewright.planning.wing import Conformance, Files, Planning, Views
 
-def _problem_type() -> type:
-    from placewright.layers.flow.problem import FlowProblem
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance] = (
+        planning,
+        files,
+        views,
+        conformance,
+    )
 
-    return FlowProblem
-
-
-def _plan_type() -> type:
-    from placewright.layers.flow.problem import LayerRanges
-
-    return LayerRanges
-
-
-def _planning() -> Planning:
-    from placewright.layers.flow import planning
-
-    return planning
-
-
-def _files() -> Files:
-    from placewright.layers.flow import files
-
-    return files
-
-
-def _views() -> Views:
-    from placewright.layers.flow import views
-
-    return views
-
-
-def _conformance() -> Conformance:
-    from placewright.layers.flow import conformance
-
-    return conformance
-
-
-FLOW = Wing(
-    "layers.flow",
+FLOW = package_wing(
+    __name__,
     "ranges of layers -> machines",
-    _problem_type,
-    _plan_type,
-    _planning,
-    _files,
+    "problem.FlowProblem",
+    "problem.LayerRanges",
+    planning="planning",
+    command_line="",
+    explain="",
     direction=Direction.MAXIMISE,
     unit="tokens/s",
-    views=_views,
-    conformance=_conformance,
 )

@@ -7,52 +7,28 @@ layers wing.
 
 from __future__ import annotations
 
-from placewright.planning.wing import Conformance, Files, Planning, Views, Wing
+from typing import TYPE_CHECKING
 
+from placewright.planning.wing import package_wing
 
-def _problem_type() -> type:
-    from placewright.layers.halda.problem import RingProblem
+if TYPE_CHECKING:
+    from placewright.layers.halda import conformance, files, planning, views
+    from placewright.planning.wing import Conformance, Files, Planning, Views
 
-    return RingProblem
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance] = (
+        planning,
+        files,
+        views,
+        conformance,
+    )
 
-
-def _plan_type() -> type:
-    from placewright.layers.halda.problem import RingPlan
-
-    return RingPlan
-
-
-def _planning() -> Planning:
-    from placewright.layers.halda import planning
-
-    return planning
-
-
-def _files() -> Files:
-    from placewright.layers.halda import files
-
-    return files
-
-
-def _views() -> Views:
-    from placewright.layers.halda import views
-
-    return views
-
-
-def _conformance() -> Conformance:
-    from placewright.layers.halda import conformance
-
-    return conformance
-
-
-HALDA = Wing(
-    "layers.halda",
+HALDA = package_wing(
+    __name__,
     "layers -> devices in a ring",
-    _problem_type,
-    _plan_type,
-    _planning,
-    _files,
-    views=_views,
-    conformance=_conformance,
+    "problem.RingProblem",
+    "problem.RingPlan",
+    planning="planning",
+    command_line="",
+    explain="",
 )
