@@ -32,7 +32,7 @@ from placewright.layers.simulation import (
     SimulatedStep,
     SimulationState,
     Unit,
-    _Walk,
+    _StageWalk,
     finish,
     network_of,
     simulate,
@@ -289,7 +289,7 @@ def test_an_eager_sender_does_not_wait_for_its_message() -> None:
     net = Network(LayerPlan(stages, 2), costs, (cut,), (0, 1), True)
     starts = [
         {span.label: span.start_s for span in kind(net, True).run().spans if span.unit == (0, 0)}
-        for kind in (_Walk, Events)
+        for kind in (_StageWalk, Events)
     ]
     assert starts[0] == starts[1]
     assert starts[0]["forward 1"] == 21.0  # after its pass and the transfer that it meets

@@ -85,7 +85,7 @@ def simulate(p: LayerProblem, plan: LayerPlan, *, spans: bool = True) -> Simulat
     """Times of a step."""
     net = network_of(p, plan)
     alike = None if spans else columns_alike(net)
-    passes = _Walk(net, spans, alike).run()
+    passes = _StageWalk(net, spans, alike).run()
     if alike is not None:
         passes.end_s = {
             (s, r): passes.end_s[s, c] for s, _ in enumerate(net.costs) for r, c in alike.items()
@@ -263,7 +263,7 @@ class SimulationState:
         return self.at[home] < len(self.lists[home])
 
 
-class _Walk(SimulationState):
+class _StageWalk(SimulationState):
     """Every unit goes as far as it can, in turns."""
 
     def run(self) -> Passes:

@@ -257,7 +257,7 @@ def capacity(
         raise InputError("the target must be between 0 and 1", by=f"got {target_success}")
     short, search = (
         first_requests(problem, MOST_SIMULATED),
-        _Search(target_success, _for_any_load(planner), seed, steps),
+        _LoadSearch(target_success, _for_any_load(planner), seed, steps),
     )
     name, _ = plan_of(short, search.planner, seed)
     load, judged = search.largest(short)
@@ -303,7 +303,7 @@ def carried(
 ) -> float:
     """Requests per second that `capacity` says the servers carry, without what to add."""
     short = first_requests(problem, MOST_SIMULATED)
-    load, _ = _Search(target_success, _for_any_load(planner), seed, steps).largest(short)
+    load, _ = _LoadSearch(target_success, _for_any_load(planner), seed, steps).largest(short)
     return load * len(short.stream) / short.duration_s
 
 
@@ -313,7 +313,7 @@ def _for_any_load(planner: PlannerChoice) -> PlannerChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _LoadSearch:
     """Searches the largest load that a planner carries at a success rate."""
 
     target: float

@@ -155,7 +155,7 @@ def run(
     plans = dict(others) if plan is None else {"plan": plan, **others}
     done: list[SampleRun] = []
     with workers_or_own(workers) as nodes:
-        setting = _Setting(problem, recipe, job, speed, nodes)
+        setting = _RunSetting(problem, recipe, job, speed, nodes)
         for name in (*plans, *baselines):
             progress(what=f"running {name}", value=float("inf"), bound=0.0, elapsed_s=0.0)
             moves = plans.get(name) or _moves(problem, name)
@@ -176,7 +176,7 @@ def known_baselines(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Setting:
+class _RunSetting:
     """What is the same for all runs."""
 
     problem: SampleProblem

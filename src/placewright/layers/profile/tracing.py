@@ -82,7 +82,7 @@ class TracedStep:
     counts: tuple[str, ...] = ()
 
 
-class _Step(nn.Module):
+class _PartStep(nn.Module):
     """Model and loss of a part of a batch as one module; `weight`: its rows, or 1 for a sum."""
 
     def __init__(self, source: ModelSource, split: LossSplit, weight: float) -> None:
@@ -159,7 +159,7 @@ def _traced(
 ) -> TracedStep:
     """The step, checked to be repeatable from a `state` if it is given."""
     source = _on_fake_tensors(source)
-    step = _Step(source, split, float(batch) if split.reduction == "mean" else 1.0)
+    step = _PartStep(source, split, float(batch) if split.reduction == "mean" else 1.0)
     name = type(source.model).__name__
 
     def export() -> torch.export.ExportedProgram:
@@ -223,7 +223,7 @@ def _refuse_own_gradients(loss: Tensor) -> None:
             )
 
 
-def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
+def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
     whole = [torch.ones((), dtype=torch.float64) for counted in step.split.counted if counted]
     try:
@@ -248,12 +248,12 @@ def _exported(step: _Step, source: ModelSource) -> torch.export.ExportedProgram:
 
 def _lowered(
     exported: torch.export.ExportedProgram,
-    step: _Step,
+    step: _PartStep,
     source: ModelSource,
     batch: int,
     counts: int,
 ) -> TracedStep:
-    lowering = _Lowering()
+    lowering = _FxLowering()
     signature, first = exported.graph_signature, _first_names(step)
     parameters = {v: first[k] for v, k in signature.inputs_to_parameters.items()}
     buffers = {v: first[k] for v, k in signature.inputs_to_buffers.items() if k in first}
@@ -286,7 +286,7 @@ def _lowered(
     )
 
 
-class _Lowering:
+class _FxLowering:
     """fx nodes -> instructions on named values."""
 
     def __init__(self) -> None:

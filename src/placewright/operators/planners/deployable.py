@@ -172,7 +172,9 @@ class Deployable:
         """The simplest plan found; one of `plans` itself where that has its placement."""
         if np.ptp(plans[0].placement) == 0:  # the best plan is on one device: none is simpler
             return plans[0]
-        search = _Search(problem, plans[0], tolerance, self.effort / problem.n, context.deadline_s)
+        search = _SimplerSearch(
+            problem, plans[0], tolerance, self.effort / problem.n, context.deadline_s
+        )
         before = search.best.complexity
         by_complexity = sorted(
             range(len(plans)), key=lambda k: (search.structure.complexity(plans[k].placement), k)
@@ -200,7 +202,7 @@ class _Found:
 
 
 @dataclass(slots=True, eq=False)
-class _Search:
+class _SimplerSearch:
     """The best placement so far; `left` placements may still be simulated."""
 
     problem: OperatorProblem

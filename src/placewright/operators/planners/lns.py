@@ -195,7 +195,7 @@ class Better:
 
 
 @dataclass(slots=True)
-class _Model:
+class _WindowModel:
     """CP-SAT's model while it is built; times in units.
 
     `on` is 1 where a window's operator runs on a device, `sent` the interval in which a tensor
@@ -260,12 +260,12 @@ def solve_window(
 
 def _build(
     f: SequenceInstance, state: SequenceState, low: int, high: int, makespan_s: float
-) -> _Model:
+) -> _WindowModel:
     from ortools.sat.python import cp_model
 
     operators = state.sequence[low : high + 1].tolist()
     top = UNITS - 1
-    model = _Model(f, state, operators, makespan_s / UNITS, cp_model.CpModel(), top)
+    model = _WindowModel(f, state, operators, makespan_s / UNITS, cp_model.CpModel(), top)
     model.worst = model.cp.new_int_var(0, top, "makespan")
     inside = frozenset(operators)
     for i in operators:
@@ -283,7 +283,7 @@ def _build(
     return model
 
 
-def _add_operator(model: _Model, i: int, low: int) -> None:
+def _add_operator(model: _WindowModel, i: int, low: int) -> None:
     """One of its devices, not before that is free, and early enough for the device's later ones."""
     f, state, cp, m = model.f, model.state, model.cp, model.m
     start = cp.new_int_var(0, model.top, "")
@@ -304,7 +304,7 @@ def _add_operator(model: _Model, i: int, low: int) -> None:
     model.start[i], model.end[i] = start, end
 
 
-def _tie_groups(model: _Model) -> None:
+def _tie_groups(model: _WindowModel) -> None:
     """Operators of one group share a device; a group that reaches out of the window stays."""
     f, state = model.f, model.state
     first: dict[int, int] = {}
@@ -321,7 +321,7 @@ def _tie_groups(model: _Model) -> None:
         first.setdefault(g, i)
 
 
-def _add_inputs(model: _Model, i: int, inside: frozenset[int]) -> None:
+def _add_inputs(model: _WindowModel, i: int, inside: frozenset[int]) -> None:
     """It waits for its tensors on whichever device it runs."""
     f = model.f
     for e in range(f.in_start[i], f.in_start[i + 1]):
@@ -334,7 +334,7 @@ def _add_inputs(model: _Model, i: int, inside: frozenset[int]) -> None:
                 model.cp.add(model.start[i] >= there).only_enforce_if(model.on[i, d])
 
 
-def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
+def _arrival(model: _WindowModel, k: int, d: int, inside: frozenset[int]) -> Any:
     """When tensor `k` can be on device `d` at the earliest, if it is read there."""
     f, state, m = model.f, model.state, model.m
     kd, p = k * m + d, int(f.tensor_producer[k])
@@ -361,7 +361,7 @@ def _arrival(model: _Model, k: int, d: int, inside: frozenset[int]) -> Any:
 
 
 def _send(
-    model: _Model, k: int, source: int, target: int, there: Any, ready: Any, here: Any
+    model: _WindowModel, k: int, source: int, target: int, there: Any, ready: Any, here: Any
 ) -> None:
     """A transfer of `k` on its channel, if its producer runs `here` and it is read there."""
     f, state, cp = model.f, model.state, model.cp
@@ -391,12 +391,12 @@ def _send(
     cp.add(model.worst >= end + model.units(state.after_channel_s[channel])).only_enforce_if(wanted)
 
 
-def _reads(f: SequenceInstance, i: int, k: int, model: _Model, target: int) -> bool:
+def _reads(f: SequenceInstance, i: int, k: int, model: _WindowModel, target: int) -> bool:
     tensors = f.in_tensor[f.in_start[i] : f.in_start[i + 1]]
     return (i, target) in model.on and bool((tensors == k).any())
 
 
-def _add_what_follows(model: _Model, inside: frozenset[int]) -> None:
+def _add_what_follows(model: _WindowModel, inside: frozenset[int]) -> None:
     """The makespan is no less than a tensor's arrival and the path of its readers to the end."""
     state, m = model.state, model.m
     for kd in state.pending[: state.counts[PENDING]].tolist():
@@ -405,13 +405,13 @@ def _add_what_follows(model: _Model, inside: frozenset[int]) -> None:
             model.cp.add(model.worst >= there + model.units(state.after_s[kd]))
 
 
-def _hint(model: _Model) -> None:
+def _hint(model: _WindowModel) -> None:
     """Where the operators are now."""
     for (i, d), here in model.on.items():
         model.cp.add_hint(here, int(model.state.place[i] == d))
 
 
-def _read(model: _Model, value: Any) -> Better:
+def _read(model: _WindowModel, value: Any) -> Better:
     """The window in the order of starts; among equals producers first."""
     by = sorted(
         range(len(model.operators)),

@@ -35,13 +35,13 @@ MOST_DEVICES = 1024
 """Most devices of a kind; tables have a row and a column for each."""
 
 
-class _Loose(BaseModel):
+class _GraphModel(BaseModel):
     """Published files carry notes of their own, such as layer ids."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class MsrNode(_Loose):
+class MsrNode(_GraphModel):
     """One operator; times in milliseconds."""
 
     id: int
@@ -53,7 +53,7 @@ class MsrNode(_Loose):
     size: Amount = 0.0
 
 
-class EdgeEntry(_Loose):
+class EdgeEntry(_GraphModel):
     """One use of a node's output; the cost is that of the output, whichever node uses it, in ms."""
 
     source: Annotated[int, Field(alias="sourceId")]
@@ -61,7 +61,7 @@ class EdgeEntry(_Loose):
     cost: Amount
 
 
-class MsrFile(_Loose):
+class MsrFile(_GraphModel):
     """A workload of Tarnawski et al."""
 
     memory: Annotated[Amount, Field(alias="maxSizePerFPGA")]
@@ -71,11 +71,11 @@ class MsrFile(_Loose):
     edges: list[EdgeEntry]
 
 
-class _Machine(_Loose):
+class _Machine(_GraphModel):
     nodes: list[int]
 
 
-class ExpertFile(_Loose):
+class ExpertFile(_GraphModel):
     """A split: which nodes are on which device."""
 
     cpus: list[_Machine] = []

@@ -202,13 +202,13 @@ def _tensor_names(rows: list[Any]) -> tuple[str, ...]:
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Loose(BaseModel):
+class _TaskModel(BaseModel):
     """Published files carry more than is read."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
 
 
-class FileEntry(_Loose):
+class FileEntry(_TaskModel):
     """A file, and until schema 1.4 what a task does with it."""
 
     name: Annotated[str, Field(validation_alias=AliasChoices("id", "name"))]
@@ -216,7 +216,7 @@ class FileEntry(_Loose):
     link: str = ""
 
 
-class TaskEntry(_Loose):
+class TaskEntry(_TaskModel):
     """A task; its time and its files are here until schema 1.4."""
 
     id: str = ""
@@ -231,14 +231,14 @@ class TaskEntry(_Loose):
     outputs: Annotated[list[str], Field(alias="outputFiles")] = []
 
 
-class PartEntry(_Loose):
+class PartEntry(_TaskModel):
     """The specification, or the execution."""
 
     tasks: list[TaskEntry]
     files: list[FileEntry] = []
 
 
-class WorkflowEntry(_Loose):
+class WorkflowEntry(_TaskModel):
     """Two parts from schema 1.5 on; before that tasks alone."""
 
     specification: PartEntry | None = None
@@ -246,7 +246,7 @@ class WorkflowEntry(_Loose):
     tasks: Annotated[list[TaskEntry], Field(validation_alias=AliasChoices("tasks", "jobs"))] = []
 
 
-class WorkflowFile(_Loose):
+class WorkflowFile(_TaskModel):
     """An instance of WfCommons."""
 
     name: str = ""

@@ -161,7 +161,7 @@ class OnnxSessions:
 
         Raises `RunError`: ONNX Runtime failed in a part.
         """
-        step = _Step(self, inputs)
+        step = _StepValues(self, inputs)
         waiting = [pool.submit(step.run, d) for d, pool in self._pools.items()]
         failed = [error for error in map(Future.exception, waiting) if error is not None]
         if failed:
@@ -212,7 +212,7 @@ class _AbandonedError(RunError):
     """A part whose inputs do not come because another part failed."""
 
 
-class _Step:
+class _StepValues:
     """Values of one step, filled in by the threads of the devices."""
 
     def __init__(self, owner: OnnxSessions, inputs: Mapping[str, Array]) -> None:

@@ -15,8 +15,8 @@ from placewright.operators.judge import judge
 from placewright.operators.planners.learned.doppler import (
     Doppler,
     _critical_paths,
-    _Policy,
-    _Training,
+    _DualPolicy,
+    _DualTraining,
 )
 from placewright.operators.planners.learned.episodes import (
     END,
@@ -144,7 +144,7 @@ def test_episodes_are_drawn_with_the_likelihood_that_learning_uses() -> None:
     Two operators without inputs: the first choice is SEL's softmax, its device PLC's.
     """
     problem = tiny([[1.0, 2.0], [2.0, 1.0]], [], links="free")
-    training = _Training(Doppler(), Evaluations(problem))
+    training = _DualTraining(Doppler(), Evaluations(problem))
     policy = training.policy
     traces = training.drawn(2000)
     first = np.array([int(t.step[1] == 0) for t in traces])
@@ -192,7 +192,7 @@ def test_repaired_beats_as_published_and_the_teacher_is_imitated(tmp_path: Path)
 def test_imitation_makes_the_teacher_likely(tmp_path: Path) -> None:
     """Its devices get likelier."""
     problem = blocks(tmp_path, 5)
-    training = _Training(Doppler(deviations=0.5, imitation=40), Evaluations(problem))
+    training = _DualTraining(Doppler(deviations=0.5, imitation=40), Evaluations(problem))
     trace = training.ruled(1.0, 0.25)
     before = float(training.policy.likelihood([trace]).device.detach())
     training._imitate([training.along(trace.place)])
@@ -209,7 +209,7 @@ def test_a_checkpoint_is_taken_up_and_another_hidden_size_refused(tmp_path: Path
     save_parameters(path, evaluations.parameters, planner.schema(problem))
     taken = Doppler(samples=20, checkpoint=str(path))
     judge(other, proposal_of(taken(other, Context())).plan)
-    policy = _Policy(planner, episode_instance(problem))
+    policy = _DualPolicy(planner, episode_instance(problem))
     policy.load(evaluations.parameters)
     for name, value in policy.state().items():
         assert np.array_equal(value, evaluations.parameters[name])

@@ -10,7 +10,7 @@ import pytest
 from placewright import Context, OperatorProblem, judge, planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import coarsen
-from placewright.operators.planners.learned.hsdag import Hsdag, _Policy, _Training
+from placewright.operators.planners.learned.hsdag import Hsdag, _GraphPolicy, _GraphTraining
 from placewright.operators.planners.lists.planners import HEFT
 from tests.operators.planners.learned.graphs import drawn_graph
 
@@ -37,9 +37,9 @@ def test_never_worse_than_heft_or_a_single_device(seed: int) -> None:
     assert value <= min(others)
 
 
-def training(problem: OperatorProblem, planner: Hsdag) -> _Training:
+def training(problem: OperatorProblem, planner: Hsdag) -> _GraphTraining:
     """A run whose parts can be looked at."""
-    return _Training(planner, Evaluations(problem, limit=planner.samples))
+    return _GraphTraining(planner, Evaluations(problem, limit=planner.samples))
 
 
 def test_published_parse_leaves_a_group_per_component() -> None:
@@ -79,7 +79,7 @@ def test_directions_matter_to_repaired_messages_only() -> None:
         for way in (graph, reverse):
             torch.manual_seed(1)
             planner = replace(QUICK, profile=profile)  # type: ignore[arg-type]
-            policies.append(_Policy(planner, way, 5))
+            policies.append(_GraphPolicy(planner, way, 5))
             policies[-1].layers.eval()
         along, against = (policy.embed(state) for policy in policies)
         assert torch.allclose(along, against, atol=1e-5) == same

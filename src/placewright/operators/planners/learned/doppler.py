@@ -121,7 +121,7 @@ class Doppler(LearnedPlanner):
         if self.profile == "repaired":
             evaluations.teach()
         with torch_session(self.name, evaluations):
-            training = _Training(self, evaluations)
+            training = _DualTraining(self, evaluations)
             if self.profile == "as_published":
                 training.as_published()
             else:
@@ -137,7 +137,7 @@ class Likelihood(NamedTuple):
     chosen: Tensor
 
 
-class _Policy:
+class _DualPolicy:
     """The networks: `encoded` for episodes in numpy, `likelihood` of episodes in torch."""
 
     def __init__(self, planner: Doppler, b: EpisodeInstance) -> None:
@@ -263,7 +263,7 @@ class _Policy:
         return stored({"policy": self.layers})
 
 
-class _Training:
+class _DualTraining:
     """Episodes of one problem, and the updates of the policy."""
 
     def __init__(self, planner: Doppler, evaluations: Evaluations) -> None:
@@ -272,7 +272,7 @@ class _Training:
         if published:
             evaluations.decoder = None
         self.b = episode_instance(problem, by_load=published)
-        self.policy = _Policy(planner, self.b)
+        self.policy = _DualPolicy(planner, self.b)
         self.shape = problem.n, problem.m
         self.random = np.array([evaluations.context.seed * 7919 + 12345], dtype=np.int64)
         self.given = bool(evaluations.parameters)

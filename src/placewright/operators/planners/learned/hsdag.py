@@ -110,10 +110,10 @@ class Hsdag(LearnedPlanner):
     def learn(self, evaluations: Evaluations) -> None:
         """Draw windows of placements, and learn from each."""
         with torch_session(self.name, evaluations):
-            _Training(self, evaluations).run()
+            _GraphTraining(self, evaluations).run()
 
 
-class _Policy:
+class _GraphPolicy:
     """The network: node embeddings, edge scores, groups of nodes, logits of devices.
 
     In `repaired` a convolution has three matrices: of a node, of the mean of its predecessors, of
@@ -233,7 +233,7 @@ def _sums(rows: Tensor, at: Tensor, count: int) -> Tensor:
     return rows.new_zeros(count, rows.shape[1]).index_add(0, at, rows)
 
 
-class _Training:
+class _GraphTraining:
     """One training run: the policy and the placements that it draws."""
 
     def __init__(self, planner: Hsdag, evaluations: Evaluations) -> None:
@@ -245,7 +245,7 @@ class _Training:
             evaluations.decoder = None
         self.graph = coarsen(self.problem)
         self.features = torch.as_tensor(self._features(), dtype=torch.float32)
-        self.policy = _Policy(planner, self.graph, self.features.shape[1])
+        self.policy = _GraphPolicy(planner, self.graph, self.features.shape[1])
         parameters = self.policy.layers.parameters()
         self.optimizer = torch.optim.Adam(parameters, planner.learning_rate)
 

@@ -112,7 +112,7 @@ class Post(LearnedPlanner):
         repaired = self.profile == "repaired"
         evaluations.repairs = repaired
         grouping = group_operators(evaluations.problem, *self.grouped(evaluations.problem))
-        policy = _Policy(self, grouping, evaluations, repaired)
+        policy = _SoftmaxPolicy(self, grouping, evaluations, repaired)
         rng = np.random.default_rng(evaluations.context.seed)
         near = Edits(evaluations, grouping, rng)
         edits = self.edits if self.starts == "lists" else 0
@@ -151,7 +151,7 @@ class Post(LearnedPlanner):
         return self.start or ("lists" if self.profile == "repaired" else "uniform")
 
 
-class _Policy:
+class _SoftmaxPolicy:
     """Softmaxes of all groups, and what changes them."""
 
     def __init__(

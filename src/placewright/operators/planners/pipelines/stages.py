@@ -30,7 +30,7 @@ feasible models infeasible where coefficients were 2**30 and larger."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Model:
+class _StageModel:
     """The CP-SAT model and its variables: ``below[v][s]``, ``on[v][s]``, ``kind[s][k]``.
 
     ``far[g][e][s]``: if stage s is in cluster g, it touches hyperedge e, which leaves g.
@@ -109,14 +109,14 @@ def _chain(stage: list[int], kinds: list[int]) -> IdealChain:
     )
 
 
-def _build(c: Contraction, top: float, scale: float) -> _Model:
+def _build(c: Contraction, top: float, scale: float) -> _StageModel:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     stages, kinds = sum(c.counts), len(c.pool)
     most = int(top * scale) + 1
     parts = [model.new_int_var(0, most, "") for _ in range(2 if c.diffmaxima else 1)]
-    m = _Model(
+    m = _StageModel(
         model,
         [[model.new_bool_var("") for _ in range(stages - 1)] for _ in range(c.nodes)],
         [[model.new_bool_var("") for _ in range(stages)] for _ in range(c.nodes)],
@@ -141,7 +141,7 @@ def _build(c: Contraction, top: float, scale: float) -> _Model:
     return m
 
 
-def _order(c: Contraction, m: _Model) -> None:
+def _order(c: Contraction, m: _StageModel) -> None:
     stages = len(m.kind)
     for v in range(c.nodes):
         # `below[v]` rises from 0 to 1 once: the step is the stage that v is on.
@@ -155,7 +155,7 @@ def _order(c: Contraction, m: _Model) -> None:
             m.model.add_implication(m.below[v][s], m.below[u][s])
 
 
-def _kinds(c: Contraction, m: _Model) -> None:
+def _kinds(c: Contraction, m: _StageModel) -> None:
     """Stages of a kind, or closed: then nothing is on them, and so on none after them."""
     for s, row in enumerate(m.kind):
         m.model.add_at_most_one(row)
@@ -172,7 +172,7 @@ def _kinds(c: Contraction, m: _Model) -> None:
         m.model.add(sum(taken) <= count)
 
 
-def _cuts(c: Contraction, m: _Model) -> None:
+def _cuts(c: Contraction, m: _StageModel) -> None:
     for members, cut in zip(c.members, m.cut, strict=True):
         one = members[0]
         for other in members[1:]:
@@ -181,7 +181,7 @@ def _cuts(c: Contraction, m: _Model) -> None:
                 m.model.add_bool_or([~m.on[other][s], m.on[one][s], x])
 
 
-def _leave(c: Contraction, m: _Model, g: int) -> None:
+def _leave(c: Contraction, m: _StageModel, g: int) -> None:
     """Which hyperedges that a stage in cluster g touches have members outside of g."""
     inside = [sum(row[k] for k in np.flatnonzero(c.cluster == g).tolist()) for row in m.kind]
     within = [m.model.new_bool_var("") for _ in range(c.nodes)]
@@ -199,7 +199,7 @@ def _leave(c: Contraction, m: _Model, g: int) -> None:
 
 def _load(
     c: Contraction,
-    m: _Model,
+    m: _StageModel,
     at: tuple[int, int],
     costs: tuple[FloatArray, FloatArray],
     largest: Any,
@@ -235,7 +235,7 @@ def _units(scaled: FloatArray) -> list[int]:
     return units
 
 
-def _memory(c: Contraction, m: _Model, s: int, k: int) -> None:
+def _memory(c: Contraction, m: _StageModel, s: int, k: int) -> None:
     if c.resident_bytes.sum() <= c.memory_bytes[k]:
         return
     need = [int(b) for b in c.resident_bytes]
@@ -243,7 +243,7 @@ def _memory(c: Contraction, m: _Model, s: int, k: int) -> None:
     m.model.add(held <= int(c.memory_bytes[k])).only_enforce_if(m.kind[s][k])
 
 
-def _hint(c: Contraction, m: _Model, start: IdealChain) -> None:
+def _hint(c: Contraction, m: _StageModel, start: IdealChain) -> None:
     kinds = [*start.kinds, *([-1] * (len(m.kind) - len(start.kinds)))]
     for v, at in enumerate(start.stage.tolist()):
         for s, x in enumerate(m.on[v]):
