@@ -11,7 +11,8 @@ from placewright.errors import InfeasibleError, OutOfTimeError
 from placewright.operators.conformance import named_instances, random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners, portfolio
-from placewright.operators.planners.lists.planners import HEFT_CONTENDED, M_ETF
+from placewright.operators.planners.lists.planners import HEFT_CONTENDED
+from placewright.operators.planners.lists.ready import M_ETF
 from placewright.operators.problem import Links, OperatorProblem, Overlap
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Outcome

@@ -7,7 +7,7 @@ import pytest
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
-from placewright.operators.planners.lists.planners import favourite_children
+from placewright.operators.planners.lists.ready import favourite_children
 from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context

@@ -34,11 +34,9 @@ from placewright.operators.planners.lists.planners import (
     CPOP,
     HEFT,
     HEFT_CONTENDED,
-    M_ETF,
-    M_SCT,
     PEFT,
 )
-from placewright.operators.planners.lists.ready import READY_LISTS
+from placewright.operators.planners.lists.ready import M_ETF, M_SCT, READY_LISTS
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches

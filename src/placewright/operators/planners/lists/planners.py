@@ -1,4 +1,4 @@
-"""List schedulers as data on two engines: what ranks operators, and how a device is chosen.
+"""List schedulers as data on one engine: what ranks operators, and how a device is chosen.
 
 =============== ============ =============== ======== =====================================
 planner         rank         device          links    source
@@ -11,8 +11,7 @@ ceft            ceft-up      ceft-up         free     tables of Vasudevan, Gregg
 ceft-cpop       ceft-through ceft-path       free     Vasudevan, Gregg
 =============== ============ =============== ======== =====================================
 
-`m-etf` and `m-sct` take the pair of operator and device that can start first instead of the
-operator of highest rank: `EarliestTask`.
+`lists.ready` has those that choose among all ready operators.
 
 Departures that all of them share: a tensor with several consumers on one device is sent there
 once; the first operator of a colocation group decides for its group; a device without room for
@@ -32,7 +31,6 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.costs import Ceft, ceft, linked
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
 from placewright.operators.planners.lists.setup import (
     Setup,
@@ -275,63 +273,3 @@ device the least time to the end over the best devices of all that follows."""
 CEFT_CPOP = ListScheduler("ceft-cpop", "ceft-through", "ceft-path")
 """Vasudevan, Gregg, arXiv 1701.08800: CPOP with CEFT's critical path, and a device for each of its
 operators. Departure: a path operator whose colocation group was placed before follows it."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class EarliestTask:
-    """Of all ready operators and devices with room, the pair that can start first.
-
-    Hwang, Chow, Anger, Lee 1989 (doi 10.1137/0218016) with the memory of Jeon et al., SoCC 2020
-    (doi 10.1145/3419111.3421302), section 3.2: a device whose memory would not hold the operator
-    and its output is not considered. Ties by mean upward rank, then input order.
-
-    Departures: devices may be heterogeneous; transfers do not wait for each other; without room
-    anywhere, memory is passed over (and the judge reports by how much).
-
-    `favourites`: m-SCT, section 3.3 there, after Hanen, Munier 1995: each operator has at most one
-    favourite child, each child at most one parent whose favourite it is; while the child is ready,
-    others get that parent's device only if nothing else can start. Departure: they take favourites
-    from a relaxed linear program; here the most expensive transfers are matched first.
-    """
-
-    name: str = "m-etf"
-    favourites: bool = False
-
-    unsupported_reason = staticmethod(pairwise_only)
-
-    def needs(self, problem: OperatorProblem) -> Needs:
-        """Nanoseconds per operator and device, and the heaps."""
-        pairs = problem.n * problem.m
-        return Needs((3e-7 if self.favourites else 1.5e-7) * pairs, 48.0 * pairs, ends=True)
-
-    def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
-        """The plan; raises `InfeasibleError`: an operator that no linked device can run."""
-        setup = set_up(problem)
-        rank = RankTables(setup).upward
-        favourite = favourite_children(setup) if self.favourites else np.full(problem.n, -1)
-
-        def build(budget_bytes: FloatArray) -> OperatorPlan:
-            rules = setup.rules(budget_bytes)
-            found = earliest_task(setup.costs, rules, rank, favourite, context.giving_up_s)
-            return scheduled_plan(problem, *found)
-
-        return within_memory(problem, build, context.deadline_s)
-
-
-def favourite_children(setup: Setup) -> IntArray:
-    """Favourite consumer of every operator, -1 for none: longest mean transfers matched first."""
-    problem = setup.problem
-    tensor = problem.consumed
-    parent = problem.tensor_producer[tensor]
-    took_s = setup.mean_latency_s + problem.tensor_bytes * setup.mean_seconds_per_byte
-    favourite, claimed = np.full(problem.n, -1), np.zeros(problem.n, dtype=np.bool_)
-    for e in np.argsort(-took_s[tensor], kind="stable").tolist():
-        i, j = parent[e], problem.consumers[e]
-        if favourite[i] < 0 and not claimed[j]:
-            favourite[i], claimed[j] = j, True
-    return favourite
-
-
-M_ETF = EarliestTask()
-M_SCT = EarliestTask("m-sct", favourites=True)

@@ -1,4 +1,4 @@
-"""Earliest task first equals a slow reference that looks through all pairs at every step."""
+"""m-ETF and m-SCT equal a slow reference that looks through all pairs at every step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from math import inf
 
 import numpy as np
 
-from placewright.numerics.arrays import FloatArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.planners.lists.earliest_task import earliest_task
 from placewright.operators.planners.lists.insertion import Rules
-from placewright.operators.planners.lists.planners import favourite_children
+from placewright.operators.planners.lists.ready import (
+    LEAST,
+    ReadyRule,
+    favourite_children,
+    ready_rule,
+    schedule,
+)
 from placewright.operators.planners.lists.setup import Setup, mean_upward_rank, set_up
 from placewright.operators.problem import OperatorProblem
 
@@ -19,6 +24,20 @@ def rank_of(setup: Setup) -> FloatArray:
     """As m-ETF ranks."""
     return mean_upward_rank(
         setup.costs, setup.mean_compute_s, setup.mean_latency_s, setup.mean_seconds_per_byte
+    )
+
+
+def earliest(rank: FloatArray, favourite: IntArray, m: int) -> ReadyRule:
+    """The least start, with outputs in memory."""
+    n = len(rank)
+    return ready_rule(
+        rank,
+        np.zeros((n, m)),
+        offset_s=np.zeros(n),
+        select=LEAST,
+        soonest=True,
+        holds_outputs=True,
+        favourite=favourite,
     )
 
 
@@ -122,7 +141,7 @@ def test_equals_the_slow_reference() -> None:
         favourite = favourite_children(setup) if seed % 2 else np.full(problem.n, -1)
         slow = Slow(problem, setup, rules)
         wanted = slow.run(rank, favourite.tolist())
-        place, start_s, end_s = earliest_task(setup.costs, rules, rank, favourite)
+        place, start_s, end_s = schedule(setup.costs, rules, earliest(rank, favourite, problem.m))
         assert place.tolist() == wanted, seed
         assert start_s.tolist() == slow.start
         assert end_s.tolist() == slow.end
@@ -137,6 +156,7 @@ def test_a_hundred_thousand_at_once() -> None:
     problem = tiny([[1.0] * m] * n)
     setup = set_up(problem)
     none = np.full(n, -1)
-    place, start_s, _ = earliest_task(setup.costs, setup.rules(np.full(m, inf)), np.ones(n), none)
+    rules, rule = setup.rules(np.full(m, inf)), earliest(np.ones(n), none, m)
+    place, start_s, _ = schedule(setup.costs, rules, rule)
     assert place.tolist() == [i % m for i in range(n)]
     assert start_s.tolist() == [float(i // m) for i in range(n)]
