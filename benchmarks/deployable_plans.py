@@ -3,9 +3,9 @@
     python benchmarks/deployable_plans.py [--seconds S]
 
 Llama 8B from its configuration, without weights (one prefill, analytic profile), over clusters of
-five machines of three kinds, on Ethernet. For each cluster: devices, cuts along the layers and
-transfers of the best plan found and of the simplest within its known error, and both values by the
-judge.
+five machines of three kinds, on Ethernet; 8B and 70B on equal GPUs of one machine. For each
+cluster: devices, cuts along the layers and transfers of the best plan found and of the simplest
+within its known error, and both values by the judge.
 
 Ends with 1 where a plan has more than one cut per pair of neighbouring machines used (machines are
 neighbours where consecutive layers are on them), or a value further above the best.
@@ -71,6 +71,24 @@ CLUSTERS = (
 )
 
 
+def equal_gpus(count: int, memory_gib: float) -> Cluster:
+    """GPUs of one machine, 25 GB/s between any two."""
+    names = [f"gpu{k}" for k in range(count)]
+    devices = [
+        Device(
+            name,
+            kind="gpu",
+            node="server",
+            memory_bytes=memory_gib * GIB,
+            peak_flops=312e12,
+            memory_bandwidth=2e12,
+        )
+        for name in names
+    ]
+    links = [Link(a, b, 25e9, 10e-6) for a in names for b in names if a != b]
+    return Cluster(tuple(devices), tuple(links), f"{count} GPUs of {memory_gib:g} GiB")
+
+
 def row(problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
     """A line of the table, and whether it is as it must be."""
     result = solve(problem, time_limit_s=seconds)
@@ -96,16 +114,21 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=512)
     args = parser.parse_args()
     ids = torch.zeros(1, args.tokens, dtype=torch.long)
-    graph = capture(llama("8b"), {"input_ids": ids}, name="llama-8b")
     print(
-        "| cluster | best: devices | cuts | transfers | s | **chosen: devices** | cuts | transfers "
-        "| s | to the best | by | |\n|---|" + "---:|" * 9 + "---|---|"
+        "| model | cluster | best: devices | cuts | transfers | s | **chosen: devices** | cuts "
+        "| transfers | s | to the best | by | |\n|---|---|" + "---:|" * 9 + "---|---|"
     )
+    asked = {
+        "8b": (*CLUSTERS, equal_gpus(2, 80), equal_gpus(4, 24)),
+        "70b": (equal_gpus(8, 80), equal_gpus(8, 24)),
+    }
     bad = 0
-    for machines in CLUSTERS:
-        line, ok = row(profile(graph, machines, method="analytic"), args.seconds)
-        bad += not ok
-        print(f"| {machines.name} | {line} |", flush=True)
+    for size, clusters in asked.items():
+        graph = capture(llama(size), {"input_ids": ids}, name=f"llama-{size}")
+        for machines in clusters:
+            line, ok = row(profile(graph, machines, method="analytic"), args.seconds)
+            bad += not ok
+            print(f"| {size} | {machines.name} | {line} |", flush=True)
     return int(bad > 0)
 
 
