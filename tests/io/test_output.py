@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InputError
-from placewright.io.stored import naming, output_file
+from placewright.io.output import naming, output_file
 
 
 def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.roofline import analytic_seconds
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import build, profiler
+from placewright.profiling import build, measuring
 from placewright.profiling.build import profile
 from placewright.profiling.profiler import GpuHere, fits, gpus_here
 from placewright.profiling.table import ProfileTable
@@ -27,7 +27,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine with one GPU, on which a step takes a second an operator, or two one by one."""
     calls = []
 
-    on_cpu, alone_on_cpu = profiler.in_place_seconds, profiler.isolated_seconds
+    on_cpu, alone_on_cpu = measuring.in_place_seconds, measuring.isolated_seconds
 
     def whole_step(
         graph: Graph, state: Mapping[str, torch.Tensor], *, gpu: int | None = None, cores: int = 1
@@ -43,8 +43,8 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         calls.append(f"isolated on {torch_device}")
         return np.full(len(graph.operators), 2.0)
 
-    monkeypatch.setattr(profiler, "in_place_seconds", whole_step)
-    monkeypatch.setattr(profiler, "isolated_seconds", one_by_one)
+    monkeypatch.setattr(measuring, "in_place_seconds", whole_step)
+    monkeypatch.setattr(measuring, "isolated_seconds", one_by_one)
     monkeypatch.setattr(build, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
     return calls
 

@@ -21,13 +21,13 @@ from placewright.graph.graph import Graph, Operator, TensorSpec
 from placewright.graph.graph import Tensor as GraphTensor
 from placewright.graph.program import Instruction, Program, ProgramOutput
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import profiler
+from placewright.profiling import measuring
 from placewright.profiling.build import profile
-from placewright.profiling.profiler import (
+from placewright.profiling.measuring import (
     LEAST_KEPT,
     LEAST_STEPS,
     MOST_STEPS,
-    OperatorTimer,
+    Bench,
     dispatch_seconds,
     in_place_seconds,
     isolated_seconds,
@@ -56,12 +56,12 @@ def test_operators_without_a_signature_have_costs_of_their_own(
     """Equal signatures are measured once, unknown ones each."""
     measured: list[str] = []
 
-    def seconds(bench: OperatorTimer, instruction: Instruction) -> float:
+    def seconds(bench: Bench, instruction: Instruction) -> float:
         measured.append(instruction.name)
         return float(len(measured))
 
-    monkeypatch.setattr(OperatorTimer, "seconds", seconds)
-    monkeypatch.setattr(profiler, "dispatch_seconds", lambda: 0.0)
+    monkeypatch.setattr(Bench, "seconds", seconds)
+    monkeypatch.setattr(measuring, "dispatch_seconds", lambda: 0.0)
     graph, _ = diamond()
     assert isolated_seconds(graph).tolist() == [1.0, 2.0, 3.0, 4.0]
     alike = [replace(op, signature="s" * (op.name in "bd")) for op in graph.operators]
@@ -81,18 +81,18 @@ def test_what_the_executor_does_around_a_call_is_added_once_to_each(
 ) -> None:
     """And stays unknown with an operator that could not be measured."""
     known = iter([1.0, float("nan"), 3.0, 4.0])
-    monkeypatch.setattr(OperatorTimer, "seconds", lambda bench, instruction: next(known))
-    monkeypatch.setattr(profiler, "dispatch_seconds", lambda: 0.5)
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: next(known))
+    monkeypatch.setattr(measuring, "dispatch_seconds", lambda: 0.5)
     found = isolated_seconds(diamond()[0])
     assert np.array_equal(found, [1.5, np.nan, 3.5, 4.5], equal_nan=True)
 
 
 def test_dispatch_is_the_steps_share_less_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred copies in 300 s, each a second by itself: two more around each call."""
-    monkeypatch.setattr(OperatorTimer, "seconds", lambda bench, instruction: 1.0)
-    monkeypatch.setattr(OperatorTimer, "median", lambda bench, call: 300.0)
+    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: 1.0)
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 300.0)
     assert dispatch_seconds() == 2.0
-    monkeypatch.setattr(OperatorTimer, "median", lambda bench, call: 50.0)
+    monkeypatch.setattr(Bench, "median", lambda bench, call: 50.0)
     assert dispatch_seconds() == 0.0
 
 
@@ -154,7 +154,7 @@ class Workers:
 
 def test_what_lies_between_operators_is_in_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once per operator, and the whole is the median of the steps that nobody watched."""
-    monkeypatch.setattr(profiler, "Session", Workers)
+    monkeypatch.setattr(measuring, "Session", Workers)
     found = in_place_seconds(*diamond(), seconds=0.0)
     assert found.sum() == pytest.approx(PLAIN_S)
     assert found == pytest.approx((CALLS_S + GAP_S) * PLAIN_S / (CALLS_S + GAP_S).sum())
@@ -162,7 +162,7 @@ def test_what_lies_between_operators_is_in_the_profile(monkeypatch: pytest.Monke
 
 def test_steps_of_both_kinds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a machine that changes its speed does so for both; a few at least, not for ever."""
-    monkeypatch.setattr(profiler, "Session", Workers)
+    monkeypatch.setattr(measuring, "Session", Workers)
     for seconds, count in ((0.0, LEAST_STEPS), (1e9, MOST_STEPS)):
         in_place_seconds(*diamond(), seconds=seconds)
         assert Workers.steps == [False, False, *[True, False] * count]

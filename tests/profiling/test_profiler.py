@@ -10,7 +10,7 @@ from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import WorkerError
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import message_cost, profile_warnings, profiler
+from placewright.profiling import measuring, message_cost, profile_warnings
 from placewright.profiling.build import profile
 from placewright.profiling.message_cost import KEY, MessageCost, MessagesNotMeasuredWarning
 from placewright.profiling.profile_warnings import TooFewCoresWarning
@@ -32,7 +32,7 @@ def measured_cores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return np.array([np.nan, *[float(cores)] * (len(graph.operators) - 1)])
 
     monkeypatch.setattr(profile_warnings, "cpu_cores", lambda: 2)
-    monkeypatch.setattr(profiler, "isolated_seconds", measured)
+    monkeypatch.setattr(measuring, "isolated_seconds", measured)
     return found
 
 
@@ -118,8 +118,8 @@ def test_links_stay_as_given_where_no_message_is_measured() -> None:
     table = ProfileTable()
     Profiler(graph, "isolated", None, table).delivered(Cluster((Device("a"),)))
     assert table.entries == {}
-    again = Profiler(graph, "isolated", None, table)
-    assert again.delivered(pair, measure=False) == pair
+    profiler = Profiler(graph, "isolated", None, table)
+    assert profiler.delivered(pair, measure=False) == pair
     assert table.entries == {}
 
 

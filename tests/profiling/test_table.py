@@ -12,7 +12,7 @@ import pytest
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
-from placewright.profiling import profiler
+from placewright.profiling import measuring, profiler
 from placewright.profiling import table as table_file
 from placewright.profiling.build import profile
 from placewright.profiling.profile_warnings import OtherMachineWarning
@@ -69,7 +69,7 @@ def test_ctrl_c_loses_only_what_it_interrupts(
         return SECONDS
 
     monkeypatch.setattr(profiler, "cores_to_measure", lambda device: device.cores)
-    monkeypatch.setattr(profiler, "isolated_seconds", measured)
+    monkeypatch.setattr(measuring, "isolated_seconds", measured)
     path = tmp_path / "t.json"
     cluster = Cluster((Device("a", cores=1), Device("b", cores=2)))
     with pytest.raises(KeyboardInterrupt):

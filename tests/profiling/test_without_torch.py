@@ -26,7 +26,7 @@ GRAPH, _ = diamond()
 @pytest.fixture
 def nothing_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without PyTorch, as far as a profile can see."""
-    monkeypatch.setitem(sys.modules, "placewright.profiling.profiler", None)
+    monkeypatch.setitem(sys.modules, "placewright.profiling.measuring", None)
     for user in (build, profiler):
         monkeypatch.setattr(user, "torch_installed", lambda: False)
 

@@ -175,8 +175,6 @@ class TrainingLoop(Generic[Run]):
         self._kept = self._noted = 0
         self._changes: ModelChanges | None = None
         if program.guards is not None:
-            from placewright.adapt.training_loop import ModelChanges
-
             self._changes = ModelChanges(
                 program.guards,
                 program.optimizer,

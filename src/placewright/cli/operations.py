@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import Field
 
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 from placewright.service.operations import EXCLUDED_CHOICES, LONGEST, Kind, Operation, Option
 
 Verbs = Iterable[tuple[tuple[str, ...], Callable[..., None]]]

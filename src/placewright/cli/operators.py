@@ -38,7 +38,7 @@ from placewright.cli.options import (
     TrainingOption,
 )
 from placewright.errors import InputError
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from placewright.errors import InputError, UnsupportedError
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.operators.pipeline import Pipeline

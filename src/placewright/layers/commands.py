@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from placewright.errors import CheckError, InputError, UnknownNameError
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 from placewright.layers.plan import Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.planning.wing import Loaded

@@ -18,7 +18,8 @@ from placewright.cluster.detect import cpu_model
 from placewright.graph.graph import Graph
 from placewright.io.arguments import checked
 from placewright.io.boundary import FileModel, parse_json, read_text, validate
-from placewright.io.stored import locked, output_file, write_file
+from placewright.io.output import output_file
+from placewright.io.stored import locked, write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.profile_warnings import OtherMachineWarning
 

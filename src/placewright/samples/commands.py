@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:

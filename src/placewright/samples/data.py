@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewright.errors import RunError
-from placewright.io.stored import naming
+from placewright.io.output import naming
 from placewright.numerics.arrays import IntArray
 from placewright.samples.problem import SampleProblem
 

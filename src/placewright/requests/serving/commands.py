@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from placewright.io.stored import output_file
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
