@@ -369,8 +369,8 @@ def _one_left_out(run: Any) -> Any:
 
 
 def _too_fast(made: Any) -> Any:
-    def faulty(self: Any, parameters: Any) -> Any:
-        optimizer = made(self, parameters)
+    def faulty(self: Any, parameters: Any, names: Any = ()) -> Any:
+        optimizer = made(self, parameters, names)
         optimizer.param_groups[0]["lr"] *= 1.1
         return optimizer
 
@@ -494,7 +494,7 @@ FAULTS: dict[str, Fault] = {
         "layers",
         "pipeline",
         _MADE,
-        lambda made: lambda self, parameters: torch.optim.Adam([*parameters], lr=0.1),
+        lambda made: lambda self, parameters, names=(): torch.optim.Adam([*parameters], lr=0.1),
     ),
     "layers: activations of the micro-batch before": _worker(
         "layers",
