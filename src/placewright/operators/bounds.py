@@ -32,7 +32,7 @@ above. It joins path and load where a graph is narrow at its ends.
 
 **relaxed** (latency, devices side by side). The schedule as a linear program with starts, fractions
 of devices and transfers, the loads between any two operators, and without what no plan can do that
-is better than one that is known; see `placewright.operators.bounding.relaxed`. It takes seconds and
+is better than one that is known; see `placewright.operators.relaxed_bound`. It takes seconds and
 is solved after the planners.
 
 **path** (latency of calls through host memory, where CPUs do any number of things at once, so

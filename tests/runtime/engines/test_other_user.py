@@ -21,7 +21,7 @@ from tests.processes import listening_addresses, output_of, reachable_address
 ROOT = Path(__file__).parents[3]
 
 STORE = "from torch.distributed import PrefixStore, TCPStore"
-CONNECT = "from placewright.runtime.connections.authentication import Listener, connect"
+CONNECT = "from placewright.runtime.connections.authentication import AuthenticatedListener, connect"
 
 READS_STORE = """
 store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
@@ -71,7 +71,7 @@ sys.stdin.read()
 FORGES_STORE = """
 store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)
 store = PrefixStore("placewright/coordinator", store)
-listener = Listener(socket.create_server(("127.0.0.1", 0)), bytes(4096))
+listener = AuthenticatedListener(socket.create_server(("127.0.0.1", 0)), bytes(4096))
 for key in "file", "run":
     store.set(key, "/proc/self/pagemap")
 store.set("port", str(listener.port))
