@@ -467,6 +467,14 @@ def builders() -> Iterator[Case]:
              "name": "x"}  # fmt: skip
     yield Case("layer_chain", placewright.layer_chain, given, {
         "global_batch": COUNT, "name": TEXT})  # fmt: skip
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads")
+    config = {"model_type": "llama", "num_hidden_layers": 2, "max_position_embeddings": 4096}
+    given = {"model": config | dict.fromkeys(sizes, 8), "cluster": load_cluster("edge-duo"),
+             "context": 64, "users": 1, "prompt": 0, "dtype": "bf16", "objective": "latency",
+             "memory_share": 0.9}  # fmt: skip
+    yield Case("device_map", placewright.device_map, given, {
+        "context": COUNT, "users": COUNT, "prompt": WHOLE, "dtype": NONE, "objective": NONE,
+        "memory_share": SHARE})  # fmt: skip
     tiny = _tiny("operators")
     place = dict.fromkeys(tiny.operator_names, tiny.device_names[0])
     yield Case("OperatorPlan.of", placewright.OperatorPlan.of, {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from placewright.service import ray_jobs
 from placewright.service.ray_jobs import RayJobFolder, ray_folders
 from placewright.web.client import Client, Job
 from tests.planning.test_toy_wing import PackingFiles
+from tests.ray_machines import ray_machines
 from tests.service.serving import Serving
 from tests.service.test_jobs import THREE, searching, until
 
@@ -25,13 +27,30 @@ WAIT_S = 240.0
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A head that runs no job, and one machine that may."""
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")  # others may keep the machine busy
-    utils = pytest.importorskip("ray.cluster_utils")
+    pytest.importorskip("ray.job_submission")
     head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": 0}
-    made = utils.Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1)
+    made = ray_machines(head, {"num_cpus": 1}, takes_jobs)
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", f"http://{made.head_node.webui_url}")
     yield made
     made.shutdown()
+
+
+def takes_jobs(machines: Any) -> None:
+    """Raises where the head takes none within half a minute: agents start last."""
+    from ray.job_submission import JobSubmissionClient
+
+    end_s = time.monotonic() + 30.0
+    while True:
+        try:
+            JobSubmissionClient(f"http://{machines.head_node.webui_url}").submit_job(
+                entrypoint="true", entrypoint_num_cpus=0
+            )
+        except (RuntimeError, ConnectionError):
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 def started(client: Client, tmp_path: Path) -> Job:

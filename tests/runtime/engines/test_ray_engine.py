@@ -32,6 +32,7 @@ from placewright.runtime.session import Session
 from tests.deployment.test_streams import assert_equal_to_eager, shared_half, tower
 from tests.other_user import needs_root, run_as_other_user
 from tests.processes import listening_addresses
+from tests.ray_machines import ray_machines
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster(
@@ -45,15 +46,13 @@ DUO = Cluster(
 def ray() -> Iterator[Any]:
     """Ray on two nodes of this machine."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     ray_engine._set_defaults()
     found = pytest.importorskip(
         "ray", reason="Ray is not installed: pip install 'placewright[ray]'"
     )
-    from ray.cluster_utils import Cluster as Machines
-
     head = {"num_cpus": 2, "resources": {"near": 1}, "include_dashboard": False}
-    machines = Machines(initialize_head=True, head_node_args=head)
-    machines.add_node(num_cpus=1, resources={"far": 1})
+    machines = ray_machines(head, {"num_cpus": 1, "resources": {"far": 1}})
     found.init(address=machines.address, log_to_driver=False, logging_level="ERROR")
     yield found
     found.shutdown()
