@@ -27,7 +27,7 @@ from placewright.profiling.measuring import (
     LEAST_KEPT,
     LEAST_STEPS,
     MOST_STEPS,
-    Bench,
+    OperatorTimer,
     dispatch_seconds,
     in_place_seconds,
     isolated_seconds,
@@ -56,11 +56,11 @@ def test_operators_without_a_signature_have_costs_of_their_own(
     """Equal signatures are measured once, unknown ones each."""
     measured: list[str] = []
 
-    def seconds(bench: Bench, instruction: Instruction) -> float:
+    def seconds(bench: OperatorTimer, instruction: Instruction) -> float:
         measured.append(instruction.name)
         return float(len(measured))
 
-    monkeypatch.setattr(Bench, "seconds", seconds)
+    monkeypatch.setattr(OperatorTimer, "seconds", seconds)
     monkeypatch.setattr(measuring, "dispatch_seconds", lambda: 0.0)
     graph, _ = diamond()
     assert isolated_seconds(graph).tolist() == [1.0, 2.0, 3.0, 4.0]
@@ -81,7 +81,7 @@ def test_what_the_executor_does_around_a_call_is_added_once_to_each(
 ) -> None:
     """And stays unknown with an operator that could not be measured."""
     known = iter([1.0, float("nan"), 3.0, 4.0])
-    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: next(known))
+    monkeypatch.setattr(OperatorTimer, "seconds", lambda bench, instruction: next(known))
     monkeypatch.setattr(measuring, "dispatch_seconds", lambda: 0.5)
     found = isolated_seconds(diamond()[0])
     assert np.array_equal(found, [1.5, np.nan, 3.5, 4.5], equal_nan=True)
@@ -89,10 +89,10 @@ def test_what_the_executor_does_around_a_call_is_added_once_to_each(
 
 def test_dispatch_is_the_steps_share_less_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred copies in 300 s, each a second by itself: two more around each call."""
-    monkeypatch.setattr(Bench, "seconds", lambda bench, instruction: 1.0)
-    monkeypatch.setattr(Bench, "median", lambda bench, call: 300.0)
+    monkeypatch.setattr(OperatorTimer, "seconds", lambda bench, instruction: 1.0)
+    monkeypatch.setattr(OperatorTimer, "median", lambda bench, call: 300.0)
     assert dispatch_seconds() == 2.0
-    monkeypatch.setattr(Bench, "median", lambda bench, call: 50.0)
+    monkeypatch.setattr(OperatorTimer, "median", lambda bench, call: 50.0)
     assert dispatch_seconds() == 0.0
 
 
