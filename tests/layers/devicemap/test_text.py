@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InfeasibleError, InputError, UnsupportedError
+from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.text import generate_text
 from tests.cli.run_cli import run_cli
 from tests.layers.generation.test_generator import boards, model_of
@@ -43,6 +45,26 @@ def test_a_model_that_fits_on_neither_board(
     assert found["equal"] is True
     assert sorted(found["ranges"]) == ["a", "b"]
     assert found["measured_token_s"] > 0 < found["predicted_token_s"]
+
+
+def test_plans_that_workers_cannot_execute(folder: Path, tmp_path: Path) -> None:
+    """Weights in four bits, layers that are read from disk in every step."""
+    with pytest.raises(UnsupportedError, match="int4"):
+        roomy = boards_with_memory("1GiB", tmp_path)
+        device_map(folder, roomy, context=64, dtype="int4").generator(folder)
+    spilling = device_map(
+        folder, boards_with_memory("70KiB, disk_bandwidth: 1GB/s", tmp_path), context=8
+    )
+    assert any(each.from_disk for each in spilling.judgement.plan.ranges)
+    with pytest.raises(UnsupportedError, match="from disk"):
+        spilling.generator(folder)
+
+
+def boards_with_memory(memory: str, folder: Path) -> Cluster:
+    """Both of `CLUSTER`, with other memory."""
+    file = folder / "other.yaml"
+    file.write_text(CLUSTER.replace("140KiB", memory))
+    return load_cluster(str(file))
 
 
 def test_what_cannot_be_generated(folder: Path, tmp_path: Path) -> None:

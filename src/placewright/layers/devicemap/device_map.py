@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InfeasibleError, InputError, UnknownNameError
+from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import OneOf, Range, checked
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.baselines import baselines
@@ -27,6 +27,9 @@ from placewright.report.text import percent, plain_table, seconds, size
 if TYPE_CHECKING:
     from placewright.layers.generation.generator import Generator
     from placewright.runtime.engines.engine import EngineName
+
+COMPUTED = ("f32", "bf16", "f16")
+"""Number formats that PyTorch computes with as they are."""
 
 Count = Annotated[int, Range(1, 2**31 - 1)]
 Share = Annotated[float, Range(0, 1, above=True)]
@@ -152,9 +155,23 @@ class DeviceMap:
             A language model of transformers in this process, or its folder.
         engine
             Who starts the workers.
+
+        Raises
+        ------
+        UnsupportedError
+            The plan reads layers from disk in every step, or has them in fewer bits than workers
+            compute with.
         """
         from placewright.layers.generation.generator import generating
 
+        what = ""
+        if any(each.from_disk for each in self.judgement.plan.ranges):
+            what = "the plan reads layers from disk in every step, and workers keep theirs"
+        elif self.problem.dtype not in COMPUTED:
+            what = f"the plan has {self.problem.dtype} weights, which workers do not unpack"
+        if what:
+            hint = "export the map, or plan without it"
+            raise UnsupportedError(what, where=self.problem.cluster.name, hint=hint)
         return generating(model, self.block_ranges, self.problem.cluster, engine=engine)
 
     @property

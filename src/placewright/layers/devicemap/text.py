@@ -14,9 +14,8 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
-from placewright.layers.generation.generator import Generator
 from placewright.report.text import plain_table, seconds, size
-from placewright.runtime.engines.engine import EngineName, open_engine
+from placewright.runtime.engines.engine import EngineName
 
 NUMBERS = re.compile(r"\s*\d+(?:[\s,]+\d+)*\s*")
 
@@ -119,15 +118,12 @@ def generate_text(
     planned = device_map(folder, cluster, context=context or length, prompt=ids.shape[1])
     ranges = planned.block_ranges
     options = {"max_new_tokens": new_tokens, "do_sample": sample}
-    with (
-        open_engine(engine, cluster) as opened,
-        Generator(folder, ranges, cluster, opened) as placed,
-    ):
+    with planned.generator(folder, engine=engine) as placed:
         torch.manual_seed(seed)
         clock = _Clock()
         found = placed.generate(ids, streamer=clock, **options)
         held = dict(zip(cluster.device_names, placed.held_bytes, strict=True))
-        emulated = opened.emulated(cluster, placed.group.hosts)
+        emulated = placed.emulated
     fresh = tuple(found[0, ids.shape[1] :].tolist())
     first_s, *others = [b - a for a, b in zip(clock.times_s, clock.times_s[1:], strict=False)]
     return GenerationRun(

@@ -39,6 +39,12 @@ Ranges = Mapping[str, tuple[int, int]]
 PASSED = ("logits_to_keep",)
 """Whole numbers that the model is called with, beside its tensors."""
 
+REFUSED = (
+    *("cache_implementation", "assistant_model", "prompt_lookup_num_tokens", "past_key_values"),
+    *("cache", "inputs_embeds", "output_attentions", "output_hidden_states"),
+)
+"""Options of `generate` that want caches, embeddings or activations in this process."""
+
 
 class Generator:
     """A language model of transformers, its layers on worker processes; a context manager.
@@ -79,9 +85,9 @@ class Generator:
         self._shell = _placed(shell, self._forward)
         self._shell.generation_config = source.generation_config(shell)
         self._source, self._folder = source, Scratch()
-        opened: Engine = Local() if engine is None else engine
-        self.group: WorkerGroup = opened.group(cluster, PROGRAM)
-        self._shares_disk = opened.name in ("local", "testbed")
+        self.engine: Engine = Local() if engine is None else engine
+        self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
+        self._shares_disk = self.engine.name in ("local", "testbed")
         self._lock, self._users = threading.Lock(), count()
         self.held_bytes: list[int] = []
 
@@ -102,6 +108,11 @@ class Generator:
         finally:
             self._folder.cleanup()
 
+    @property
+    def emulated(self) -> str:
+        """See `Engine.emulated`."""
+        return self.engine.emulated(self.cluster, self.group.hosts)
+
     def generate(self, input_ids: Tensor, **options: Any) -> Any:
         """As `generate` of transformers.
 
@@ -117,14 +128,11 @@ class Generator:
         WorkerError
             A worker died; the message names it.
         UnsupportedError
-            An option needs caches in this process.
+            An option needs in this process what is on the workers.
         """
-        if options.get("cache_implementation") or options.get("assistant_model") is not None:
-            raise UnsupportedError(
-                "caches stay on the workers, one that grows for each user",
-                where="generate",
-                hint="leave out cache_implementation and assistant_model",
-            )
+        for name in REFUSED:
+            if options.get(name):
+                raise _not_here(name)
         cache = _remote_cache(self, next(self._users))
         try:
             return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
@@ -144,7 +152,12 @@ class Generator:
         """What transformers calls for the logits of the next token."""
         from transformers.modeling_outputs import CausalLMOutputWithPast
 
-        cache = given.pop(cache_name())
+        cache = given.pop(cache_name(), None)
+        if cache is None or given.get("use_cache") is False:
+            raise _not_here("use_cache=False")
+        for name in REFUSED:  # by a generation_config
+            if given.get(name):
+                raise _not_here(name)
         tensors = {k: v.cpu().numpy() for k, v in given.items() if isinstance(v, Tensor)}
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
         answers = self.order("compute", cache.user, tensors, numbers)
@@ -177,11 +190,10 @@ def generating(
     cluster: Cluster,
     *,
     engine: EngineName = "local",
-    emulate: bool = True,
 ) -> Iterator[Generator]:
     """A `Generator` on an engine by its name."""
     with (
-        open_engine(engine, cluster, emulate=emulate) as opened,
+        open_engine(engine, cluster) as opened,
         Generator(model, ranges, cluster, opened) as found,
     ):
         yield found
@@ -242,7 +254,7 @@ class Checkpoint:
         found = AutoConfig.from_pretrained(self._folder)
         self.config = found.to_json_string(use_diff=False)
         self.dtype = str(found.dtype or torch.float32).removeprefix("torch.")
-        self.attention = "sdpa"
+        self.attention = ""
         self.files = tuple(str(each.resolve()) for each in files)
         self.nbytes = sum(each.stat().st_size for each in files)
 
@@ -293,12 +305,21 @@ def _orders(
     return found
 
 
+def _not_here(option: str) -> UnsupportedError:
+    """The error of an option that needs what the workers keep."""
+    return UnsupportedError(
+        "caches and activations stay on the workers, one growing cache for each call",
+        where=f"generate: {option}",
+        hint="leave it out",
+    )
+
+
 def _placed(shell: Any, forward: Callable[..., Any]) -> Any:
     """A model on the meta device that computes elsewhere, and has its tensors on the CPU."""
     kind = type(shell)
 
     @functools.wraps(kind.forward)  # `generate` looks at its parameters
-    def placed_forward(self: Any, *positional: Any, **given: Any) -> Any:
+    def placed_forward(self: Any, **given: Any) -> Any:
         return forward(**given)
 
     own = {"forward": placed_forward, "device": property(lambda self: torch.device("cpu"))}
@@ -322,5 +343,14 @@ def _remote_cache(generator: Generator, user: int) -> Any:
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
             generator.order("reorder", self.user, np.asarray(beam_idx.cpu()))
+
+        def crop(self, *length: Any, **named: Any) -> None:
+            raise _not_here("decoding that takes tokens back")
+
+        def batch_select_indices(self, *indices: Any, **named: Any) -> None:
+            raise _not_here("decoding that drops rows")
+
+        def batch_repeat_interleave(self, *repeats: Any, **named: Any) -> None:
+            raise _not_here("decoding that repeats rows")
 
     return RemoteCache()

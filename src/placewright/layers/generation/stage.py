@@ -33,7 +33,7 @@ class StageOrder:
     config
         Of the model, as JSON.
     dtype, attention
-        Names of its numbers and of the implementation of its attention.
+        Names of its numbers and of the implementation of its attention; empty for the usual one.
     start, end, layers
         Layers [start, end) of so many.
     previous, following
@@ -84,7 +84,7 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
         found = AutoConfig.for_model(kind, **values)
         with torch.device("meta"), _quiet():
             model = made.from_config(
-                found, dtype=getattr(torch, dtype), attn_implementation=attention
+                found, dtype=getattr(torch, dtype), attn_implementation=attention or None
             )
     except ValueError as error:
         why = str(error).strip().splitlines()[0][:200]
