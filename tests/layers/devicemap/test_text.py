@@ -49,9 +49,9 @@ def test_a_model_that_fits_on_neither_board(
 
 def test_plans_that_workers_cannot_execute(folder: Path, tmp_path: Path) -> None:
     """Weights in four bits, layers that are read from disk in every step."""
+    packed = device_map(folder, boards_with_memory("1GiB", tmp_path), context=64, dtype="int4")
     with pytest.raises(UnsupportedError, match="int4"):
-        roomy = boards_with_memory("1GiB", tmp_path)
-        device_map(folder, roomy, context=64, dtype="int4").generator(folder)
+        packed.generator(folder)
     spilling = device_map(
         folder, boards_with_memory("70KiB, disk_bandwidth: 1GB/s", tmp_path), context=8
     )
