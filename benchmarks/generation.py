@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -33,6 +34,16 @@ def rate(generate: Callable[[int], Tensor], tokens: int) -> float:
     return tokens / min(took)
 
 
+def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
+    """So many tokens of a model."""
+
+    def generate(count: int) -> Tensor:
+        found: Tensor = model.generate(ids, max_new_tokens=count, do_sample=False)
+        return found
+
+    return generate
+
+
 def main() -> int:
     """Print one line for each round."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -51,7 +62,8 @@ def main() -> int:
         eos_token_id=None,
         pad_token_id=0,
     )
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    loader: Any = transformers.AutoModelForCausalLM
+    model = loader.from_config(config).eval()
     ids = torch.randint(1, config.vocab_size, (1, 32))
     devices = tuple(Device(name, kind="cpu", node=name, cores=1) for name in "ab")
     cluster = Cluster(devices, (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)))
@@ -59,14 +71,11 @@ def main() -> int:
         Generator(model, {"a": (0, LAYERS)}, cluster) as one,
         Generator(model, {"a": (0, LAYERS // 2), "b": (LAYERS // 2, LAYERS)}, cluster) as two,
     ):
-        ways = {
-            name: lambda count, own=own: own.generate(ids, max_new_tokens=count, do_sample=False)
-            for name, own in (("one process", model), ("one worker", one), ("two workers", two))
-        }
-        first, *others = [generate(args.tokens) for generate in ways.values()]
+        ways = [_greedy(each, ids) for each in (model, one, two)]
+        first, *others = [generate(args.tokens) for generate in ways]
         print("| round | one process | one worker | two workers |\n|---|---:|---:|---:|")
         for number in range(args.rounds):
-            rates = [rate(generate, args.tokens) for generate in ways.values()]
+            rates = [rate(generate, args.tokens) for generate in ways]
             shares = [f"{each:.1f} ({each / rates[0]:.2f})" for each in rates]
             print(f"| {number} | {' | '.join(shares)} |", flush=True)
     return int(not all(torch.equal(each, first) for each in others))
