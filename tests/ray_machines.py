@@ -21,7 +21,8 @@ def ray_machines(
     for left in reversed(range(TRIES)):
         machines = Cluster()
         try:
-            machines.add_node(**head)
+            # The head's agent takes a fixed port otherwise, which another Ray here may hold.
+            machines.add_node(dashboard_agent_listen_port=None, **head)
             machines.add_node(**node)
             ready(machines)
         except Exception:  # Ray raises this very class
