@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
-from placewright.layers.generation.generator import Generator
-from placewright.runtime.engines.local import LocalGroup
+from placewright.layers.generation.generator import Generator, generating
+from placewright.runtime.engines.local import TESTBED, LocalGroup
+from placewright.testbed.testbed import missing
 
 transformers = pytest.importorskip("transformers")
 
@@ -126,6 +129,24 @@ def test_three_stages_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / sorted(each.name for each in tmp_path.glob("*.safetensors"))[1]).unlink()
     with pytest.raises(WorkerError, match="lacks a tensor"), Generator(tmp_path, ranges, THREE):
         pass
+
+
+def test_tokens_on_unequal_nodes_of_a_testbed() -> None:
+    """The same, and every token crosses the link between the stages."""
+    if reason := missing():
+        pytest.skip(f"no testbed here: {reason}")
+    latency_s, name = 0.01, f"generation {os.getpid()}"
+    devices = (Device("a", node="a", speed=0.5), Device("b", node="b"))
+    links = (Link("a", "b", 1e7, latency_s), Link("b", "a", 1e7, latency_s))
+    model = model_of("llama")
+    expected = model.generate(**prompts(), max_new_tokens=12, do_sample=False)
+    ranges = {"b": (0, 3), "a": (3, 4)}
+    with generating(model, ranges, Cluster(devices, links, name), engine="testbed") as placed:
+        assert placed.emulated == TESTBED
+        start = time.perf_counter()
+        found = placed.generate(**prompts(), max_new_tokens=12, do_sample=False)
+        assert time.perf_counter() - start > 12 * latency_s
+        assert torch.equal(found, expected)
 
 
 def test_a_worker_that_dies_is_named() -> None:

@@ -183,6 +183,11 @@ def generate(
 
     [cyan]placewright generate ./my-model "12 7 99" --on edge-duo --new-tokens 128 --check[/cyan]
     """
+    if engine == "torchrun":
+        from placewright.runtime.engines.torchrun_agent import served_torchrun
+
+        if served_torchrun(engine):
+            return
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.devicemap.text import generate_text

@@ -29,6 +29,7 @@ from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, EngineName, open_engine
 from placewright.runtime.engines.group import WorkerGroup
 from placewright.runtime.engines.local import Local
+from placewright.runtime.engines.torchrun_agent import served_torchrun
 from placewright.runtime.scratch import Scratch
 
 PROGRAM = "placewright.layers.generation.worker:StageWorker"
@@ -163,7 +164,8 @@ class Generator:
         answers = self.order("compute", cache.user, tensors, numbers)
         cache.length += tensors["input_ids"].shape[1]
         logits = next(each for each in answers if each is not None)
-        output = CausalLMOutputWithPast(logits=torch.from_numpy(logits))
+        # Ray's answers cannot be written to, and `generate` may write.
+        output = CausalLMOutputWithPast(logits=torch.from_numpy(np.require(logits, None, "W")))
         output[cache_name()] = cache
         return output
 
@@ -191,7 +193,12 @@ def generating(
     *,
     engine: EngineName = "local",
 ) -> Iterator[Generator]:
-    """A `Generator` on an engine by its name."""
+    """A `Generator` on an engine by its name.
+
+    Under torchrun, ranks beyond the first serve in here until the first has ended, and exit.
+    """
+    if served_torchrun(engine):
+        raise SystemExit(0)
     with (
         open_engine(engine, cluster) as opened,
         Generator(model, ranges, cluster, opened) as found,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,10 @@ from placewright.runtime.emulation import Stretch, precise_sleeps, sleep_until
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
+
+# Three seconds, once: in the process that workers are forked from.
+with suppress(ImportError):
+    import transformers.modeling_utils  # noqa: F401
 
 
 class StageWorker(WorkerProgram):
@@ -73,7 +77,7 @@ class StageWorker(WorkerProgram):
             return None
         inputs: dict[str, Any] = dict(options)
         for name, value in tensors.items():
-            inputs[name] = torch.from_numpy(value).to(self.device)
+            inputs[name] = torch.from_numpy(np.require(value, None, "W")).to(self.device)
         hidden = self._received(inputs["input_ids"]) if self.asked.previous is not None else None
         if user not in self.caches:
             self.caches[user] = self.stage.new_cache()
