@@ -28,7 +28,6 @@ import ray
 from ray import serve
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.requests.serving.application import HttpLimits
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.load import (
@@ -43,6 +42,7 @@ from placewright.requests.serving.program import VARIANT_SERVER, VariantServer
 from placewright.requests.serving.protocol import read_request
 from placewright.requests.serving.server import ServingOptions
 from placewright.requests.serving.server import serve as serve_here
+from placewright.requests.serving.site import HttpLimits
 from placewright.requests.stream import Stream
 from placewright.runtime.host import Host
 from placewright.runtime.specs import worker_specs

@@ -8,6 +8,7 @@ from placewright.planning.wing import Wing, package_wing
 
 if TYPE_CHECKING:
     from placewright.layers import commands, conformance, files, planners, views
+    from placewright.planning.language import LanguageModels
     from placewright.planning.wing import CommandLine, Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
@@ -32,10 +33,17 @@ def _halda() -> Wing:
     return HALDA
 
 
+def _language() -> LanguageModels:
+    from placewright.layers.devicemap import text
+
+    return text
+
+
 WING = package_wing(
     __name__,
     "layers -> parallelisation strategies",
     "problem.LayerProblem",
     "plan.LayerPlan",
     families=(_flow, _halda),
+    language=_language,
 )

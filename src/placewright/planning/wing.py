@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from placewright.io.boundary import FileModel
     from placewright.measurement.measurement import Measurement
+    from placewright.planning.language import LanguageModels
     from placewright.planning.result import Result
 
 
@@ -311,6 +312,8 @@ class Wing:
     families
         Further kinds of problems that the same command group plans, each with planners, judge,
         files and direction of its own: all of a wing but a command line.
+    language
+        Language models on the devices of a cluster, for a server of text.
     """
 
     name: str
@@ -328,6 +331,7 @@ class Wing:
     places_models: bool = False
     simplifier: Callable[[], Simplifier] | None = None
     families: Sequence[Callable[[], Wing]] = ()
+    language: Callable[[], LanguageModels] | None = None
 
 
 def package_wing(

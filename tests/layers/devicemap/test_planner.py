@@ -151,9 +151,10 @@ def test_equal_devices_are_used_in_order() -> None:
     assert len(found.by_devices) <= 8
 
 
-def test_a_stream_on_one_device_has_no_hops() -> None:
-    """What fits on one is not cut for one stream, and is for many."""
-    cluster = equal(2, memory_bytes=1e6)
+@pytest.mark.parametrize("memory_bytes", [1e6, math.inf])
+def test_a_stream_on_one_device_has_no_hops(memory_bytes: float) -> None:
+    """What fits on one is not cut for one stream, and is for many; memory may have no limit."""
+    cluster = equal(2, memory_bytes=memory_bytes)
     one = plan_map(MapProblem(tiny(6), cluster, 1)).best
     many = plan_map(MapProblem(tiny(6), cluster, 1, users=64, objective="throughput")).best
     assert one is not None

@@ -20,6 +20,7 @@ from placewright.errors import InputError
 from placewright.requests.files import read_problem
 from placewright.requests.serving import commands
 from placewright.requests.serving.commands import _families, _servers
+from tests.cli.run_cli import run_cli
 from tests.requests.serving.models import scaled
 
 
@@ -196,3 +197,24 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     path.write_text("plan: {policy: edf, parameters: {x: 1}}")
     with pytest.raises(InputError):
         _policy("auto", path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--language-model", "m", "--policy", "rolling"), "--policy"),
+        (("--language-model", "m", "--server", "a:1"), "--server"),
+        (("--language-model", "m", "--deadline", "2"), "--deadline"),
+        (("--language-model", "m", "--on", "edge-duo"), "no configuration of a model"),
+        (("--context", "64"), "--context"),
+        (("--users", "2"), "--users"),
+    ],
+)
+def test_options_that_a_language_model_has_not(
+    options: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused by name, and its own ones without one."""
+    given = [str(tmp_path) if each == "m" else each for each in options]
+    found = run_cli(capsys, "requests", "serve", "--port", 0, *given)
+    assert found.code == 1
+    assert words in found.err

@@ -26,12 +26,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from placewright.errors import InputError
 from placewright.requests.service import service_of
-from placewright.requests.serving.application import HttpLimits
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.requests.serving.site import HttpLimits
 from placewright.web import connections
 from tests.requests.serving.models import family, scaled
 

@@ -137,7 +137,7 @@ class Tables:
         found = np.full((m, n + 1, n + 1), -1, dtype=np.int64)
         for d in range(m):
             room = problem.capacity[d] * (1 + 1e-9)
-            found[d][need <= room] = 0
+            found[d][np.isfinite(need) & (need <= room)] = 0  # memory may have no limit
             if np.isfinite(problem.disk_s_per_byte[d]):
                 _spill(problem, found[d], room)
         return cls(problem, found)

@@ -1,9 +1,10 @@
-"""`generate_text`: plan, load, generate and measure in one call."""
+"""`generate_text`: plan, load, generate and measure in one call; `text_model`: for a server."""
 
 from __future__ import annotations
 
-import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 import torch
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
+from placewright.layers.devicemap.reading import language_model
+from placewright.layers.generation.answers import PlacedText, Tokenizer
 from placewright.report.text import plain_table, seconds, size
 from placewright.runtime.engines.engine import EngineName
 
-NUMBERS = re.compile(r"\s*\d+(?:[\s,]+\d+)*\s*")
+CONTEXT = 4096
+"""Tokens that are kept of each user where nothing is said, or what the model's positions reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class GenerationRun:
     tokens
         New ones.
     text
-        What they say; empty where the folder has no tokenizer.
+        What they say; their numbers where the folder has no tokenizer.
     ranges
         Blocks [start, end) by device.
     held_bytes
@@ -67,7 +70,7 @@ class GenerationRun:
             ("each other", seconds(self.predicted_token_s), seconds(self.measured_token_s)),
         ]
         lines = [
-            self.text or " ".join(map(str, self.tokens)),
+            self.text,
             "",
             plain_table(("device", "blocks", "weights"), rows, "  r"),
             "",
@@ -113,7 +116,8 @@ def generate_text(
     InfeasibleError
         It does not fit.
     """
-    ids = _prompt_ids(folder, prompt)
+    tokenizer = Tokenizer(folder)
+    ids = torch.tensor([tokenizer.encode(prompt)])
     length = ids.shape[1] + new_tokens
     planned = device_map(folder, cluster, context=context or length, prompt=ids.shape[1])
     ranges = planned.block_ranges
@@ -128,7 +132,7 @@ def generate_text(
     first_s, *others = [b - a for a, b in zip(clock.times_s, clock.times_s[1:], strict=False)]
     return GenerationRun(
         tokens=fresh,
-        text=_text_of(folder, fresh),
+        text=tokenizer.decode(fresh),
         ranges=ranges,
         held_bytes={name: held[name] for name in ranges},
         predicted_first_s=planned.judgement.first_token_s,
@@ -138,6 +142,48 @@ def generate_text(
         emulated=emulated,
         equal=_same(folder, ids, options, seed, found) if check else None,
     )
+
+
+@checked
+@contextmanager
+def text_model(
+    folder: Path,
+    cluster: Cluster,
+    *,
+    context: int | None = None,
+    users: int = 1,
+    engine: EngineName = "local",
+) -> Iterator[PlacedText]:
+    """A model whose blocks are placed by `device_map`, loaded, for texts of several users.
+
+    Parameters
+    ----------
+    folder
+        As `save_pretrained` writes it.
+    context
+        Tokens that are kept of each user; by default `CONTEXT`.
+    users
+        Texts at the same time; there is memory for the caches of so many.
+
+    Raises
+    ------
+    InputError
+        There is no model.
+    InfeasibleError
+        It does not fit.
+    """
+    model = language_model(folder)
+    kept = context or min(CONTEXT, model.longest or CONTEXT)
+    planned = device_map(model, cluster, context=kept, users=users)
+
+    def load() -> Any:
+        return planned.generator(folder, engine=engine)
+
+    name = folder.resolve().name
+    with PlacedText(
+        name, folder, load, context=kept, users=users, plan=planned.as_json()
+    ) as placed:
+        yield placed
 
 
 class _Clock:
@@ -152,36 +198,6 @@ class _Clock:
 
     def end(self) -> None:
         """There are no more."""
-
-
-def _prompt_ids(folder: Path, prompt: str) -> torch.Tensor:
-    """Shape (1, tokens)."""
-    if NUMBERS.fullmatch(prompt):
-        return torch.tensor([[int(each) for each in re.findall(r"\d+", prompt)]])
-    tokenizer = _tokenizer(folder)
-    if tokenizer is None:
-        raise InputError(
-            "the folder has no tokenizer",
-            where=str(folder),
-            hint="give the prompt as numbers of tokens: '12 7 99'",
-        )
-    ids: torch.Tensor = tokenizer(prompt, return_tensors="pt")["input_ids"]
-    return ids
-
-
-def _text_of(folder: Path, tokens: tuple[int, ...]) -> str:
-    tokenizer = _tokenizer(folder)
-    return "" if tokenizer is None else str(tokenizer.decode(tokens, skip_special_tokens=True))
-
-
-def _tokenizer(folder: Path) -> Any:
-    """That in the folder, ``None`` where there is none."""
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    from transformers import AutoTokenizer
-
-    loader: Any = AutoTokenizer
-    return loader.from_pretrained(folder)
 
 
 def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch.Tensor) -> bool:

@@ -114,6 +114,16 @@ class Generator:
         """See `Engine.emulated`."""
         return self.engine.emulated(self.cluster, self.group.hosts)
 
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return int(self._shell.config.get_text_config().vocab_size)
+
+    @property
+    def generation_config(self) -> Any:
+        """What `generate` does where an option is not given."""
+        return self._shell.generation_config
+
     def generate(self, input_ids: Tensor, **options: Any) -> Any:
         """As `generate` of transformers.
 

@@ -8,8 +8,7 @@
     GET    /metrics, /status.json, /openapi.json, /     Prometheus, numbers, schema, live page
     *      /admin/...                                   see below
 
-Plain ASGI without a web framework: a request costs some tens of microseconds here. An answer other
-than 200 is ``{"error": reason}``; 429 and 503 have ``Retry-After``.
+An answer other than 200 is ``{"error": reason}``; 429 and 503 have ``Retry-After``.
 
 Administration over HTTP: servers and variants that come and go, and the numbers of the server.
 
@@ -25,38 +24,31 @@ All of them answer with `status`, and need the administrator's token.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs
 
-from placewright.errors import PlacewrightError
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
 from placewright.requests.serving.protocol import read_request
-from placewright.requests.serving.refusals import shutting_down
 from placewright.requests.serving.replies import (
     PAGE,
     Reply,
     answered,
-    failed,
     index_entry,
     json_reply,
     metadata,
     openapi,
-    refused,
     triton_config,
 )
 from placewright.requests.serving.rows import Row
+from placewright.requests.serving.site import HttpLimits, Site, authorize, path_parts, presence_of
 from placewright.web.bodies import (
-    PRESENCE,
     BodyBudget,
-    Message,
     Presence,
     Receive,
     Take,
@@ -64,52 +56,14 @@ from placewright.web.bodies import (
     read_body,
     read_object,
 )
-from placewright.web.refusals import LOOPBACK, Refusal, only, refuse_foreign
-
-Send = Callable[[Message], Awaitable[None]]
+from placewright.web.refusals import Refusal, only
 
 SERVER_NAME = "placewright"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
-    """What a client may ask of the server.
-
-    Attributes
-    ----------
-    deadline_s
-        Of requests that give none.
-    body_bytes, model_bytes
-        Largest body of a request, and of an ONNX file.
-    bodies_bytes
-        All bodies of requests that are here, and the arrays that they have become.
-    body_s
-        Seconds in which a body has to be here.
-    rows
-        Of one request.
-    """
-
-    deadline_s: float = 10.0
-    body_bytes: int = 16 << 20
-    model_bytes: int = 1 << 30
-    bodies_bytes: int = 256 << 20
-    body_s: float = 30.0
-    rows: int = 256
-
-
-class Application:
-    """ASGI application of one dispatcher.
-
-    `admin_token`: bearer token that ``/admin`` needs: `token`, or one that was made for it.
-
-    Parameters
-    ----------
-    token
-        Bearer token that every request but those for health needs; empty: none.
-    hosts
-        Names of this server besides loopback and the address that a client has connected to.
-    """
+class Application(Site):
+    """The interface of one dispatcher; ``/admin`` needs `admin_token`."""
 
     def __init__(
         self,
@@ -120,58 +74,34 @@ class Application:
         hosts: Collection[str] = (),
         limits: HttpLimits | None = None,
     ) -> None:
+        super().__init__(token=token, hosts=hosts, limits=limits)
         self.dispatcher, self.observer = dispatcher, observer
-        self.limits = HttpLimits() if limits is None else limits
-        self.admin_token = token or secrets.token_urlsafe(24)
-        self._token, self._hosts = token, frozenset([*LOOPBACK, *hosts])
-        self._bodies = BodyBudget(self.limits.bodies_bytes)
         self._uploads = BodyBudget(self.limits.model_bytes)
         self._reading = asyncio.Lock()
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-        try:
-            reply = await self._reply(scope, headers, receive)
-        except Refusal as refusal:
-            reply = refused(refusal)
-        except PlacewrightError as error:
-            reply = failed(error)
-        except asyncio.CancelledError:  # by uvicorn, at the end
-            reply = refused(shutting_down())
-        # At the end clients shall not send another request here.
-        last = [(b"connection", b"close")] if self.dispatcher.draining else []
-        await send(
-            {
-                "type": "http.response.start",
-                "status": reply.status,
-                "headers": [
-                    (b"content-type", reply.kind),
-                    (b"content-length", str(len(reply.body)).encode()),
-                    *reply.headers,
-                    *last,
-                ],
-            }
-        )
-        body = b"" if scope["method"] == "HEAD" else reply.body
-        await send({"type": "http.response.body", "body": body})
+    @property
+    def draining(self) -> bool:
+        """See `Site`."""
+        return self.dispatcher.draining
 
-    async def _reply(
+    @property
+    def waiting(self) -> int:
+        """Rows."""
+        return self.dispatcher.queue.count
+
+    async def reply(
         self, scope: Mapping[str, Any], headers: Mapping[str, str], receive: Receive
     ) -> Reply:
-        method, parts = scope["method"], _parts(scope)
-        refuse_foreign(method, headers, self._hosts | {(scope.get("server") or ("",))[0]})
+        """See `Site`."""
+        method, parts = scope["method"], path_parts(scope)
         if parts[:1] == ["admin"]:
-            _authorize(headers, self.admin_token)
+            authorize(headers, self.admin_token)
             with self._uploads.share() as take:
                 query = scope["query_string"]
                 request = AdminRequest(method, parts[1:], query, headers, receive, take)
                 await administer(request, self.dispatcher, self.limits)
             return self._status()
-        if self._token and parts[:2] != ["v2", "health"]:
-            _authorize(headers, self._token)
+        self.demand_token(headers, parts)
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
             return await self._model(scope, parts[2:], headers, receive)
         if parts == ["v2", "repository", "index"]:
@@ -229,9 +159,7 @@ class Application:
         family = self.dispatcher.fleet.families[position]
         if rest == ["infer"]:
             only(method, "POST")
-            # Another ASGI server, which has none, does not say when a client leaves.
-            presence = scope.get("extensions", {}).get(PRESENCE, {}).get("client") or Presence()
-            return await self._infer(position, headers, receive, presence)
+            return await self._infer(position, headers, receive, presence_of(scope))
         if rest not in ([], ["ready"], ["config"]):
             raise Refusal(404, f"a model has no {'/'.join(rest)!r:.100}", code="not-found")
         only(method, "GET")
@@ -303,18 +231,6 @@ class Application:
             raise
         finally:
             presence.on_leave = lambda: None
-
-
-def _authorize(headers: Mapping[str, str], token: str) -> None:
-    sent = headers.get("authorization", "").encode("latin-1")
-    if not hmac.compare_digest(sent, f"Bearer {token}".encode()):
-        raise Refusal(401, "send the header Authorization: Bearer TOKEN", code="unauthorized")
-
-
-def _parts(scope: Mapping[str, Any]) -> list[str]:
-    """The path's parts, each decoded by itself: a name may have a slash."""
-    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-    return [unquote(part) for part in raw.decode("latin-1").split("/") if part]
 
 
 @dataclass(frozen=True, slots=True)

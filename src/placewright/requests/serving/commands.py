@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,7 @@ from placewright.io.output import output_file
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.cluster.cluster import Cluster
+    from placewright.planning.language import TextModel
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.families import Family
     from placewright.requests.serving.server import PlannedPolicy
@@ -97,6 +99,27 @@ LogOption = Annotated[
         help="Append every request: one JSON object a line.",
     ),
 ]
+LanguageOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--language-model",
+        metavar="FOLDER",
+        help="In place of families: a language model as save_pretrained writes it, its layers on "
+        "the devices of --on, by OpenAI's protocol.",
+    ),
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context", min=1, metavar="TOKENS", help="Of a language model: kept of each user."
+    ),
+]
+UsersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--users", min=1, max=1000, metavar="N", help="Of a language model: texts at a time."
+    ),
+]
 BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Rows of a batch.")]
 
 
@@ -111,6 +134,9 @@ def serve(
     models: ModelsOption = None,
     expect: ExpectOption = None,
     success_worth: WorthOption = 0.0,
+    language_model: LanguageOption = None,
+    context: ContextOption = None,
+    users: UsersOption = None,
     host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
         "127.0.0.1"
     ),
@@ -141,21 +167,26 @@ def serve(
 ) -> None:
     """Serve model variants by the Open Inference Protocol until SIGTERM or Ctrl-C.
 
+    With --language-model it serves texts by OpenAI's protocol: /v1/completions and
+    /v1/chat/completions.
+
     Clients other than this machine's need the token in the environment variable PLACEWRIGHT_TOKEN.
     Without it a token for /admin is made and printed.
     """
     import os
     import sys
 
-    from placewright.requests.serving.application import HttpLimits
+    from placewright.errors import InputError
     from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
         TOKEN,
-        Running,
+        Serving,
         ServingOptions,
         check_start,
         serve_forever,
+        serve_text_forever,
     )
+    from placewright.requests.serving.site import HttpLimits
 
     if log_format is not None:
         log_events(log_format)
@@ -173,18 +204,40 @@ def serve(
         limits=HttpLimits(deadline_s=deadline),
     )
 
-    def ready(running: Running) -> None:
+    def ready(running: Serving) -> None:
         names = running.application.models
-        made = "" if options.token else running.application.admin_token
+        made = "" if options.token or language_model else running.application.admin_token
         console.show(
             lambda: {"url": running.url, "models": names} | ({"admin_token": made} if made else {}),
             lambda: (
-                f"serving {', '.join(names)} at {running.url} (live page there too)"
+                f"serving {', '.join(names)} at {running.url}"
+                + ("/v1" if language_model else " (live page there too)")
                 + (f"\ntoken for /admin: {made}" if made else "")
             ),
         )
         sys.stdout.flush()  # a parent process may wait for it
 
+    if language_model is not None:
+        refused = {
+            "--family": family,
+            "--server": server,
+            "--plan": plan,
+            "--models": models,
+            "--expect": expect,
+            "--log": log,
+            "--policy": policy != "auto",
+            "--success-worth": success_worth,
+            "--max-batch": max_batch != 16,
+            "--deadline": deadline != 10,
+        }
+        with _text_model(
+            console, language_model, cluster, context, users, engine, refused
+        ) as model:
+            serve_text_forever(model, options, on_ready=ready)
+        return
+    for name, given in (("--context", context), ("--users", users)):
+        if given is not None:
+            raise InputError("is for --language-model", where=name, hint="leave it out")
     servers = _servers(server, cluster)
     check_start(servers, options)
     families = _families(family, console, models or ())
@@ -276,6 +329,40 @@ def run(
     found = run_loads(families, servers, options, loads, traffic, console.note)
     console.show(lambda: [each.as_json() for each in found], lambda: table(found))
     console.keep(lambda: [each.as_json() for each in found])
+
+
+@contextmanager
+def _text_model(
+    console: Console,
+    folder: Path,
+    on: Path | None,
+    context: int | None,
+    users: int | None,
+    engine: Literal["local", "testbed", "ray"],
+    others: Mapping[str, object],
+) -> Iterator[TextModel]:
+    """A language model on the devices of a cluster, or of this machine.
+
+    `others`: what was given of options that are not for one.
+    """
+    from placewright.cluster.cluster import Cluster
+    from placewright.cluster.files import load_cluster
+    from placewright.errors import InputError
+    from placewright.planning.wings import wings
+
+    for name, given in others.items():
+        if given:
+            hint = "leave it out, or --language-model"
+            raise InputError("is not for a language model", where=name, hint=hint)
+    loader = next(each.language for each in wings().values() if each.language is not None)
+    cluster = Cluster.detect() if on is None else load_cluster(str(on))
+    with ExitStack() as stack:
+        with console.meter(f"loading {folder.name}"):
+            made = loader().text_model(
+                folder, cluster, context=context, users=users or 1, engine=engine
+            )
+            model = stack.enter_context(made)
+        yield model
 
 
 def _families(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,16 @@ from placewright.web.refusals import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP answer."""
+    """An HTTP answer.
 
-    body: bytes
+    `pieces`: of a body that is sent while it is made, in place of `body`.
+    """
+
+    body: bytes = b""
     status: int = 200
     kind: bytes = b"application/json"
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    pieces: AsyncGenerator[bytes] | None = None
 
 
 def json_reply(value: Any) -> Reply:
@@ -38,22 +42,25 @@ def json_reply(value: Any) -> Reply:
     return Reply(json.dumps(value).encode())
 
 
-def refused(refusal: Refusal) -> Reply:
-    """``{"error": reason}``; with ``Retry-After`` where trying again may help."""
+def refused(refusal: Refusal, error: Any = None) -> Reply:
+    """``{"error": reason}``; with ``Retry-After`` where trying again may help.
+
+    `error`: the document, where it is another one.
+    """
     headers: tuple[tuple[bytes, bytes], ...] = ()
     if refusal.retry_after_s is not None:
         headers = ((b"retry-after", str(math.ceil(refusal.retry_after_s)).encode()),)
     if refusal.status == 401:
         headers = ((b"www-authenticate", b"Bearer"),)
-    body = json.dumps({"error": refusal.reason, "code": refusal.code}).encode()
-    return Reply(body, refusal.status, headers=headers)
+    document = error or {"error": refusal.reason, "code": refusal.code}
+    return Reply(json.dumps(document).encode(), refusal.status, headers=headers)
 
 
-def failed(error: PlacewrightError) -> Reply:
+def refusal_of(error: PlacewrightError) -> Refusal:
     """An error of what a client asks for."""
     if isinstance(error, UnknownNameError):
-        return refused(Refusal(404, _reason(error), code="not-found"))
-    return refused(Refusal(400, _reason(error)))
+        return Refusal(404, _reason(error), code="not-found")
+    return Refusal(400, _reason(error))
 
 
 def _reason(error: PlacewrightError) -> str:

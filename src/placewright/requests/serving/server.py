@@ -10,23 +10,25 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from ctypes import addressof, create_string_buffer
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from struct import pack
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.arguments import Count, Range, checked
+from placewright.planning.language import TextModel
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
 from placewright.requests.service import Service
-from placewright.requests.serving.application import Application, HttpLimits
+from placewright.requests.serving.application import Application
 from placewright.requests.serving.auto import AutoPolicy
+from placewright.requests.serving.completions import Completions
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.engines import (
     ENGINES,
@@ -38,6 +40,7 @@ from placewright.requests.serving.families import Family
 from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
+from placewright.requests.serving.site import HttpLimits, Site
 from placewright.requests.serving.workers import ended
 from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
@@ -141,16 +144,26 @@ class ServingOptions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Running:
-    """A server that takes requests.
+class Serving:
+    """An HTTP interface that takes requests.
 
     `url`: where.
     """
 
     url: str
+    application: Site
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Running(Serving):
+    """A server that takes requests."""
+
+    application: Application
     dispatcher: Dispatcher
     observer: Observer
-    application: Application
+
+
+Opened = TypeVar("Opened", bound=Serving)
 
 
 def check_start(servers: Mapping[str, float] | Cluster, options: ServingOptions) -> None:
@@ -188,17 +201,35 @@ def serve_forever(
     RunError
         A server does not start.
     """
+    _until_signal(serving(families, servers, options), on_ready)
+
+
+@checked
+def serve_text_forever(
+    model: TextModel,
+    options: ServingOptions | None = None,
+    *,
+    on_ready: Callable[[Serving], None] = lambda running: None,
+) -> None:
+    """Serve texts of a language model by OpenAI's protocol; otherwise as `serve_forever`."""
+    _until_signal(serving_text(model, options), on_ready)
+
+
+def _until_signal(
+    opened: AbstractAsyncContextManager[Opened], on_ready: Callable[[Opened], None]
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
 
     async def main() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        async with serving(families, servers, options) as running:
+        async with opened as running:
             # Not before: a signal has to end a start, which may take minutes.
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stop.set)
             on_ready(running)
             await stop.wait()
             loop.remove_signal_handler(signal.SIGINT)
-            event("draining", waiting=running.dispatcher.queue.count)
+            event("draining", waiting=running.application.waiting)
 
     _run(main())
 
@@ -211,8 +242,23 @@ def serve(
     options: ServingOptions | None = None,
 ) -> Iterator[Running]:
     """Serve from a thread for the length of a ``with`` block; errors as `serve_forever`."""
+    with _in_thread(serving(families, servers, options)) as running:
+        yield running
+
+
+@checked
+@contextmanager
+def serve_text(model: TextModel, options: ServingOptions | None = None) -> Iterator[Serving]:
+    """Serve texts of a language model from a thread, for the length of a ``with`` block."""
+    with _in_thread(serving_text(model, options)) as running:
+        yield running
+
+
+@contextmanager
+def _in_thread(opened: AbstractAsyncContextManager[Opened]) -> Iterator[Opened]:
+    """Serve from a thread."""
     started = threading.Event()
-    found: list[Running] = []
+    found: list[Opened] = []
     failed: list[BaseException] = []
     ends: list[Callable[[], object]] = []
 
@@ -222,7 +268,7 @@ def serve(
         # While servers start nobody looks at `stop`: their start is broken off.
         end = partial(loop.call_soon_threadsafe, lambda: stop.set() if found else task.cancel())
         ends.append(end)
-        async with serving(families, servers, options) as running:
+        async with opened as running:
             found.append(running)
             started.set()
             await stop.wait()
@@ -293,36 +339,78 @@ async def serving(
             hosts=[name.lower() for name in (options.host, *options.hosts)],
             limits=options.limits,
         )
-        http, listener = _http(application), None
+        listener = Listener(application, listening)
         try:
             async with _beside(dispatcher.watch(), _flush(observer)):
                 for name, speed in server_speeds(cluster).items():
                     await dispatcher.fleet.add_server(name, speed)
                 await _choose(options.policy, dispatcher)
-                listener = asyncio.create_task(http.serve(sockets=[listening]))
-                url = address_of(listening)
-                gc.collect()
-                # A collection of all that was imported would take some 50 ms of a request.
-                gc.freeze()
+                url = listener.begin()
                 event(
                     "started",
                     url=url,
                     servers=list(server_speeds(cluster)),
                     models=[f.name for f in families],
                 )
-                yield Running(url, dispatcher, observer, application)
+                yield Running(url, application, dispatcher, observer)
                 await dispatcher.drain(options.drain_s)
                 left = dispatcher.queue.count + dispatcher.under_way
                 event("drained", unanswered=left, outcomes=dict(observer.totals))
         finally:
-            gc.unfreeze()
             dispatcher.close()
-            if listener is not None:
-                await _accept_the_last(listening)
-                http.should_exit = True
-                await listener
+            await listener.end()
             observer.close()
             await ended(ENDING_S)
+
+
+@asynccontextmanager
+async def serving_text(
+    model: TextModel, options: ServingOptions | None = None
+) -> AsyncIterator[Serving]:
+    """A server of texts in the running loop for the length of the block; drained at its end."""
+    options = ServingOptions() if options is None else options
+    with listen(options.host, options.port) as listening:
+        application = Completions(
+            model,
+            most_waiting=options.most_waiting,
+            token=options.token,
+            hosts=[name.lower() for name in (options.host, *options.hosts)],
+            limits=options.limits,
+        )
+        listener = Listener(application, listening)
+        try:
+            url = listener.begin()
+            event("started", url=url, models=application.models)
+            yield Serving(url, application)
+            await application.drain(options.drain_s)
+            event("drained", outcomes=application.numbers.as_json()["outcomes"])
+        finally:
+            await asyncio.to_thread(application.close)
+            await listener.end()
+
+
+class Listener:
+    """Connections of clients, from `begin` to `end`."""
+
+    def __init__(self, application: Site, listening: socket.socket) -> None:
+        self._http, self._listening = _http(application), listening
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> str:
+        """Answer clients; the address."""
+        self._task = asyncio.create_task(self._http.serve(sockets=[self._listening]))
+        gc.collect()
+        # A collection of all that was imported would take some 50 ms of a request.
+        gc.freeze()
+        return address_of(self._listening)
+
+    async def end(self) -> None:
+        """Answer what has come, and no more."""
+        gc.unfreeze()
+        if self._task is not None:
+            await _accept_the_last(self._listening)
+            self._http.should_exit = True
+            await self._task
 
 
 async def _choose(policy: StartsPolicies, dispatcher: Dispatcher) -> None:
@@ -390,7 +478,7 @@ def _run(main: Any) -> None:
         runner.run(main)
 
 
-def _http(application: Application) -> Any:
+def _http(application: Site) -> Any:
     try:
         import uvicorn
     except ImportError:
