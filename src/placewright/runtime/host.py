@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -14,6 +15,9 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError
 
 NODE_VARIABLE = "PLACEWRIGHT_NODE"
+
+_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Files of CUDA's driver, of that under Windows, and of ROCm's: without them there is no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,9 @@ def _boot() -> str:
 
 def _gpus() -> tuple[str, ...]:
     """By the launcher's names where it hands out GPUs, so that two processes never share one."""
-    import torch  # here, as what reads a machine's CPU time needs none of it
+    if "torch" not in sys.modules and not any(map(os.path.exists, _DRIVERS)):
+        return ()  # without PyTorch's 200 MB
+    import torch
 
     if not torch.cuda.is_available():
         return ()

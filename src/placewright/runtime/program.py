@@ -81,11 +81,14 @@ class WorkerProgram:
         What one worker stands for in error messages.
     listens
         Whether each worker needs a TCP port on which the others reach it.
+    uses_torch
+        Whether PyTorch is loaded before workers are forked, which then share its memory.
     """
 
     messages: ClassVar[tuple[type, ...]] = ()
     noun: ClassVar[str] = "device"
     listens: ClassVar[bool] = False
+    uses_torch: ClassVar[bool] = True
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
-
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
 from placewright.runtime.emulation import ShapedLink
@@ -101,7 +99,7 @@ def worker_specs(
     layout = Layout.of(
         range(len(devices)) if processes is None else processes,
         ["cpu" if gpu is None else f"cuda:{gpu}" for gpu in gpus],
-        nccl=dist.is_nccl_available(),
+        nccl=any(gpu is not None for gpu in gpus) and _nccl_available(),
     )
     shaped = [_shaped(cluster, d) if emulate else {} for d in range(len(devices))]
     layout = layout.timed(
@@ -193,6 +191,12 @@ def _shaped(cluster: Cluster, source: int) -> dict[int, ShapedLink]:
         for j in range(len(names))
         if names[j] in given
     }
+
+
+def _nccl_available() -> bool:
+    import torch.distributed as dist  # 200 MB, of which programs without tensors need nothing
+
+    return dist.is_nccl_available()
 
 
 def _cores(devices: Sequence[Device], hosts: Sequence[Host]) -> list[tuple[int, ...]]:

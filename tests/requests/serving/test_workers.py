@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from placewright.requests.serving import workers
+from placewright.requests.serving.models import ServedModel
+from placewright.requests.serving.program import TORCH_SERVER, VARIANT_SERVER, program_for
 from placewright.requests.serving.workers import LocalProcess
 
 
@@ -80,3 +82,25 @@ with serve([family()], {"a": 1.0, "b": 1.0}, ServingOptions(port=0)) as running:
     assert done.returncode == 0, done.stderr
     stopped = Path(f"/proc/{int(done.stdout)}")
     assert not stopped.exists() or "(zombie)" in (stopped / "status").read_text()
+
+
+LOADED = """
+import sys
+from placewright.requests.serving.server import ServingOptions, serve
+from tests.requests.serving.models import family
+
+with serve([family()], {"a": 1.0}, ServingOptions(port=0)) as running:
+    (slot,) = running.dispatcher.fleet.slots
+    maps = open(f"/proc/{slot.process.pid}/maps").read()
+    print("torch" in maps, "onnxruntime" in maps, "torch" in sys.modules)
+"""
+
+
+def test_servers_of_onnx_models_do_not_load_pytorch() -> None:
+    """It would take 120 MB of each, and as much of the process that serves."""
+    script = [sys.executable, "-c", LOADED]
+    done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["False", "True", "False"]
+    kinds = {"onnx": VARIANT_SERVER, "factory": VARIANT_SERVER, "exported": TORCH_SERVER}
+    for kind, program in kinds.items():
+        assert program_for([ServedModel(kind, b"")]) == program

@@ -282,3 +282,27 @@ def test_threads_that_start_workers_leave_the_main_module_alone() -> None:
     second.join()
     assert inside.is_set()
     assert sys.modules["__main__"] is main
+
+
+REPLACED = """
+import os
+from placewright.runtime.engines import process
+
+process.TORCH = "colorsys"
+
+def started(*modules):
+    process.fork_server_context(modules)
+    process._ensure_fork_server()
+    return process._pid()
+
+first = started("json")
+assert started("json", "string") == first  # a module is loaded by who needs it
+second = started("json", process.TORCH)
+assert second != first and not os.path.exists(f"/proc/{first}")
+assert started("json") == started(process.TORCH) == second
+"""
+
+
+def test_a_fork_server_without_pytorch_is_replaced_where_a_program_uses_it() -> None:
+    """Else each of its processes would load it for itself."""
+    subprocess.run([sys.executable, "-c", REPLACED], check=True, timeout=60)

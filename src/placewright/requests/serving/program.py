@@ -1,8 +1,9 @@
-"""The worker program of a server: it holds variants in ONNX Runtime and answers batches."""
+"""The worker program of a server: it holds variants in memory and answers batches."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
 VARIANT_SERVER = "placewright.requests.serving.program:VariantServer"
+TORCH_SERVER = "placewright.requests.serving.program:TorchServer"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +35,7 @@ class VariantServer(WorkerProgram):
 
     messages = (Computed, Strings, ServedModel)
     noun = "server"
+    uses_torch = False
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
@@ -70,3 +73,15 @@ class VariantServer(WorkerProgram):
     def _cpu_s(self) -> float:
         """Computed by this thread; with several threads, the clock."""
         return time.thread_time() if self.worker.spec.threads == 1 else time.perf_counter()
+
+
+class TorchServer(VariantServer):
+    """A server that has variants which are PyTorch programs: they find it loaded."""
+
+    uses_torch = True
+
+
+def program_for(models: Iterable[ServedModel]) -> str:
+    """The program of a server of these variants."""
+    torch = any(model.kind in ("torchscript", "exported") for model in models)
+    return TORCH_SERVER if torch else VARIANT_SERVER

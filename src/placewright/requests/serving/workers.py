@@ -26,7 +26,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
 from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.priority import answer_first
-from placewright.requests.serving.program import VARIANT_SERVER
+from placewright.requests.serving.program import program_for
 from placewright.runtime import limits
 from placewright.runtime.connections.between_nodes import unheard_s
 from placewright.runtime.connections.channel import FrameReader
@@ -228,7 +228,7 @@ class LocalProcess(ServerProcess):
     async def start(self, models: Mapping[str, ServedModel]) -> None:
         """See `ServerProcess.start`."""
         loop = asyncio.get_running_loop()
-        group = self._engine.group(self._cluster, VARIANT_SERVER)
+        group = self._engine.group(self._cluster, program_for(models.values()))
         try:
             await loop.run_in_executor(_STARTING, group.launch)
         except BaseException:

@@ -1,10 +1,10 @@
 """Processes on this machine that never outlive the process that started them.
 
-They are forked from `multiprocessing`'s fork server, which has torch loaded: each starts in a few
-hundredths of a second. This module adds to it: no traceback where Ctrl-C arrives while the server
-or a worker starts; a limit where the server does not answer; a new server where it was killed; its
-end where it was stopped. How a process ends is read from a pidfd, so that neither a killed nor a
-stopped fork server hides it.
+They are forked from `multiprocessing`'s fork server, which has torch loaded where a program uses
+it: each starts in a few hundredths of a second. This module adds to it: no traceback where Ctrl-C
+arrives while the server or a worker starts; a limit where the server does not answer; a new server
+where it was killed; its end where it was stopped. How a process ends is read from a pidfd, so that
+neither a killed nor a stopped fork server hides it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from placewright.interpreter import safe_variables
 from placewright.runtime import limits
 from placewright.runtime.connections.channel import Channel
 from placewright.runtime.host import children_of, is_stopped
+from placewright.runtime.program import load_program
 from placewright.runtime.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime.specs import WorkerSpec
 from placewright.runtime.worker import worker_main
@@ -40,6 +41,8 @@ TRIES = 3
 
 UNKNOWN = 255
 """Exit code of a process whose fork server has not reported it, being killed or stopped itself."""
+
+TORCH = "torch"
 
 _LOADED_BY = os.getpid()
 
@@ -165,15 +168,16 @@ class WorkerProcess(ChildProcess):
 
 def preloaded_for(program: str) -> tuple[str, ...]:
     """Modules that the fork server loads for workers that execute this program."""
-    return "torch", "placewright.runtime.worker", program.partition(":")[0]
+    own = "placewright.runtime.worker", program.partition(":")[0]
+    return (TORCH, *own) if load_program(program).uses_torch else own
 
 
 def begin_fork_server(program: str) -> None:
-    """Start the fork server, if none is there, and go on while it loads torch.
+    """Start the fork server, if none is there, and go on while it loads torch and the program.
 
     Where that fails, the first worker tries again and says why.
     """
-    fork_server_context(preloaded_for(program))
+    fork_server_context((TORCH, "placewright.runtime.worker", program.partition(":")[0]))
     with suppress(OSError, EOFError):
         _ensure_fork_server()
 
@@ -228,8 +232,19 @@ _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
 def fork_server_context(preloaded: Sequence[str]) -> ForkServerContext:
-    """Where processes are made; the modules are loaded before the first one."""
+    """Where processes are made; the modules are loaded before the first one.
+
+    A fork server that has no torch is replaced where they want it, else every process would load
+    it; its processes live on.
+    """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
+    pid = _pid()
+    if pid is not None and TORCH in preloaded and TORCH not in _server()._preload_modules:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    elif pid is not None:
+        return get_context("forkserver")
     made = get_context("forkserver")
     made.set_forkserver_preload(list(preloaded))
     return made
