@@ -260,6 +260,34 @@ def started(model: bytes, layout: FamilyLayout) -> str:
 PORT = ServingOptions(port=0)
 
 
+def dictionaries() -> bytes:
+    """What skl2onnx makes of a classifier, unless it is told otherwise."""
+    zipped = helper.make_node(
+        "ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]
+    )
+    made = onnx.ModelProto.FromString(
+        model_of([zipped], {"x": (FLOAT, ["n", 3])}, {"y": (FLOAT, ["n", 3])})
+    )
+    made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    value = helper.make_map_type_proto(INT, helper.make_tensor_type_proto(FLOAT, []))
+    made.graph.output[0].CopyFrom(
+        helper.make_value_info("y", helper.make_sequence_type_proto(value))
+    )
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def test_sizes_that_are_tried_with_padding_reach_from_the_least_to_the_next() -> None:
+    """What a bucket takes, of each dimension."""
+    layout = FamilyLayout({"height": (4, 6), "width": (5,)}, padding=True)
+    family = make_family("f", [Variant("v", 0.9, pooled())], layout)
+    found = [[tuple(sizes.values()) for sizes in each.shorter()] for each in family.buckets()]
+    assert found == [[(1, 1), (2, 2), (3, 4)], [(5, 1), (5, 2), (5, 4)]]
+    layout = FamilyLayout({"height": (1,), "width": (1,)}, padding=True)
+    (least,) = make_family("f", [Variant("v", 0.9, pooled())], layout).buckets()
+    assert list(least.shorter()) == []
+
+
 def test_what_would_be_wrong_is_refused_at_the_start() -> None:
     """With what to write into the family's file."""
     assert "dimensions: {length: [16, 64]}" in started(tagger(), FamilyLayout())
@@ -267,9 +295,13 @@ def test_what_would_be_wrong_is_refused_at_the_start() -> None:
         tagger(), FamilyLayout({"lenght": (4,), "length": (4,)})
     )
     assert "whole: true" in started(detector(), FamilyLayout())
+    assert "'zipmap': False" in started(dictionaries(), FamilyLayout())
     # A mean over all places changes with those that are padded.
     wide = FamilyLayout({"height": (6,), "width": (6,)}, padding=True)
     assert "padded inputs have other outputs" in started(pooled(), wide)
+    # One place more of hundreds hardly does, but clients may send a single one.
+    wide = FamilyLayout({"height": (16,), "width": (40,)}, padding=True)
+    assert "of inputs of {'height': 1, 'width': 1}" in started(pooled(), wide)
     renamed = onnx.ModelProto.FromString(tagger())
     renamed.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "other"
     assert "cannot be cut back" in started(renamed.SerializeToString(), SIZES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -252,6 +252,24 @@ class Family:
                 raise Refusal(400, f"{name} is {sizes[name]}, served is {up_to}{served}")
             found[name] = min(fits)
         return found
+
+    def shorter(self) -> Iterator[dict[str, int]]:
+        """Sizes that are padded to those of the bucket: the least, half way, and the next ones.
+
+        A model may not take the least, of which convolutions leave nothing.
+        """
+        known = self.layout.dimensions
+        least = {
+            name: 1 + max((n for n in known[name] if n < size), default=0)
+            for name, size in self.bucket.items()
+        }
+        for share in (0.0, 0.5, 1.0):
+            sizes = {
+                name: least[name] + int(share * max(0, size - 1 - least[name]))
+                for name, size in self.bucket.items()
+            }
+            if sizes != self.bucket:
+                yield sizes
 
     def padded(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Inputs of the sizes of the bucket."""
@@ -528,7 +546,7 @@ def _refuse_elsewhere(variant: str, file: str) -> None:
 
 def _spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
     """A tensor whose first dimension is the batch."""
-    if not tensor.shape:
+    if not tensor.shape and tensor.type in _ONNX:
         raise InputError(
             f"tensor {tensor.name!r} has no dimension, and the first should be the batch",
             where=where,
@@ -547,7 +565,10 @@ def _whole_spec(tensor: Any, where: str, layout: FamilyLayout) -> TensorSpec:
             f"tensor {tensor.name!r} cannot be served",
             where=where,
             by=f"{tensor.type}, shape {tensor.shape}",
-            hint=f"tensors of {', '.join(sorted(NUMPY))} are; add a Cast to the model",
+            hint="convert the pipeline with options={'zipmap': False}: a tensor then has what is a "
+            "list of dictionaries here"
+            if "map(" in tensor.type
+            else f"tensors of {', '.join(sorted(NUMPY))} are; add a Cast to the model",
         )
     shape, names = list[int](), list[str]()
     for axis, size in enumerate(tensor.shape):

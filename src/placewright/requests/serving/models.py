@@ -89,7 +89,11 @@ def open_session(model: bytes, where: str, threads: int = 1) -> Any:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors have no common base
         raise InputError(
-            "this is no ONNX model that runs here", where=where, by=f"{error!s:.300}"
+            "this is no ONNX model that runs here",
+            where=where,
+            by=f"{error!s:.300}",
+            hint="ONNX Runtime says so for its CPU, which has few operators for BFLOAT16: convert "
+            "those to FP32 or FP16, or export the model again",
         ) from None
 
 
