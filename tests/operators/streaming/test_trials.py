@@ -169,7 +169,7 @@ def test_both_problems_follow_real_streams(fits: bool) -> None:
         assert known.factors.tolist() == [1.0, 1.0]
         return
     assert (known.factors > 0.1).all()  # as measured: below 1 where caches help
-    assert (known.factors < 10).all()
+    assert (known.factors < 50).all()  # others may use a CPU; the profile is wrong by 100
     assert known.copied is not None
     assert (known.of(copies.plan).compute_s == known.copied.compute_s).all()
     assert known.of(single.plan) is known.alone
