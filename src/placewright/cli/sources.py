@@ -47,6 +47,7 @@ ELSEWHERE = {
     "piper": "layers plan",
     "flow": "layers plan",
     "halda": "layers plan",
+    "devicemap": "layers plan",
     "strategy": "layers simulate",
     "serving": "requests plan",
 }

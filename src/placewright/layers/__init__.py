@@ -33,6 +33,12 @@ def _halda() -> Wing:
     return HALDA
 
 
+def _device_map() -> Wing:
+    from placewright.layers.devicemap import DEVICE_MAP
+
+    return DEVICE_MAP
+
+
 def _language() -> LanguageModels:
     from placewright.layers.devicemap import text
 
@@ -44,6 +50,6 @@ WING = package_wing(
     "layers -> parallelisation strategies",
     "problem.LayerProblem",
     "plan.LayerPlan",
-    families=(_flow, _halda),
+    families=(_flow, _halda, _device_map),
     language=_language,
 )

@@ -19,6 +19,7 @@ from placewright.planning.wing import Loaded
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.layers.devicemap.problem import MapProblem
     from placewright.layers.flow.problem import FlowProblem
     from placewright.layers.halda.problem import RingProblem
 
@@ -214,7 +215,7 @@ SourceName = Annotated[
         show_default=False,
         help="A model (zoo:NAME, package.module:factory or FILE.py:factory, with --on), a problem "
         "file, piper:FILE[?devices=K&memory=16GiB], or layers of a language model: flow:FILE, "
-        "halda:FILE.",
+        "halda:FILE, devicemap:FILE.",
     ),
 ]
 MOST_SAMPLES = 100_000
@@ -264,7 +265,7 @@ examples = {
 }
 
 
-SCHEMES = ("piper", "flow", "halda")
+SCHEMES = ("piper", "flow", "halda", "devicemap")
 
 
 def find_problem(
@@ -274,7 +275,7 @@ def find_problem(
     batch: int | None = None,
     *,
     exact: bool = True,
-) -> LayerProblem | FlowProblem | RingProblem:
+) -> LayerProblem | FlowProblem | RingProblem | MapProblem:
     """What SOURCE names; `on` and `exact` are for models.
 
     Raises
@@ -330,21 +331,21 @@ def _model(
     return problem
 
 
-def _file(source: str) -> LayerProblem | FlowProblem | RingProblem:
+def _file(source: str) -> LayerProblem | FlowProblem | RingProblem | MapProblem:
     from placewright.layers.files import read_problem
 
     try:
         return read_problem(source)
     except InputError as error:
-        if ": layer_names" not in error.where:
-            raise
         from placewright.files import document_kind, read
 
         kind = ""
         with suppress(InputError):  # no document of ours: Piper's are none
             kind = document_kind(Path(source))
         if kind in SCHEMES:
-            found: FlowProblem | RingProblem = read(source)
+            found: FlowProblem | RingProblem | MapProblem = read(source)
             return found
+        if ": layer_names" not in error.where:
+            raise
         hint = f"Piper's input is given as piper:{source}"
         raise InputError(error.what, where=error.where, by=error.by, hint=hint) from None

@@ -41,7 +41,7 @@ def test_table_and_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("gpu3", "accelerate-auto", "memory-proportional", "not used: cpu", "optimal"):
         assert word in shown.out
     data = run_cli(capsys, *given, "-f", "json").data
-    assert data["unit"] == "tokens/s"
+    assert data["unit"] == "s"
     assert data["plan"]["ranges"][-1]["end"] == 35
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 from typing import Any
 
 import numpy as np
@@ -13,68 +12,12 @@ import pytest
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.layers.devicemap import planner
 from placewright.layers.devicemap.bounds import lower_bound_s
+from placewright.layers.devicemap.conformance import random_problem
 from placewright.layers.devicemap.judge import judge
-from placewright.layers.devicemap.model import LanguageModel, Layer
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.planner import Tables, plan_map
 from placewright.layers.devicemap.problem import MapProblem
 from tests.layers.devicemap.models import tiny
-
-
-def random_problem(seed: int) -> MapProblem:
-    """Up to five layers, tied or not, on up to four devices, alike or not, some with disks."""
-    r = random.Random(seed)
-    first = r.randint(30, 100)
-    layers = [Layer("embed", ("e",), first, workspace=2)]
-    for k in range(r.randint(1, 3)):
-        size = r.randint(20, 100)
-        block = {"matrices": size, "multiplied": size, "cache_width": r.randint(0, 8)}
-        block |= {"window": r.choice([0, 5]), "workspace": r.randint(1, 9)}
-        layers.append(Layer(f"block {k}", (f"b{k}",), size, attention_width=8, **block))
-    tied = r.choice(["", "embed"])
-    layers.append(
-        Layer("head", ("h",), first, multiplied=first, workspace=9, prompt_share=0.0, tied=tied)
-    )
-    m, alike = r.randint(2, 4), r.random() < 0.4
-    most, disks = r.choice([(450, [None, 50.0, 90.0]), (900, [None])])
-    one = {"memory_bytes": r.randint(most // 2, most), "disk_bandwidth": r.choice(disks)}
-    devices = tuple(
-        Device(
-            f"d{d}",
-            node=f"n{d}",
-            launch_overhead_s=0.0,
-            peak_flops=3e3 if alike else r.uniform(1e3, 1e4),
-            memory_bandwidth=3e2 if alike else r.uniform(1e2, 1e3),
-            **(
-                one
-                if alike
-                else {
-                    "memory_bytes": r.randint(most // 2, most),
-                    "disk_bandwidth": r.choice(disks),
-                }
-            ),
-        )
-        for d in range(m)
-    )
-    links = tuple(
-        Link(
-            f"d{a}",
-            f"d{b}",
-            30.0 if alike else r.uniform(10, 100),
-            0.1 if alike else r.uniform(0, 0.5),
-        )
-        for a, b in itertools.permutations(range(m), 2)
-        if alike or r.random() < 0.9
-    )
-    return MapProblem(
-        LanguageModel("m", "none", tuple(layers), 8),
-        Cluster(devices, links),
-        context=10,
-        users=r.randint(1, 5),
-        prompt=5,
-        memory_share=1.0,
-        objective=r.choice(["latency", "throughput"]),  # type: ignore[arg-type]
-    )
 
 
 def every_plan(problem: MapProblem) -> Any:

@@ -1,1 +1,32 @@
-"""Layer ranges of a language model -> the devices of a cluster, for generation."""
+"""Layer ranges of a language model -> the devices of a cluster, for generation.
+
+A family of the layers wing, with a verb and a function of its own besides: ``devicemap``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placewright.planning.wing import package_wing
+
+if TYPE_CHECKING:
+    from placewright.layers.devicemap import conformance, files, planning, views
+    from placewright.planning.wing import Conformance, Files, Planning, Views
+
+    # What the parts must have is checked here: at run time they are imported by name.
+    PARTS: tuple[Planning, Files, Views, Conformance] = (
+        planning,
+        files,
+        views,
+        conformance,
+    )
+
+DEVICE_MAP = package_wing(
+    __name__,
+    "layers of a language model -> devices",
+    "problem.MapProblem",
+    "plan.MapPlan",
+    planning="planning",
+    command_line="",
+    explain="",
+)

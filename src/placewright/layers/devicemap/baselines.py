@@ -2,34 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
+from placewright.errors import InfeasibleError
+from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem
+from placewright.planning.contract import Context
 
 
 def baselines(problem: MapProblem) -> dict[str, MapPlan]:
-    """Plans by name; whether they fit is the judge's to say.
-
-    ``accelerate-auto``: ``device_map="auto"`` of accelerate 1.15 for whole blocks: GPUs, then
-    the CPU of the first node are filled in order by bytes of weights, all GPUs but the last up
-    to an even share and a quarter more than a block; what is left over goes to the last one.
-    ``memory-proportional``: a ring by falling memory, layers in proportion to it (exo, for blocks).
-    ``equal-layers``: as many blocks on each GPU (on each device where there are none), in order
-    (vLLM). ``fastest-first``: devices by falling speed are filled, caches included.
-    """
-    accelerators = [d for d, x in enumerate(problem.cluster.devices) if x.kind != "cpu"]
-    every = list(range(problem.m))
-    main = accelerators or every
-    found = {
-        "accelerate-auto": _accelerate(problem, accelerators),
-        "memory-proportional": _proportional(problem, every),
-        "equal-layers": _cut(problem, main, [1.0] * len(main)),
-        "fastest-first": _fastest_first(problem),
-    }
+    """Plans by the name of their rule; whether they fit is the judge's to say."""
+    found = {name: rule(problem) for name, rule in RULES.items()}
     return {name: plan for name, plan in found.items() if plan is not None}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A planner that follows one of `RULES`."""
+
+    name: str
+
+    def unsupported_reason(self, problem: MapProblem) -> str | None:
+        """Always supported."""
+        return None
+
+    def __call__(self, problem: MapProblem, context: Context) -> MapPlan:
+        """The plan of the rule.
+
+        Raises `InfeasibleError`: it gives no plan.
+        """
+        plan = RULES[self.name](problem)
+        if plan is None:
+            by, hint = f"the rule {self.name}", "name another planner"
+            raise InfeasibleError("places no layers", where=problem.name, by=by, hint=hint)
+        return plan
+
+
+def _accelerators(problem: MapProblem) -> list[int]:
+    return [d for d, x in enumerate(problem.cluster.devices) if x.kind != "cpu"]
+
+
+def _accelerate_auto(problem: MapProblem) -> MapPlan | None:
+    """``device_map="auto"`` of accelerate 1.15 for whole blocks.
+
+    GPUs, then the CPU of the first node are filled in order by bytes of weights, all GPUs but the
+    last up to an even share and a quarter more than a block; what is left over goes to the last.
+    """
+    return _accelerate(problem, _accelerators(problem))
+
+
+def _memory_proportional(problem: MapProblem) -> MapPlan | None:
+    """A ring by falling memory, layers in proportion to it (exo, for blocks)."""
+    return _proportional(problem, range(problem.m))
+
+
+def _equal_layers(problem: MapProblem) -> MapPlan | None:
+    """As many blocks on each GPU (on each device where there are none), in order (vLLM)."""
+    devices = _accelerators(problem) or list(range(problem.m))
+    return _cut(problem, devices, [1.0] * len(devices))
+
+
+def _best_single(problem: MapProblem) -> MapPlan | None:
+    """All layers on the device that is best alone; where none holds them, on the largest."""
+    alone = [judge(problem, MapPlan((LayerRange(d, 0, problem.n),))) for d in range(problem.m)]
+    return min(alone, key=lambda each: (each.violation_size, each.value)).plan
 
 
 def _accelerate(problem: MapProblem, accelerators: Sequence[int]) -> MapPlan | None:
@@ -50,6 +92,7 @@ def _accelerate(problem: MapProblem, accelerators: Sequence[int]) -> MapPlan | N
 
 
 def _fastest_first(problem: MapProblem) -> MapPlan | None:
+    """Devices by falling speed are filled, caches included."""
     speed = problem.decode_s(1).sum(axis=1)
     order = sorted(range(problem.m), key=lambda d: (float(speed[d]), d))
     room = problem.capacity - problem.workspace.max()
@@ -94,3 +137,13 @@ def _cut(problem: MapProblem, order: Sequence[int], shares: Sequence[float]) -> 
             ranges.append(LayerRange(d, start, stop))
             start = stop
     return MapPlan(tuple(ranges))
+
+
+RULES: Mapping[str, Callable[[MapProblem], MapPlan | None]] = {
+    "accelerate-auto": _accelerate_auto,
+    "memory-proportional": _memory_proportional,
+    "equal-layers": _equal_layers,
+    "fastest-first": _fastest_first,
+    "best-single": _best_single,
+}
+"""What others do, by name."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from placewright.errors import InputError
+from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
@@ -80,6 +81,21 @@ def devicemap(
             "--memory-share", min=0.01, max=1.0, metavar="X", help="Of each device, to be used."
         ),
     ] = 0.9,
+    problem: Annotated[
+        Path | None,
+        typer.Option(
+            "--problem",
+            metavar="FILE",
+            callback=output_file,
+            help="Write what is asked, for `layers compare` and other planners.",
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE", callback=output_file, help="Write a self-contained page."
+        ),
+    ] = None,
     export: Annotated[
         Literal["accelerate", "llamacpp", "vllm", "torch"] | None,
         typer.Option("--export", help="Print, and write to -o FILE, what this runtime takes."),
@@ -102,6 +118,7 @@ def devicemap(
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.devicemap.device_map import device_map
+    from placewright.layers.devicemap.files import write_problem
 
     cluster = Cluster.detect() if on is None else load_cluster(on)
     with console.meter(f"planning {Path(model).name or model}"):
@@ -115,6 +132,10 @@ def devicemap(
             objective=objective,
             memory_share=memory_share,
         )
+    if problem is not None:
+        console.kept(write_problem(found.problem, problem))
+    if report is not None:
+        console.kept(found.report(report))
     if export is None:
         console.answer(found.as_json, lambda: repr(found))
         return

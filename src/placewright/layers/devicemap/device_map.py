@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -13,19 +16,22 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import OneOf, Range, checked
 from placewright.io.units import BYTES, show
-from placewright.layers.devicemap.baselines import baselines
+from placewright.layers.devicemap.baselines import RULES, baselines
 from placewright.layers.devicemap.bounds import lower_bound_s
 from placewright.layers.devicemap.exports import Target, exported
+from placewright.layers.devicemap.files import finite, result_json
 from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
 from placewright.layers.devicemap.model import FORMATS
 from placewright.layers.devicemap.plan import LayerRange
 from placewright.layers.devicemap.planner import Found, plan_map
+from placewright.layers.devicemap.planning import ROUNDING
 from placewright.layers.devicemap.problem import MapProblem, Objective, check_each_layer
 from placewright.layers.devicemap.reading import language_model
 from placewright.report.text import percent, plain_table, seconds, size
 
 if TYPE_CHECKING:
     from placewright.layers.generation.generator import Generator
+    from placewright.planning.result import Result
     from placewright.runtime.engines.engine import EngineName
 
 COMPUTED = ("f32", "bf16", "f16")
@@ -82,7 +88,7 @@ def device_map(
     InfeasibleError
         No plan fits: says by how much, and the longest context that does.
     """
-    made = language_model(model)
+    begin_s, made = time.perf_counter(), language_model(model)
     form = dtype or made.form
     if form not in FORMATS:
         raise UnknownNameError("number format", form, FORMATS, where="dtype")
@@ -96,7 +102,8 @@ def device_map(
     found = plan_map(problem)
     if found.best is None:
         raise _infeasible(problem)
-    return DeviceMap(problem, found.best, found, lower_bound_s(problem))
+    relaxed_s = lower_bound_s(problem)
+    return DeviceMap(problem, found.best, found, relaxed_s, time.perf_counter() - begin_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +127,16 @@ class DeviceMap:
     """
 
     def __init__(
-        self, problem: MapProblem, judgement: MapJudgement, found: Found, relaxed_s: float
+        self,
+        problem: MapProblem,
+        judgement: MapJudgement,
+        found: Found,
+        relaxed_s: float,
+        runtime_s: float = 0.0,
     ) -> None:
         self.problem, self.judgement = problem, judgement
-        self.proved, self._found, self._relaxed_s = found.proved, found, relaxed_s
+        self.proved, self._found = found.proved, found
+        self._relaxed_s, self._runtime_s = relaxed_s, runtime_s
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -205,7 +218,8 @@ class DeviceMap:
         found = [Candidate("placewright", self.judgement)]
         for name, plan in baselines(self.problem).items():
             made = judge(self.problem, plan)
-            found.append(Candidate(name, made, _why_not(self.problem, made)))
+            why = f"does not fit: {made.violation}" if made.violation else ""
+            found.append(Candidate(name, made, why))
         return found
 
     def left_out(self) -> dict[str, str]:
@@ -259,36 +273,45 @@ class DeviceMap:
         """
         return exported(self.problem, self.judgement, target)
 
+    @cached_property
+    def result(self) -> Result:
+        """The plan and its rivals as `solve` gives them, for reports and files."""
+        from placewright.planning.candidates import Candidates
+        from placewright.planning.contract import Proposal
+        from placewright.planning.fixed_plan import FixedPlan
+        from placewright.planning.solving import compare  # loads Numba
+
+        proved = self.judgement.value * (1 - ROUNDING) if self.proved else self._relaxed_s
+        own = FixedPlan(Proposal(self.judgement.plan, bound=proved), name="exact")
+        found = compare(self.problem, [own, *RULES], bounds=False)
+        tried = (
+            replace(each, runtime_s=self._runtime_s) if each.planner == own.name else each
+            for each in found.candidates
+        )
+        return replace(found, runtime_s=self._runtime_s, candidates=Candidates(tried))
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page."""
+        return self.result.report(path)
+
     def as_json(self) -> dict[str, Any]:
-        """All of it as data."""
+        """All of it as data: a plan file, with the plan in words of its own."""
         problem, own = self.problem, self.judgement
-        latency = problem.objective == "latency"
-        return {
+        asked = ("dtype", "context", "users", "prompt", "memory_share")
+        return result_json(self.result) | {
             "model": problem.model.name,
             "architecture": problem.model.architecture,
             "cluster": problem.cluster.name,
-            "dtype": problem.dtype,
-            "context": problem.context,
-            "users": problem.users,
-            "prompt": problem.prompt,
-            "memory_share": problem.memory_share,
-            "objective": problem.objective,
-            "value": self.value,
-            "unit": "s/token" if latency else "tokens/s",
-            "lower_bound" if latency else "upper_bound": self.bound,
-            "physical_bound": self.physical_bound,
-            "gap": self.gap,
-            "status": "optimal" if self.proved else "feasible",
-            "plan": {"ranges": [self._range_json(*pair) for pair in self._parts()]},
+            **{name: getattr(problem, name) for name in asked},
+            "physical_bound_s": self._relaxed_s,
             **_numbers(own),
             "groups": own.groups,
             "left_out": self.left_out(),
-            "candidates": [
-                {"name": each.name, "feasible": not each.why, "why": each.why}
+            "alternatives": {
+                each.name: {"why": each.why, "ranges": self._ends(each.judgement)}
                 | _numbers(each.judgement)
-                | {"ranges": self._ends(each.judgement)}
-                for each in self.candidates()
-            ],
+                for each in self.candidates()[1:]
+            },
         }
 
     def _ends(self, judgement: MapJudgement) -> dict[str, list[int]]:
@@ -297,25 +320,6 @@ class DeviceMap:
 
     def _parts(self) -> list[tuple[LayerRange, RangeCost]]:
         return list(zip(self.judgement.plan.ranges, self.judgement.costs, strict=True))
-
-    def _range_json(self, each: LayerRange, cost: RangeCost) -> dict[str, Any]:
-        layers = self.problem.model.layers
-        device = self.problem.cluster.devices[each.device]
-        return {
-            "device": device.name,
-            "node": device.node,
-            "start": each.start,
-            "end": each.end,
-            "layers": [layers[each.start].name, layers[each.end - 1].name],
-            "from_disk": each.from_disk,
-            "weight_bytes": cost.weight_bytes,
-            "disk_bytes": cost.disk_bytes,
-            "cache_bytes": cost.cache_bytes,
-            "workspace_bytes": cost.workspace_bytes,
-            "usable_bytes": float(self.problem.capacity[each.device]),
-            "token_s": cost.token_s,
-            "prefill_s": cost.prefill_s,
-        }
 
     def __repr__(self) -> str:
         problem, own = self.problem, self.judgement
@@ -377,25 +381,8 @@ class DeviceMap:
 
 
 def _numbers(own: MapJudgement) -> dict[str, Any]:
-    return {
-        "token_s": own.token_s,
-        "tokens_per_s": own.tokens_per_s,
-        "first_token_s": own.first_token_s,
-    }
-
-
-def _why_not(problem: MapProblem, made: MapJudgement) -> str:
-    """What keeps a plan from being used, empty where nothing does."""
-    devices = problem.cluster.devices
-    over = [
-        (cost.over_bytes, devices[each.device].name)
-        for each, cost in zip(made.plan.ranges, made.costs, strict=True)
-        if cost.over_bytes > 0
-    ]
-    if over:
-        most, name = max(over)
-        return f"does not fit: {size(most)} too much on {name}"
-    return "" if made.feasible else "devices without a link between them"
+    names = ("token_s", "tokens_per_s", "first_token_s")
+    return {name: finite(getattr(own, name)) for name in names}
 
 
 def _infeasible(problem: MapProblem) -> InfeasibleError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from placewright.errors import InputError
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem
+from placewright.report.text import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class MapJudgement:
 
     Attributes
     ----------
+    problem
+        What was asked.
     value
         Seconds per token of one stream, or seconds per token of all users together.
     token_s, tokens_per_s, first_token_s
@@ -50,6 +53,7 @@ class MapJudgement:
         Into how many groups the users are cut, one on each device at a time, for `tokens_per_s`.
     """
 
+    problem: MapProblem
     plan: MapPlan
     value: float
     token_s: float
@@ -61,8 +65,37 @@ class MapJudgement:
     @property
     def feasible(self) -> bool:
         """Whether every device has the memory, and there is a link where tokens pass."""
-        fits = all(cost.over_bytes <= 0 for cost in self.costs)
-        return fits and math.isfinite(self.value)
+        return self.violation_size <= 0
+
+    @property
+    def violation(self) -> str:
+        """The device that lacks most memory; empty where nothing is wrong."""
+        if self.violation_size > 1:
+            over, device = max(
+                (cost.over_bytes, each.device)
+                for each, cost in zip(self.plan.ranges, self.costs, strict=True)
+            )
+            return f"{size(over)} too much on {self.problem.cluster.devices[device].name}"
+        return "devices without a link between them" if self.violation_size else ""
+
+    @property
+    def violation_size(self) -> float:
+        """Bytes that are too much, and 1 where a link is missing."""
+        over = sum(max(1.0, cost.over_bytes) for cost in self.costs if cost.over_bytes > 0)
+        return 1.0 + over if over else float(not math.isfinite(self.value))
+
+    @property
+    def metrics(self) -> dict[str, tuple[float, str]]:
+        """Measures beside the value."""
+        return {
+            "tokens/s of all users": (self.tokens_per_s, ""),
+            "time per token of one stream": (self.token_s, "s"),
+            "first token": (self.first_token_s, "s"),
+        }
+
+    def trace(self) -> None:
+        """A token passes the devices one after another: there is no timeline."""
+        return
 
 
 def judge(problem: MapProblem, plan: MapPlan) -> MapJudgement:
@@ -82,7 +115,7 @@ def judge(problem: MapProblem, plan: MapPlan) -> MapJudgement:
     )
     value = token_s if problem.objective == "latency" else per_token_s
     rate = 1.0 / per_token_s if per_token_s > 0 else math.inf
-    return MapJudgement(plan, value, token_s, rate, first_s, groups, costs)
+    return MapJudgement(problem, plan, value, token_s, rate, first_s, groups, costs)
 
 
 def group_counts(problem: MapProblem) -> list[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem
 from placewright.numerics.arrays import FloatArray, IntArray
+
+EQUAL = 1e-9
+"""Share by which values differ that count as equal."""
 
 LARGEST_WORK = {"latency": 4e9, "throughput": 4e8}
 """Sums of one dynamic program, about a second each 1e9; for tokens/s there are dozens of them."""
@@ -53,15 +57,19 @@ class _Search:
     def offer(self, passages: Passages) -> None:
         """Judge the shortest passage, and the shortest one with each device."""
         for mask in passages.chosen():
-            made = judge(self.problem, passages.plan(mask))
-            known = self.by_devices.get(mask)
-            if made.feasible and (known is None or made.value < known.value):
-                self.by_devices[mask] = made
-                self.least_s = min(self.least_s, made.value)
+            self.judge(passages.plan(mask))
+
+    def judge(self, plan: MapPlan) -> None:
+        """Keep a plan that fits, if it is the best of its devices."""
+        made, mask = judge(self.problem, plan), sum(1 << each.device for each in plan.ranges)
+        known = self.by_devices.get(mask)
+        if made.feasible and (known is None or made.value < known.value):
+            self.by_devices[mask] = made
+            self.least_s = min(self.least_s, made.value)
 
     def best(self) -> MapJudgement | None:
         """Fewest devices among equals."""
-        least = self.least_s * (1 + 1e-9)
+        least = self.least_s * (1 + EQUAL)
         equal = [item for item in self.by_devices.items() if item[1].value <= least]
         rank = [(mask.bit_count(), made.value, mask) for mask, made in equal]
         return self.by_devices[min(rank)[2]] if rank else None
@@ -71,40 +79,83 @@ def plan_map(problem: MapProblem) -> Found:
     """The best plan, and the best of each set of devices that was looked at."""
     tables = Tables.of(problem)
     devices, proved = _looked_at(problem, tables)
+    if not devices:
+        return Found(None, {}, proved)
     search = _Search(problem)
     orders = Orders(problem, devices, tables.from_disk)
     if problem.objective == "latency":
         search.offer(orders.shortest(tables.seconds(1), 1))
-        return Found(search.best(), search.by_devices, proved)
+        return Found(_evened(tables, search.best()), search.by_devices, proved)
     # The most promising number first: its plan rules out most of the others.
     below = {groups: period_bound_s(problem, groups) for groups in group_counts(problem)}
     for groups in sorted(below, key=lambda groups: (below[groups], groups)):
         if below[groups] < search.least_s * problem.users:
-            _bisect(search, orders, tables, groups)
-    return Found(search.best(), search.by_devices, proved)
+            _bisect(search, orders, tables, groups, below[groups])
+    return Found(_evened(tables, search.best()), search.by_devices, proved)
 
 
-def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int) -> None:
+def _evened(tables: Tables, best: MapJudgement | None) -> MapJudgement | None:
+    """Of equally good plans with the same devices in order, the one that shares memory most evenly.
+
+    The sum of squares of the devices' shares of used memory is least where shares are equal. It
+    is weighed so little that it decides among plans of equal value only.
+    """
+    if best is None or any(each.from_disk for each in best.plan.ranges):
+        return best
+    problem, devices = tables.problem, [each.device for each in best.plan.ranges]
+    users = 1 if problem.objective == "latency" else -(-problem.users // best.groups)
+    total_s = best.value * (1 if problem.objective == "latency" else problem.users)
+    seconds, hop_s = tables.seconds(users)[devices], problem.hop_s(users)
+    limit_s = np.inf if problem.objective == "latency" else total_s / best.groups * (1 + EQUAL)
+    seconds = np.where((seconds <= limit_s) & (tables.from_disk[devices] == 0), seconds, np.inf)
+    room = np.where(np.isfinite(problem.capacity), problem.capacity, problem.weights.sum())
+    need = needed_bytes(problem)
+    used = np.where(np.isfinite(need), need, 0.0)[None] / room[devices, None, None]
+    cost = seconds + EQUAL * total_s / len(devices) * used**2
+    ends, came = cost[0, 0], []
+    for k in range(1, len(devices)):
+        hops = _hops(problem, hop_s[devices[k - 1] : devices[k - 1] + 1, devices[k]])[0]
+        arriving = (ends + hops)[:, None] + cost[k]
+        came.append(arriving.argmin(axis=0))
+        ends = arriving.min(axis=0)
+    cuts = [problem.n]
+    for starts in reversed(came):
+        cuts.append(int(starts[cuts[-1]]))
+    edges = [0, *reversed(cuts)]
+    if not np.isfinite(ends[-1]) or any(a >= b for a, b in pairwise(edges)):
+        return best
+    ranges = (LayerRange(d, *edge) for d, edge in zip(devices, pairwise(edges), strict=True))
+    made = judge(problem, MapPlan(tuple(ranges)))
+    return made if made.feasible and made.value <= best.value * (1 + EQUAL) else best
+
+
+def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int, below_s: float) -> None:
     """Offer plans for this number of groups, among them one that no other beats by more than 1e-9.
 
     Let p(l) be the shortest passage whose parts are at most l: it falls with l, and the best
     period is the least of max(p(l), groups x l). Below a limit with p > groups x l it is p there
-    or more, above one with p <= groups x l it is groups x l or more.
+    or more, above one with p <= groups x l it is groups x l or more. No period is below `below_s`,
+    so that p > groups x l for smaller l; with larger l than the best known period allows, nothing
+    is gained.
     """
     problem = search.problem
     users = -(-problem.users // groups)
-    seconds = tables.seconds(users)
-    passages = orders.shortest(seconds, users, known=search.least_s * problem.users)
+    seconds, known = tables.seconds(users), search.least_s * problem.users
+    # Plans of the first number also say why devices are left out: they may be slower.
+    widest = known / groups if np.isfinite(known) else np.inf
+    passages = orders.shortest(seconds, users, widest, known)
     if not passages.totals:
         return
     search.offer(passages)
     used, hops = seconds[orders.devices], problem.hop_s(users)
     limits = np.unique(np.concatenate([used[np.isfinite(used)], hops[np.isfinite(hops)]]))
-    low, high, shortest = -1, len(limits) - 1, passages.least_s()
+    known, shortest = search.least_s * problem.users, passages.least_s()
+    low = int(np.searchsorted(limits, below_s * (1 - EQUAL) / groups)) - 1
+    high = min(int(np.searchsorted(limits, known * (1 + EQUAL) / groups)), len(limits) - 1)
     while high - low > 1:
         known = search.least_s * problem.users
         # Between the limits no period is below this one.
-        if max(shortest, groups * limits[low + 1]) >= known * (1 - 1e-9):
+        if max(shortest, groups * limits[low + 1]) >= known * (1 - EQUAL):
             return
         middle = (low + high) // 2
         passages = orders.shortest(seconds, users, float(limits[middle]), known)

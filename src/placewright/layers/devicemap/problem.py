@@ -7,6 +7,7 @@ bound by the first, decode by the second.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, Self, TypeAlias
@@ -80,6 +81,21 @@ class MapProblem:
     def replace(self, **changes: object) -> Self:
         """The same with other fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """The model on the cluster."""
+        return f"{self.model.name} on {self.cluster.name}"
+
+    def hash(self) -> str:
+        """SHA-256 over everything that can change a plan."""
+        asked = (self.context, self.users, self.prompt, self.dtype, self.objective)
+        shares = (*self.capacity.tolist(), *self.disk_s_per_byte.tolist())
+        rates = [_rates(device) for device in self.cluster.devices]
+        links = [(x.source, x.target, float(x.bandwidth), x.latency_s) for x in self.cluster.links]
+        names = [(x.name, x.kind, x.node) for x in self.cluster.devices]
+        parts = (self.model.layers, self.model.hidden, names, shares, rates, links, asked)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     @property
     def form(self) -> Format:
