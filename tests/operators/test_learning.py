@@ -65,6 +65,12 @@ def test_rows_hold_what_the_planners_reach() -> None:
         assert row.curve[-1].value_s == row.at_evaluations[0]
         assert min(row.at_evaluations) >= found.bound
         assert max(row.at_evaluations) <= singles[0].at_evaluations[0]
+        assert len(row.origins) == len(row.policy_s) == 2
+        for value, alone, origin in zip(row.at_evaluations, row.policy_s, row.origins, strict=True):
+            assert alone >= value
+            assert alone == value or origin != "sample"
+    assert rows["post"].updates
+    assert rows["heft"].origins == ()
     data = found.as_json()
     assert {row["planner"] for row in data["planners"]} == set(rows)
     assert "120 evaluations" in str(found)
@@ -97,3 +103,9 @@ def test_comparisons_need_evaluations_and_seeds() -> None:
     """None of either is refused."""
     with pytest.raises(InputError, match="evaluations"):
         compare_learned(layered(), ["post"], evaluations=0)
+
+
+def test_planners_without_a_number_of_evaluations_leave_the_table() -> None:
+    """They are not among the usual ones, and refused by name."""
+    with pytest.raises(UnsupportedError, match="made equal"):
+        compare_learned(layered(), ["heft"], evaluations=9)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -19,7 +20,12 @@ from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import planners
-from placewright.operators.planners.learned.evaluation import Evaluations, Point
+from placewright.operators.planners.learned.evaluation import (
+    Evaluations,
+    Origin,
+    Point,
+    Update,
+)
 from placewright.operators.planners.learned.measured import learn_from_runs
 from placewright.operators.planners.learned.planner import (
     by_runs,
@@ -37,6 +43,7 @@ from placewright.planning.contract import (
     silent,
 )
 from placewright.planning.parameters import PlannerChoice, choose
+from placewright.planning.wings import unit_of
 from placewright.report.text import amount, percent, plain_table
 
 
@@ -52,6 +59,10 @@ class PlannerTraining:
         Of this training; `total` counts those before it too.
     checkpoint
         Where the parameters are.
+    origin, policy_s
+        Where the best plan is from, and the best value that the policy itself drew.
+    updates
+        Of the policy.
     """
 
     problem: str
@@ -67,23 +78,46 @@ class PlannerTraining:
     checkpoint: str
     interrupted: bool
     curve: tuple[Point, ...]
+    origin: Origin
+    policy_s: float
+    updates: tuple[Update, ...]
+    unit: str = "s"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, without the plan."""
-        names = (f.name for f in fields(self) if f.name not in ("plan", "curve"))
+        rows = ("curve", "updates")
+        names = (f.name for f in fields(self) if f.name not in ("plan", *rows))
         found = {name: getattr(self, name) for name in names}
-        return {**found, "curve": [list(point) for point in self.curve]}
+        return found | {name: [each._asdict() for each in getattr(self, name)] for name in rows}
 
     def __str__(self) -> str:
+        unit = self.unit
         cells = [
             ("planner", self.planner),
-            ("best plan", amount(self.value, "s") + ("" if self.feasible else ", does not fit")),
-            ("lower bound", amount(self.bound, "s")),
+            ("best plan", amount(self.value, unit) + ("" if self.feasible else ", does not fit")),
+            ("it is from", self.origin),
+            ("the policy alone", amount(self.policy_s, unit)),
+            ("lower bound", amount(self.bound, unit)),
             ("evaluations", f"{self.evaluations}, {self.total} with those before"),
+            *self._learning(),
             ("took", f"{self.seconds:.1f} s" + (", interrupted" if self.interrupted else "")),
             ("checkpoint", self.checkpoint),
         ]
         return f"{self.problem}\n{plain_table(('', ''), cells, '  ')}"
+
+    def _learning(self) -> list[tuple[str, str]]:
+        """Its updates, the first one beside the last."""
+        if not self.updates:
+            return []
+        first, last = self.updates[0], self.updates[-1]
+        return [
+            ("updates", str(len(self.updates))),
+            (
+                "mean of samples",
+                f"{amount(first.mean_s, self.unit)} -> {amount(last.mean_s, self.unit)}",
+            ),
+            ("entropy", f"{first.entropy:.4g} -> {last.entropy:.4g}"),
+        ]
 
 
 def train(
@@ -167,6 +201,10 @@ def train(
         str(path),
         proposal.interrupted,
         tuple(run.curve),
+        run.best_origin,
+        run.policy_s(),
+        tuple(run.updates),
+        unit_of(problem),
     )
 
 
@@ -184,9 +222,10 @@ class Spread:
     mean: float
     half: float
 
-    def __str__(self) -> str:
+    def text(self, unit: str = "s") -> str:
+        """With the interval, if it is known."""
         known = math.isfinite(self.half)
-        return amount(self.mean, "s") + (f" ± {amount(self.half, 's')}" if known else "")
+        return amount(self.mean, unit) + (f" ± {amount(self.half, unit)}" if known else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +242,11 @@ class ComparisonRow:
         Of the first seed; 0 where the planner does not count them.
     seconds
         Of every seed until its evaluations were spent.
-    curve
-        Best so far against evaluations and seconds, of the first seed.
+    curve, updates
+        Best so far against evaluations and seconds, and updates of the policy, of the first seed.
+    origins, policy_s
+        Of every seed: where the best plan is from, and the best value that the policy itself drew;
+        empty where a planner has no policy.
     """
 
     planner: str
@@ -213,6 +255,14 @@ class ComparisonRow:
     evaluations: int
     seconds: tuple[float, ...]
     curve: tuple[Point, ...] = ()
+    origins: tuple[str, ...] = ()
+    policy_s: tuple[float, ...] = ()
+    updates: tuple[Update, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """The commonest one of the best plans."""
+        return Counter(self.origins).most_common(1)[0][0] if self.origins else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +280,7 @@ class LearnedComparison:
     bound: float
     rows: tuple[ComparisonRow, ...]
     interrupted: bool = False
+    unit: str = "s"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; intervals are half widths in seconds."""
@@ -249,7 +300,10 @@ class LearnedComparison:
                     "seconds": mean(row.seconds),
                     "values": list(row.at_evaluations),
                     "values_at_seconds": list(row.at_seconds),
+                    "origins": list(row.origins),
+                    "values_of_policy": list(row.policy_s),
                     "curve": [list(point) for point in row.curve],
+                    "updates": [update._asdict() for update in row.updates],
                 }
             )
         return {
@@ -264,7 +318,7 @@ class LearnedComparison:
 
     def __str__(self) -> str:
         title = (
-            f"{self.problem}: bound {amount(self.bound, 's')}, {len(self.seeds)} seeds, "
+            f"{self.problem}: bound {amount(self.bound, self.unit)}, {len(self.seeds)} seeds, "
             "mean and 95 % interval"
         )
         head = (
@@ -272,14 +326,18 @@ class LearnedComparison:
             f"{self.evaluations} evaluations",
             "gap",
             f"{self.seconds:g} s" if self.seconds else "",
+            "best from",
+            "policy alone",
             "took",
         )
         cells = []
         for row in sorted(self.rows, key=lambda r: mean(r.at_evaluations)):
             value = spread(row.at_evaluations)
             gap = percent(value.mean / self.bound - 1.0) if self.bound > 0 else "-"
-            within = str(spread(row.at_seconds)) if row.at_seconds else ""
-            cells.append((row.planner, str(value), gap, within, f"{mean(row.seconds):.2f} s"))
+            within = spread(row.at_seconds).text(self.unit) if row.at_seconds else ""
+            alone = spread(row.policy_s).text(self.unit) if row.policy_s else ""
+            took = f"{mean(row.seconds):.2f} s"
+            cells.append((row.planner, value.text(self.unit), gap, within, row.origin, alone, took))
         return f"{title}\n{plain_table(head, cells, '  ')}"
 
 
@@ -307,7 +365,8 @@ def compare_learned(
     Parameters
     ----------
     choices
-        As in `placewright.solve`; by default all that run only by name, `Post` as published too.
+        As in `placewright.solve`; by default those that a number of evaluations limits and that
+        run only by name, `Post` as published too.
     evaluations
         Placements that each run may have judged, the trivial ones included.
     seconds
@@ -319,13 +378,19 @@ def compare_learned(
             by=f"got {evaluations}, {len(seeds)} seeds, {seconds} s",
         )
     known = planners(problem)
-    usual = [n for n, p in known.items() if on_request(p) and not p.unsupported_reason(problem)]
+    usual = [
+        n
+        for n, p in known.items()
+        if on_request(p) and _budget(p) and not p.unsupported_reason(problem)
+    ]
     extra = ['post(profile="as_published")'] if "post" in usual else []
     chosen = [choose(known, choice) for choice in (choices or [*usual, *extra])]
     for label, planner in chosen:
         reason = planner.unsupported_reason(problem)
         if by_runs(planner):
             reason = "learns from measured runs, and a comparison here is by the judge"
+        elif _budget(planner) is None:
+            reason = "has no number of evaluations that could be made equal"
         if reason is not None:
             raise UnsupportedError(reason, where=f"planner {label!r}, {problem.name}")
     bound = max(bounds(problem).values(), default=0.0)
@@ -339,32 +404,35 @@ def compare_learned(
             rows.append(_row(label, runs))
     except KeyboardInterrupt:
         interrupted = True
-    found = tuple(rows)
+    found, unit = tuple(rows), unit_of(problem)
     return LearnedComparison(
-        problem.name, evaluations, seconds, tuple(seeds), bound, found, interrupted
+        problem.name, evaluations, seconds, tuple(seeds), bound, found, interrupted, unit
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """One seed; `within`: its value within the seconds allowed, where some were."""
+    """One seed; `run`: of a learned planner; `within`: value in the seconds allowed, if any."""
 
     value: float
     evaluations: int
     seconds: float
-    curve: tuple[Point, ...]
+    run: Evaluations | None
     within: float | None = None
 
 
 def _row(label: str, runs: Sequence[_Outcome]) -> ComparisonRow:
-    within = tuple(run.within for run in runs if run.within is not None)
+    learners = [each.run for each in runs if each.run is not None]
     return ComparisonRow(
         label,
-        tuple(run.value for run in runs),
-        within,
+        tuple(each.value for each in runs),
+        tuple(each.within for each in runs if each.within is not None),
         runs[0].evaluations,
-        tuple(run.seconds for run in runs),
-        runs[0].curve,
+        tuple(each.seconds for each in runs),
+        tuple(learners[0].curve) if learners else (),
+        tuple(each.best_origin for each in learners),
+        tuple(each.policy_s() for each in learners),
+        tuple(learners[0].updates) if learners else (),
     )
 
 
@@ -398,13 +466,13 @@ def _run(
     bound: float,
 ) -> _Outcome:
     """One seed: until the evaluations are spent, and until the seconds are."""
-    run = _within(problem, planner, seed, bound, limit=evaluations)
-    if seconds and run.seconds >= seconds and run.curve:
-        values = (p.value_s for p in run.curve if p.seconds <= seconds)
-        return replace(run, within=min(values, default=math.inf))
+    found = _within(problem, planner, seed, bound, limit=evaluations)
+    if seconds and found.seconds >= seconds and found.run is not None:
+        values = (p.value_s for p in found.run.curve if p.seconds <= seconds)
+        return replace(found, within=min(values, default=math.inf))
     if seconds:
-        return replace(run, within=_within(problem, planner, seed, bound, seconds=seconds).value)
-    return run
+        return replace(found, within=_within(problem, planner, seed, bound, seconds=seconds).value)
+    return found
 
 
 def _within(
@@ -419,28 +487,29 @@ def _within(
     """Run one seed within a budget."""
     began = time.perf_counter()
     context = Context(seed=seed, deadline_s=began + seconds, bound=bound, judge=judge)
-    if hasattr(planner, "learn"):
-        run = Evaluations(problem, context, limit=limit)
+    run = Evaluations(problem, context, limit=limit) if hasattr(planner, "learn") else None
+    if run is not None:
         learner: Any = planner
-        proposal = learned(learner, run)
-        count, curve = run.count, tuple(run.curve)
+        proposal, count = learned(learner, run), run.count
     else:
         proposal = proposal_of(_limited(planner, limit)(problem, context))
-        count, curve = int(limit) if math.isfinite(limit) else 0, ()
+        count = int(limit) if math.isfinite(limit) else 0
     if proposal.interrupted:
         raise KeyboardInterrupt
     took = time.perf_counter() - began
     judgement = judge(problem, proposal.plan)
     value = judgement.value if judgement.feasible else math.inf
-    return _Outcome(value, count, took, curve)
+    return _Outcome(value, count, took, run)
+
+
+def _budget(planner: Planner) -> str | None:
+    """Its parameter for a number of evaluations."""
+    names: set[str] = {item.name for item in fields(planner)} if is_dataclass(planner) else set()
+    return next((name for name in BUDGETS if name in names), None)
 
 
 def _limited(planner: Planner, limit: float) -> Planner:
-    """The planner with so many evaluations, if it has a parameter for them."""
-    most = int(limit) if math.isfinite(limit) else 10**9
-    if is_dataclass(planner):
-        for name in BUDGETS:
-            if any(item.name == name for item in fields(planner)):
-                limited: Any = replace(planner, **{name: most})
-                return limited
-    return planner
+    """The planner with so many evaluations."""
+    name, most = _budget(planner), int(limit) if math.isfinite(limit) else 10**9
+    changed: Any = planner
+    return planner if name is None else replace(changed, **{name: most})

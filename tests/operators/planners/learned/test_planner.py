@@ -11,19 +11,22 @@ import numpy as np
 import pytest
 
 from placewright import planners, solve
-from placewright.errors import InputError
+from placewright.errors import InputError, UnsupportedError
 from placewright.operators.conformance import tiny
+from placewright.operators.judge import judge
 from placewright.operators.learning import train
 from placewright.operators.planners.learned import planner
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import (
     Schema,
+    learned,
     load_parameters,
     save_parameters,
 )
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.planning.parameters import choose
 from tests.operators.planners.learned.graphs import drawn_graph
+from tests.operators.planners.learned.test_post import layered
 
 SCHEMA = Schema("post", "costs 1", "64 groups")
 
@@ -120,3 +123,42 @@ def test_importing_torch_is_not_planning(monkeypatch: pytest.MonkeyPatch) -> Non
         assert evaluations.context.deadline_s == deadline_s + 2.5
     with planner.torch_session("post", evaluations):
         assert evaluations.context.deadline_s == deadline_s + 2.5
+
+
+SHORT = {
+    "post": "edits=1, batch=6",
+    "hp3c": "batch=6, groups=4, hidden=8",
+    "rnn": "start='lists', batch=6, hidden=8",
+    "placeto": "episodes=2, hidden=8",
+    "hsdag": "window=6, hidden=8, imitation=3",
+    "hsdag as published": "profile='as_published', window=6, hidden=8",
+    "doppler": "batch=4, hidden=8, imitation=3",
+    "doppler as published": "profile='as_published', hidden=8",
+}
+
+
+@pytest.mark.parametrize("case", SHORT)
+def test_what_the_policy_drew_is_told_apart(case: str) -> None:
+    """From list schedules and edits; asked for alone it is the plan, of the same run."""
+    problem, name = layered(), case.split()[0]
+    run = Evaluations(problem, Context(seed=3), limit=60)
+    learned(choose(planners(problem), f"{name}({SHORT[case]}, samples=60)")[1], run)
+    assert run.best.score == run.best_of[run.best_origin].score
+    assert run.best.score == min(start.score for start in run.best_of.values())
+    assert all(np.isfinite((each.mean_s, each.entropy)).all() for each in run.updates)
+    counts = [each.evaluations for each in run.updates]
+    assert counts
+    assert counts == sorted(set(counts))
+    text = f"{name}({SHORT[case]}, samples=60, answer='policy')"
+    alone = proposal_of(choose(planners(problem), text)[1](problem, Context(seed=3)))
+    assert judge(problem, alone.plan).value == pytest.approx(run.policy_s())
+    assert "the policy alone" in alone.note
+
+
+def test_a_policy_that_drew_nothing_that_fits_has_no_plan() -> None:
+    """The trivial plans have used up the evaluations."""
+    problem = layered()
+    planner = choose(planners(problem), "post(samples=1, answer='policy')")[1]
+    with pytest.raises(UnsupportedError, match="drew no plan") as caught:
+        planner(problem, Context())
+    assert caught.value.hint

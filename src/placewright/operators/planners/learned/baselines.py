@@ -56,6 +56,10 @@ class LocalSearch(LearnedPlanner):
         """Walk after walk from the best plan so far."""
         if self.start == "lists":
             evaluations.teach()
+        with evaluations.given_by("edit"):
+            self._walk(evaluations)
+
+    def _walk(self, evaluations: Evaluations) -> None:
         if evaluations.filler is not None or evaluations.measure is not None:
             self._walk_by_edits(evaluations)
             return

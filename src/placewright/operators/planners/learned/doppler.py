@@ -32,7 +32,12 @@ from placewright.operators.planners.learned.episodes import (
     simulate_episode,
 )
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.planner import LearnedPlanner, Schema, torch_session
+from placewright.operators.planners.learned.planner import (
+    Answer,
+    LearnedPlanner,
+    Schema,
+    torch_session,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 
@@ -89,6 +94,9 @@ class Doppler(LearnedPlanner):
         Imitation ends when an episode leaves the teacher in fewer operators than this.
     edits
         Batches of edits of the best placements after every batch of episodes; ``repaired`` only.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "doppler"
@@ -104,6 +112,7 @@ class Doppler(LearnedPlanner):
     elite: Share = 0.3
     deviations: float = 3.0
     edits: int = 1
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def unsupported_reason(self, problem: OperatorProblem) -> str | None:
@@ -244,11 +253,11 @@ class _DualPolicy:
         entropy = -(logs.exp() * logs).sum(dim=2)
         return Likelihood(chosen.mean(dim=1), device.mean(dim=1), entropy.mean(), device.exp())
 
-    def step(self, loss: Tensor) -> None:
-        """One update."""
+    def step(self, loss: Tensor) -> float:
+        """One update; the loss before it."""
         from placewright.operators.planners.learned.networks import stepped
 
-        stepped(self.adam, loss, self.parameters)
+        return stepped(self.adam, loss, self.parameters)
 
     def load(self, parameters: dict[str, Any]) -> None:
         """Parameters of a checkpoint, if there are any."""
@@ -311,13 +320,15 @@ class _DualTraining:
         near = Edits(self.found)
         while count := self.found.room(self.p.batch):
             traces = self.drawn(count)
-            costs = np.log(np.maximum(self.costs(traces), 1e-300))
+            costs_s = self.costs(traces)
+            costs = np.log(np.maximum(costs_s, 1e-300))
             near.judged(self.p.edits * self.p.batch)
             gain = (costs.mean() - costs) / (costs.std() + 1e-9)
             if not np.array_equal(best, self.found.best.place):
                 best = np.array(self.found.best.place)
                 elite = [self.along(best)]
-            self._update(traces, gain, elite)
+            entropy, loss = self._update(traces, gain, elite)
+            self.found.updated(costs_s, entropy, loss)
             self.found.keep(**self.policy.state())
 
     def _imitate(self, elite: Sequence[EpisodeTrace]) -> None:
@@ -332,14 +343,16 @@ class _DualTraining:
 
     def _update(
         self, traces: Sequence[EpisodeTrace], gain: FloatArray, elite: Sequence[EpisodeTrace]
-    ) -> None:
+    ) -> tuple[float, float]:
+        """Entropy and loss before the update."""
         import torch
 
         likely, best = self.policy.likelihood(traces), self.policy.likelihood(elite)
         advantage = torch.as_tensor(gain, dtype=torch.float32)
         loss = -(advantage * (likely.device + likely.order)).mean()
         loss = loss - self.p.entropy * likely.entropy
-        self.policy.step(loss - self.p.elite * (best.device + 0.1 * best.order).mean())
+        loss = loss - self.p.elite * (best.device + 0.1 * best.order).mean()
+        return float(likely.entropy.detach()), self.policy.step(loss)
 
     def as_published(self) -> None:
         """Imitation for half of the samples, then REINFORCE, one episode at a time."""
@@ -349,10 +362,12 @@ class _DualTraining:
             teaching = imitated > 0
             imitated -= 1
             trace = self.ruled(0.0, 0.0, noise=1.0) if teaching else self.drawn(1)[0]
-            reward = -float(self.costs([trace])[0]) / self.b.whole_s
+            costs_s = self.costs([trace])
+            reward = -float(costs_s[0]) / self.b.whole_s
             likely = self.policy.likelihood([trace])
             gain = 1.0 if teaching else reward - float(np.mean(rewards or [reward]))
-            self.policy.step(-gain * (likely.device + likely.order).mean())
+            loss = self.policy.step(-gain * (likely.device + likely.order).mean())
+            self.found.updated(costs_s, float(likely.entropy.detach()), loss)
             rewards.append(reward)
             self.found.keep(**self.policy.state())
 

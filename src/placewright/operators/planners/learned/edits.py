@@ -68,7 +68,8 @@ class Edits:
             drawn.append(
                 edited(self.evaluations, self.grouping, self.edges, chances, some, self.rng)
             )
-            costs.append(self.evaluations.costs(self.grouping.placements(drawn[-1])))
+            with self.evaluations.given_by("edit"):
+                costs.append(self.evaluations.costs(self.grouping.placements(drawn[-1])))
             wanted -= some
         return np.concatenate(drawn), np.concatenate(costs)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,25 @@ REPORT_EVERY_S = 0.25
 
 Measure = Callable[[IntArray], FloatArray]
 """Measured seconds of the rows of an array of placements; ``inf`` where one cannot run."""
+
+
+Origin = Literal["trivial", "incumbent", "list schedule", "rehearsal", "sample", "edit"]
+"""Where a plan is from: ``sample``: a policy drew it; ``rehearsal``: found on the judge before runs
+are measured.
+"""
+
+
+class Update(NamedTuple):
+    """An update of a policy, made after so many evaluations.
+
+    `mean_s`: cost of the samples that it was made from, which their rewards decrease with.
+    `entropy`: of the policy, summed over what it chooses. `loss`: ``nan`` where a method has none.
+    """
+
+    evaluations: int
+    mean_s: float
+    entropy: float
+    loss: float
 
 
 class Point(NamedTuple):
@@ -86,6 +106,12 @@ class Evaluations:
         The best plan so far: fewest bytes over, then least value.
     curve
         A point per improvement of a feasible plan.
+    origin
+        Where the plans that are judged now are from.
+    best_of
+        The best feasible plan of each origin.
+    updates
+        Of the policy, in order.
     archive
         Costs and placements of the best feasible placements, best first.
     parameters
@@ -105,6 +131,9 @@ class Evaluations:
     count: int = 0
     best: Start = field(init=False)
     curve: list[Point] = field(default_factory=list)
+    origin: Origin = "trivial"
+    best_of: dict[Origin, Start] = field(default_factory=dict)
+    updates: list[Update] = field(default_factory=list)
     archive: list[tuple[float, IntArray]] = field(default_factory=list)
     parameters: dict[str, Any] = field(default_factory=dict)
     judge: OperatorJudge = field(init=False)
@@ -124,6 +153,30 @@ class Evaluations:
         self.decoder = self.filler if is_star_latency(self.problem) else None
         self.best = Start(self._anywhere(), Score(math.inf, math.inf))
         self._offer_trivial()
+        self.origin = "sample"
+
+    @property
+    def best_origin(self) -> Origin:
+        """Where the best feasible plan is from; of equal ones the first."""
+        return min(self.best_of, key=lambda k: self.best_of[k].score, default="trivial")
+
+    def policy_s(self) -> float:
+        """Value of the best plan that the policy itself drew; ``inf`` where none fits."""
+        drawn = self.best_of.get("sample")
+        return math.inf if drawn is None else drawn.score.value_s
+
+    @contextmanager
+    def given_by(self, origin: Origin) -> Iterator[None]:
+        """Within the block plans are from elsewhere than the policy."""
+        before, self.origin = self.origin, origin
+        try:
+            yield
+        finally:
+            self.origin = before
+
+    def updated(self, costs: FloatArray, entropy: float, loss: float) -> None:
+        """Remember an update that was made from samples of these costs."""
+        self.updates.append(Update(self.count, float(costs.mean()), float(entropy), float(loss)))
 
     def room(self, wanted: int) -> int:
         """The part of `wanted` evaluations that the budget still has; 0 ends a search."""
@@ -206,6 +259,10 @@ class Evaluations:
         the best list schedule is used only where its placement is worth more with it than without.
         Where transfers go through host memory, accelerators filled in turn stand for all of these.
         """
+        with self.given_by("list schedule"):
+            return self._taught()
+
+    def _taught(self) -> OperatorPlan | None:
         if self.filler is not None:
             rows = self.filler.fills()
             self.costs(rows[: self.room(len(rows))])
@@ -259,7 +316,8 @@ class Evaluations:
             value = self.offer(plan)
             worst = max(worst, value if math.isfinite(value) else 0.0)
         if self.context.incumbent is not None:
-            self.offer(self.context.incumbent)
+            with self.given_by("incumbent"):
+                self.offer(self.context.incumbent)
         finite = np.where(np.isfinite(self.problem.compute_s), self.problem.compute_s, 0.0)
         self.reference_s = worst or float(finite.max(axis=1).sum()) or 1.0
         self.trivial_s = self.curve[-1].value_s if self.curve else self.reference_s
@@ -293,6 +351,10 @@ class Evaluations:
         return self._file(cost, place, fits)
 
     def _take(self, start: Start) -> None:
+        if start.score.over_bytes == 0:
+            known = self.best_of.get(self.origin)
+            if known is None or start.score < known.score:
+                self.best_of[self.origin] = start
         if start.score >= self.best.score:
             return
         self.best = start

@@ -18,6 +18,7 @@ from placewright.operators.planners.learned.features import (
 )
 from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import (
+    Answer,
     LearnedPlanner,
     MovingAverage,
     Schema,
@@ -82,6 +83,9 @@ class Hp3c(LearnedPlanner):
     edits
         Batches of edits of the best placements after every batch that is drawn; `repaired` only,
         and none with ``start="nothing"``.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "hp3c"
@@ -97,6 +101,7 @@ class Hp3c(LearnedPlanner):
     entropy: float = 0.001
     elite: Share = 0.3
     edits: int = 1
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -199,7 +204,7 @@ class _Run:
         while count := self.evaluations.room(self.p._batch):
             draw = self._draw(count, updates)
             costs = self.evaluations.costs(self._placements(draw))
-            self._update(draw, self._advantage(costs, average), updates)
+            self._update(draw, costs, self._advantage(costs, average), updates)
             self._remember(draw, costs)
             if len(edited := near.judged(edits * self.p._batch)[1]):
                 self._remember_best(float(edited.min()))
@@ -264,7 +269,7 @@ class _Run:
         found: FloatArray = (average.update(float(roots.mean())) - roots) / spread
         return found
 
-    def _update(self, draw: _Draw, advantage: FloatArray, updates: int) -> None:
+    def _update(self, draw: _Draw, costs: FloatArray, advantage: FloatArray, updates: int) -> None:
         """One step of Adam up the policy gradient."""
         import torch
 
@@ -280,7 +285,8 @@ class _Run:
             late = max(0, updates - 400) // 50
             for group in self.adam.param_groups:
                 group["lr"] = self.p._rate * 0.95**late
-        stepped(self.adam, -gain, self.weights)
+        loss = stepped(self.adam, -gain, self.weights)
+        self.evaluations.updated(costs, float(entropy.detach().mean()), loss)
 
     def _logs(self, draw: _Draw) -> tuple[Tensor, Tensor]:
         """Shape (k,): log probability of groupings and placements, and their entropy."""

@@ -26,7 +26,12 @@ from placewright.operators.planners.learned.features import (
     operator_kinds,
     standardised,
 )
-from placewright.operators.planners.learned.planner import LearnedPlanner, Schema, torch_session
+from placewright.operators.planners.learned.planner import (
+    Answer,
+    LearnedPlanner,
+    Schema,
+    torch_session,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 
@@ -84,6 +89,9 @@ class Hsdag(LearnedPlanner):
         Most steps of imitation before the first window; `repaired` only.
     edits
         Windows of edits of the best placements after every window that is drawn; `repaired` only.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "hsdag"
@@ -100,6 +108,7 @@ class Hsdag(LearnedPlanner):
     elite: Share = 0.1
     imitation: int = 100
     edits: int = 1
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -290,7 +299,8 @@ class _GraphTraining:
         chance = torch.distributions.Categorical(logits=parsed.logits)
         drawn = chance.sample((size,))  # type: ignore[no-untyped-call]
         places = drawn[:, parsed.group].numpy()[:, self.graph.node]
-        gain = -np.log(self.evaluations.costs(places))
+        costs = self.evaluations.costs(places)
+        gain = -np.log(costs)
         advantage = torch.as_tensor((gain - gain.mean()) / (gain.std() + 1e-9)).float()
         log_chance = chance.log_prob(drawn).sum(dim=1)  # type: ignore[no-untyped-call]
         spread = chance.entropy().sum()  # type: ignore[no-untyped-call]
@@ -299,26 +309,32 @@ class _GraphTraining:
             - self.planner.entropy * spread
             + self.planner.elite * self._imitation_loss(parsed)
         )
+        self.evaluations.updated(costs, float(spread.detach()), float(loss.detach()))
         return loss
 
     def _published_window(self, size: int) -> Tensor:
         """Draw placements one after the other, the state growing; the loss of `as_published`."""
         import torch
 
-        state, total, places = self.policy.layers["inputs"](self.features), torch.zeros(()), []
+        state, places = self.policy.layers["inputs"](self.features), []
+        total, spread = torch.zeros(()), 0.0
         for _ in range(size):
             embedding = self.policy.embed(state)
             parsed = self.policy.parse(embedding)
             chance = torch.distributions.Categorical(logits=parsed.logits)
             drawn = chance.sample()  # type: ignore[no-untyped-call]
             total = total + chance.log_prob(drawn).sum()  # type: ignore[no-untyped-call]
+            spread += float(chance.entropy().sum().detach())  # type: ignore[no-untyped-call]
             state = embedding + parsed.embedding[parsed.group]
             places.append(drawn[parsed.group].numpy()[self.graph.node])
         rows = self._misplaced(np.stack(places))
         took_s = self.evaluations.costs(rows)
+        judged_s = took_s.copy()
         took_s[(rows == rows[:, :1]).all(axis=1)] = FORBIDDEN_S
         weight = self.planner.discount ** np.arange(size)
-        return -total * float((weight / took_s).sum())
+        loss = -total * float((weight / took_s).sum())
+        self.evaluations.updated(judged_s, spread / size, float(loss.detach()))
+        return loss
 
     def _misplaced(self, places: IntArray) -> IntArray:
         """Devices by position in another list of operators, where those can run there."""

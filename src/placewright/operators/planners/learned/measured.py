@@ -122,9 +122,10 @@ def learn_from_runs(
         raise _nothing_ran(planner, problem, measure)
     interrupted = False
     try:
-        for _, place in rehearsed.archive[:FINALISTS]:
-            if run.room(1):
-                run.costs(place)
+        with run.given_by("rehearsal"):
+            for _, place in rehearsed.archive[:FINALISTS]:
+                if run.room(1):
+                    run.costs(place)
         planner.learn(run)
     except KeyboardInterrupt:
         interrupted = True

@@ -104,9 +104,10 @@ def restore(
 
 def stepped(
     optimiser: torch.optim.Optimizer, loss: Tensor, parameters: Iterable[Tensor], norm: float = 1.0
-) -> None:
-    """One step down the gradient, its norm clipped."""
+) -> float:
+    """One step down the gradient, its norm clipped; the loss before it."""
     optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(parameters, norm)
     optimiser.step()
+    return float(loss.detach())

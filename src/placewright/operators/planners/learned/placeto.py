@@ -11,7 +11,12 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import VERSION, group_features
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
-from placewright.operators.planners.learned.planner import LearnedPlanner, Schema, torch_session
+from placewright.operators.planners.learned.planner import (
+    Answer,
+    LearnedPlanner,
+    Schema,
+    torch_session,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Count, Share
 
@@ -35,6 +40,9 @@ class Placeto(LearnedPlanner):
         That run side by side; one step of Adam for all of them.
     discount
         Of rewards of later moves.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "placeto"
@@ -47,6 +55,7 @@ class Placeto(LearnedPlanner):
     discount: Share = 0.9
     learning_rate: float = 0.003
     entropy: float = 0.01
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -86,7 +95,9 @@ class Placeto(LearnedPlanner):
         while evaluations.room(1):
             start = grouping.devices(problem, evaluations.best.place)
             devices = np.tile(start, (self.episodes, 1))
-            cost = np.full(self.episodes, evaluations.costs(grouping.placements(start))[0])
+            with evaluations.given_by(evaluations.best_origin):
+                again = evaluations.costs(grouping.placements(start))[0]
+            cost = np.full(self.episodes, again)
             seen: list[torch.Tensor] = []
             rewards: list[FloatArray] = []
             moved: list[torch.Tensor] = []
@@ -119,7 +130,9 @@ class Placeto(LearnedPlanner):
                 torch.stack(moved).flatten(0, 1),
             )
             gain = torch.tensor(advantage.ravel(), dtype=torch.float32) * logs
-            stepped(adam, -(gain + self.entropy * entropy).mean(), policy.parameters())
+            loss = -(gain + self.entropy * entropy).mean()
+            took = stepped(adam, loss, policy.parameters())
+            evaluations.updated(cost, float(entropy.detach().mean()), took)
             evaluations.keep(**stored({"policy": policy}))
 
     def _returns(self, rewards: FloatArray) -> FloatArray:

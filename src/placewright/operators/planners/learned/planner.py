@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from placewright.errors import InputError, MissingDependencyError
+from placewright.errors import InputError, MissingDependencyError, UnsupportedError
 from placewright.io.boundary import open_file
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
@@ -26,8 +26,8 @@ from placewright.operators.planners.learned.measured import learn_from_runs
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Proposal
 
-if TYPE_CHECKING:
-    from placewright.operators.planners.learned.evaluation import Evaluations
+Answer = Literal["best", "policy"]
+"""The best plan of all, or the best one that the policy itself drew."""
 
 
 class LearnedPlanner(Protocol):
@@ -73,6 +73,7 @@ class LearnedPlanner(Protocol):
 
         Raises `InfeasibleError`: a group that no device can run.
         Raises `MissingDependencyError`: it needs torch, which is not installed.
+        Raises `UnsupportedError`: the policy's own plan is asked for, and it drew none that fits.
         """
         if by_runs(self):
             given, limit = given_parameters(self, problem), self.samples
@@ -101,7 +102,18 @@ def learned(planner: LearnedPlanner, evaluations: Evaluations) -> Proposal[Opera
         planner.learn(evaluations)
     except KeyboardInterrupt:
         interrupted = True
-    note = f"{evaluations.count} evaluations"
+    drawn = evaluations.best_of.get("sample")
+    if getattr(planner, "answer", "best") == "policy":
+        if drawn is None:
+            raise UnsupportedError(
+                "its policy drew no plan that fits",
+                where=f"planner {planner.name!r} with answer='policy'",
+                by=f"{evaluations.count} evaluations, the best plan is: {evaluations.best_origin}",
+                hint="allow more samples, or leave answer out",
+            )
+        note = f"the policy alone, {evaluations.count} evaluations"
+        return Proposal(drawn.plan(), interrupted=interrupted, note=note)
+    note = f"{evaluations.count} evaluations, the best is: {evaluations.best_origin}"
     return Proposal(evaluations.best.plan(), interrupted=interrupted, note=note)
 
 

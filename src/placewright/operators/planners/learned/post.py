@@ -12,6 +12,7 @@ from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
 from placewright.operators.planners.learned.planner import (
+    Answer,
     LearnedPlanner,
     MovingAverage,
     Schema,
@@ -78,6 +79,9 @@ class Post(LearnedPlanner):
     edits
         Batches of edits of the best placements after every batch that is drawn from the policy;
         none as published or from uniform softmaxes.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "post"
@@ -99,6 +103,7 @@ class Post(LearnedPlanner):
     rate: float = 1.0
     target_kl: float = 0.03
     edits: int = 11
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -121,7 +126,9 @@ class Post(LearnedPlanner):
         while count := evaluations.room(self.batch):
             if turn % (1 + edits) == 0:
                 devices = drawn(policy.chances, count, rng)
-                seen.append((devices, self._costs(evaluations, grouping, devices)))
+                costs = evaluations.costs(grouping.placements(devices))
+                seen.append((devices, costs / evaluations.trivial_s))
+                evaluations.updated(costs, policy.entropy(), np.nan)
                 if self.parts != "cross-entropy":
                     policy.ascend(*seen[-1])
             else:
@@ -133,11 +140,6 @@ class Post(LearnedPlanner):
                     policy.fit_elites(*map(np.concatenate, zip(*seen, strict=True)))
                 seen.clear()
             policy.keep(evaluations)
-
-    @staticmethod
-    def _costs(evaluations: Evaluations, grouping: Grouping, devices: IntArray) -> FloatArray:
-        """In units of the best trivial plan."""
-        return evaluations.costs(grouping.placements(devices)) / evaluations.trivial_s
 
     def grouped(self, problem: OperatorProblem) -> tuple[How, int]:
         """How operators are grouped, and into how many groups at most."""
@@ -176,6 +178,10 @@ class _SoftmaxPolicy:
             if teacher is not None:
                 best = grouping.devices(evaluations.problem, evaluations.best.place)
                 self._set(_mixed(_one_hot(best, self.allowed), self.uniform, 1.0 - p.trust))
+
+    def entropy(self) -> float:
+        """Of all softmaxes together."""
+        return float(-(self.chances * np.log(np.maximum(self.chances, 1e-300))).sum())
 
     def ascend(self, devices: IntArray, costs: FloatArray) -> None:
         """Steps of proximal policy optimisation on one batch, the gradient written out."""

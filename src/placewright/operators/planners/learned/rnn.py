@@ -11,6 +11,7 @@ from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import VERSION, group_features
 from placewright.operators.planners.learned.grouping import How, group_operators
 from placewright.operators.planners.learned.planner import (
+    Answer,
     LearnedPlanner,
     MovingAverage,
     Schema,
@@ -38,6 +39,9 @@ class RnnPlacer(LearnedPlanner):
         Placements per step of Adam.
     entropy
         Weight of the entropy bonus, per group.
+    answer
+        ``policy``: the best placement that the policy itself drew, without trivial plans, list
+        schedules and edits.
     """
 
     name: ClassVar[str] = "rnn"
@@ -49,6 +53,7 @@ class RnnPlacer(LearnedPlanner):
     batch: Count = 12
     learning_rate: float = 0.003
     entropy: float = 0.002
+    answer: Answer = "best"
     checkpoint: str = ""
 
     def schema(self, problem: OperatorProblem) -> Schema:
@@ -97,5 +102,6 @@ class RnnPlacer(LearnedPlanner):
             advantage = (average.update(float(roots.mean())) - roots) / (roots.std() + 1e-6)
             logs, entropy = chosen_log(placer.logits(many, devices), allowed, devices)
             gain = torch.tensor(advantage, dtype=torch.float32) * logs + self.entropy * entropy
-            stepped(adam, -gain.mean(), placer.parameters())
+            loss = stepped(adam, -gain.mean(), placer.parameters())
+            evaluations.updated(costs, float(entropy.detach().mean()), loss)
             evaluations.keep(**stored({"placer": placer}))
