@@ -17,6 +17,7 @@ from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.planner import Tables, plan_map
 from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.generation.times import LayerTimes
 from tests.layers.devicemap.models import tiny
 
 
@@ -53,6 +54,51 @@ def test_the_plan_is_the_best_of_all(seed: int) -> None:
     assert found.best is not None
     assert found.best.value == pytest.approx(min(values), rel=1e-9)
     assert 0 <= lower_bound_s(problem) <= min(values) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_with_measured_times_the_plan_is_the_best_that_workers_execute(seed: int) -> None:
+    """With constants of visits above and below zero; every range has a block."""
+    problem = random_problem(seed)
+    draw, m = np.random.default_rng(seed), problem.m
+    latency_s, per_byte = problem.links
+    times = LayerTimes(
+        problem.context,
+        *draw.uniform(0.1, 1.0, (4, m)).tolist(),
+        visit_s=draw.uniform(-0.4, 0.4, m).tolist(),
+        answer_s=draw.uniform(0.0, 0.3, m).tolist(),
+        latency_s=latency_s.tolist(),
+        seconds_per_byte=per_byte.tolist(),
+    )
+    problem = problem.replace(times=times)
+    blocks = set(problem.model.blocks)
+    plans = [
+        plan
+        for plan in every_plan(problem)
+        if all(blocks.intersection(range(x.start, x.end)) for x in plan.ranges)
+    ]
+    values = [j.value for plan in plans if (j := judge(problem, plan)).feasible]
+    found = plan_map(problem)
+    if not values:
+        assert found.best is None
+        return
+    assert found.best is not None
+    assert found.best.value == pytest.approx(min(values), rel=1e-9)
+    assert 0 <= lower_bound_s(problem) <= min(values) * (1 + 1e-9)
+
+
+def test_measured_times_are_the_costs() -> None:
+    """At the context that was measured: blocks, what is behind them, visits, hops, the answer."""
+    problem = random_problem(5).replace(users=1, objective="latency")
+    m = problem.m
+    links = [[0.125] * m] * m
+    rows = [[seconds] * m for seconds in (1.0, 4.0, 2.0, 1.0, -0.25, 0.5)]
+    times = LayerTimes(10, *rows, links, links)
+    problem = problem.replace(times=times)
+    count, hop_s = len(problem.model.blocks), 0.125 + 0.125 * 16
+    found = judge(problem, MapPlan((LayerRange(0, 0, 2), LayerRange(1, 2, problem.n))))
+    assert found.token_s == pytest.approx(count + 4 - 2 * 0.25 + hop_s + 0.5)
+    assert found.first_token_s > 0.5
 
 
 def test_random_problems_are_of_every_kind() -> None:

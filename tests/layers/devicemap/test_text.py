@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.layers.devicemap.device_map import device_map
+from placewright.layers.devicemap.files import read_problem, write_problem
 from placewright.layers.devicemap.text import generate_text
+from placewright.runtime.engines.local import LocalGroup
 from tests.cli.run_cli import run_cli
 from tests.layers.generation.test_generator import boards, model_of
 
@@ -58,6 +61,27 @@ def test_plans_that_workers_cannot_execute(folder: Path, tmp_path: Path) -> None
     assert any(each.from_disk for each in spilling.judgement.plan.ranges)
     with pytest.raises(UnsupportedError, match="from disk"):
         spilling.generator(folder)
+
+
+def test_costs_that_workers_measure(folder: Path, tmp_path: Path) -> None:
+    """Before the plan is made; it is for what they execute. One that is left has no room."""
+    cluster = boards_with_memory("140KiB", tmp_path)
+    planned = device_map(folder, cluster, context=32, prompt=8, measure="local")
+    times = planned.problem.times
+    assert times is not None
+    for each in (times.block_s, times.prompt_block_s, times.answer_s):
+        assert len(each) == 2
+        assert min(each) > 0
+    assert min(times.latency_s[0][1], times.latency_s[1][0]) > 0
+    assert planned.judgement.token_s > min(times.answer_s)
+    file = write_problem(planned.problem, tmp_path / "measured.json")
+    assert read_problem(file) == planned.problem
+    assert len(planned.block_ranges) == 2
+    with planned.generator(folder, adapt=True) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        placed.group.processes[0].kill()
+        with pytest.raises(InfeasibleError, match="context"):
+            placed.generate(torch.tensor([[5, 7]]), max_new_tokens=4, do_sample=False)
 
 
 def boards_with_memory(memory: str, folder: Path) -> Cluster:

@@ -169,6 +169,35 @@ def test_a_worker_that_dies_is_named() -> None:
             )
 
 
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
+def test_calls_go_on_without_a_worker_that_died(options: dict[str, Any]) -> None:
+    """Tokens so far are computed again by those that are left; so does the next call."""
+    model = model_of("llama")
+    given = prompts() | {"max_new_tokens": 10, "do_sample": False} | options
+    expected = model.generate(**given)
+    tried: list[tuple[str, ...]] = []
+
+    def replan(cluster: Cluster) -> dict[str, tuple[int, int]]:
+        tried.append(cluster.device_names)
+        return {cluster.device_names[0]: (0, 3), cluster.device_names[-1]: (3, 4)}
+
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE, replan=replan) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        victims = [(15, placed.group.processes[1])]
+
+        def stop(ids: Any, scores: Any, **rest: Any) -> Any:
+            if victims and ids.shape[1] == victims[0][0]:
+                victims.pop()[1].kill()
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        criteria = transformers.StoppingCriteriaList([stop])
+        assert torch.equal(placed.generate(**given, stopping_criteria=criteria), expected)
+        assert (placed.lost, tried) == (["b"], [("a", "c")])
+        assert placed.ranges == {"a": (0, 3), "c": (3, 4)}
+        placed.load({"c": (0, 4)})
+        assert torch.equal(placed.generate(**given), expected)
+
+
 @pytest.mark.parametrize(
     ("ranges", "words"),
     [

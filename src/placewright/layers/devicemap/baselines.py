@@ -53,8 +53,9 @@ def _accelerate_auto(problem: MapProblem) -> MapPlan | None:
 
     GPUs, then the CPU of the first node are filled in order by bytes of weights, all GPUs but the
     last up to an even share and a quarter more than a block; what is left over goes to the last.
+    Where there are no GPUs, every device is taken for one.
     """
-    return _accelerate(problem, _accelerators(problem))
+    return _accelerate(problem, _accelerators(problem) or range(problem.m))
 
 
 def _memory_proportional(problem: MapProblem) -> MapPlan | None:
@@ -76,7 +77,7 @@ def _best_single(problem: MapProblem) -> MapPlan | None:
 
 def _accelerate(problem: MapProblem, accelerators: Sequence[int]) -> MapPlan | None:
     devices = problem.cluster.devices
-    cpus = [d for d, x in enumerate(devices) if x.kind == "cpu"][:1]
+    cpus = [d for d, x in enumerate(devices) if x.kind == "cpu" and d not in accelerators][:1]
     total = float((problem.weights - problem.shared).sum())
     largest = float(problem.weights[list(problem.model.blocks)].max(initial=0.0))
     room = problem.capacity.copy()

@@ -63,7 +63,8 @@ def _dual(problem: MapProblem, users: int, groups: int) -> float:
             slope = (groups * load - load.sum()) / scale
             share = np.maximum(0.0, share + 0.1 / step**0.7 * slope)
             share = share / max(1.0, share.sum())
-    return best
+    # A device takes less than its layers by this much at most, and `groups` times that in a period.
+    return max(0.0, best + groups * float(np.minimum(problem.visit_s, 0.0).sum()))
 
 
 def _by_speed(seconds: FloatArray) -> FloatArray:

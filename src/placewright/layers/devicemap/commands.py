@@ -96,6 +96,15 @@ def devicemap(
             "--report", metavar="FILE", callback=output_file, help="Write a self-contained page."
         ),
     ] = None,
+    measure: Annotated[
+        Literal["local", "testbed", "torchrun", "ray"] | None,
+        typer.Option(
+            "--measure",
+            metavar="ENGINE",
+            help="Have workers time a few layers and the links first: local, testbed, torchrun, "
+            "ray. By default costs follow from the cluster file.",
+        ),
+    ] = None,
     export: Annotated[
         Literal["accelerate", "llamacpp", "vllm", "torch"] | None,
         typer.Option("--export", help="Print, and write to -o FILE, what this runtime takes."),
@@ -115,6 +124,11 @@ def devicemap(
 
     [cyan]placewright devicemap config.json --on server-4gpu --export accelerate -o map.json[/cyan]
     """
+    if measure == "torchrun":
+        from placewright.runtime.engines.torchrun_agent import served_torchrun
+
+        if served_torchrun(measure):
+            return
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.devicemap.device_map import device_map
@@ -131,6 +145,7 @@ def devicemap(
             dtype=dtype,
             objective=objective,
             memory_share=memory_share,
+            measure=measure,
         )
     if problem is not None:
         console.kept(write_problem(found.problem, problem))
@@ -188,6 +203,14 @@ def generate(
         Literal["local", "testbed", "torchrun", "ray"],
         typer.Option("--engine", help="Who starts the workers."),
     ] = "local",
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Have the workers time layers and links before planning."),
+    ] = False,
+    adapt: Annotated[
+        bool,
+        typer.Option("--adapt", help="Plan again and go on where a worker has died."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Compare the tokens with those of one process.")
     ] = False,
@@ -224,6 +247,8 @@ def generate(
             sample=sample,
             seed=seed,
             engine=engine,
+            measure=measure,
+            adapt=adapt,
             check=check,
         )
     console.answer(run.as_json, lambda: str(run))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +17,7 @@ import numpy as np
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import OneOf, Range, checked
+from placewright.io.stored import read_data
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.baselines import RULES, baselines
 from placewright.layers.devicemap.bounds import lower_bound_s
@@ -26,16 +29,20 @@ from placewright.layers.devicemap.plan import LayerRange
 from placewright.layers.devicemap.planner import Found, plan_map
 from placewright.layers.devicemap.planning import ROUNDING
 from placewright.layers.devicemap.problem import MapProblem, Objective, check_each_layer
-from placewright.layers.devicemap.reading import language_model
+from placewright.layers.devicemap.reading import config_file, language_model
 from placewright.report.text import percent, plain_table, seconds, size
 
 if TYPE_CHECKING:
     from placewright.layers.generation.generator import Generator
+    from placewright.layers.generation.times import LayerTimes
     from placewright.planning.result import Result
     from placewright.runtime.engines.engine import EngineName
 
-COMPUTED = ("f32", "bf16", "f16")
-"""Number formats that PyTorch computes with as they are."""
+COMPUTED = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+"""Number formats that PyTorch computes with as they are, and its names of them."""
+
+MOST_TIMED = 256
+"""Tokens before the one that is timed; longer contexts are priced by what they add."""
 
 Count = Annotated[int, Range(1, 2**31 - 1)]
 Share = Annotated[float, Range(0, 1, above=True)]
@@ -52,6 +59,7 @@ def device_map(
     dtype: str | None = None,
     objective: Annotated[str, OneOf("latency", "throughput")] | None = None,
     memory_share: Share = 0.9,
+    measure: Annotated[str, OneOf("local", "testbed", "torchrun", "ray")] | None = None,
 ) -> DeviceMap:
     """The ranges of layers that devices hold, for the fastest generation.
 
@@ -80,6 +88,9 @@ def device_map(
         tokens/s of all, by default for several.
     memory_share
         Share of every device's memory that may be used.
+    measure
+        Who starts workers that time a few layers, of random numbers, and the links first: plans
+        are for `DeviceMap.generator` then. By default costs follow from the cluster.
 
     Raises
     ------
@@ -99,11 +110,55 @@ def device_map(
         made, cluster, context, users, prompt or context, form, memory_share, chosen
     )
     check_each_layer(problem)
+    if measure is not None:
+        problem = problem.replace(times=_measured(problem, model, measure))
+    return _planned(problem, begin_s)
+
+
+def _planned(problem: MapProblem, begin_s: float) -> DeviceMap:
     found = plan_map(problem)
     if found.best is None:
         raise _infeasible(problem)
     relaxed_s = lower_bound_s(problem)
     return DeviceMap(problem, found.best, found, relaxed_s, time.perf_counter() - begin_s)
+
+
+def _measured(problem: MapProblem, model: Any, engine: str) -> LayerTimes:
+    """What workers take for its layers.
+
+    Raises `UnsupportedError`: it is no model of transformers, or workers cannot compute with it.
+    """
+    from placewright.layers.generation.layer_timer import MOST_BLOCKS, time_layers
+
+    _demand_computed(problem)
+    config = getattr(model, "config", model)
+    if isinstance(config, str | os.PathLike | Mapping):
+        from transformers import AutoConfig
+
+        known = config if isinstance(config, Mapping) else read_data(config_file(str(config)))[0]
+        config = AutoConfig.for_model(**known)
+    blocks = problem.model.blocks
+    room = [
+        sum(problem.need_bytes(blocks[0], b + 1) <= capacity for b in blocks[:MOST_BLOCKS])
+        for capacity in problem.capacity.tolist()
+    ]
+    return time_layers(
+        config,
+        COMPUTED[problem.dtype],
+        problem.cluster,
+        engine=engine,
+        tokens=min(problem.context, MOST_TIMED),
+        blocks=room,
+    )
+
+
+def _demand_computed(problem: MapProblem) -> None:
+    if problem.dtype not in COMPUTED:
+        raise UnsupportedError(
+            f"the plan has {problem.dtype} weights, which workers do not unpack",
+            where=problem.cluster.name,
+            hint="export the map, or plan without it",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +213,7 @@ class DeviceMap:
         return {name: pair for name, pair in counted.items() if pair[0] < pair[1]}
 
     def generator(
-        self, model: Any, *, engine: EngineName = "local"
+        self, model: Any, *, engine: EngineName = "local", adapt: bool = False
     ) -> AbstractContextManager[Generator]:
         """The model on the workers of the cluster, to generate tokens with.
 
@@ -168,6 +223,8 @@ class DeviceMap:
             A language model of transformers in this process, or its folder.
         engine
             Who starts the workers.
+        adapt
+            Plan again where a worker has died, and go on with the devices that are left.
 
         Raises
         ------
@@ -177,15 +234,27 @@ class DeviceMap:
         """
         from placewright.layers.generation.generator import generating
 
-        what = ""
+        ranges, replan = self._executed(), self._on if adapt else None
+        return generating(model, ranges, self.problem.cluster, engine=engine, replan=replan)
+
+    def _executed(self) -> dict[str, tuple[int, int]]:
+        """`block_ranges`, where workers can execute them."""
         if any(each.from_disk for each in self.judgement.plan.ranges):
-            what = "the plan reads layers from disk in every step, and workers keep theirs"
-        elif self.problem.dtype not in COMPUTED:
-            what = f"the plan has {self.problem.dtype} weights, which workers do not unpack"
-        if what:
-            hint = "export the map, or plan without it"
-            raise UnsupportedError(what, where=self.problem.cluster.name, hint=hint)
-        return generating(model, self.block_ranges, self.problem.cluster, engine=engine)
+            raise UnsupportedError(
+                "the plan reads layers from disk in every step, and workers keep theirs",
+                where=self.problem.cluster.name,
+                hint="export the map, or plan without it",
+            )
+        _demand_computed(self.problem)
+        return self.block_ranges
+
+    def _on(self, cluster: Cluster) -> dict[str, tuple[int, int]]:
+        """What workers execute of the plan for a part of the cluster."""
+        problem = self.problem
+        kept = [problem.cluster.index(name) for name in cluster.device_names]
+        times = None if problem.times is None else problem.times.of(kept)
+        problem = problem.replace(cluster=cluster, times=times)
+        return _planned(problem, time.perf_counter())._executed()
 
     @property
     def value(self) -> float:

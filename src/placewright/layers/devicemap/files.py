@@ -13,13 +13,14 @@ from pydantic import Field
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import cluster_data
 from placewright.cluster.schema import ClusterFile
-from placewright.errors import UnknownNameError
+from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, write_data
 from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem, Objective
+from placewright.layers.generation.times import LayerTimes
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
 from placewright.planning.result_file import ResultFile
@@ -29,6 +30,7 @@ MOST_LAYERS = 10_000
 
 Count = Annotated[int, Field(ge=0, le=10**15)]
 Tokens = Annotated[int, Field(ge=0, lt=2**31)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class LayerEntry(FileModel):
@@ -63,6 +65,39 @@ class LanguageModelEntry(FileModel):
     block_name: str = ""
 
 
+class TimesEntry(FileModel):
+    """What workers took: see `placewright.layers.generation.times.LayerTimes`."""
+
+    tokens: Annotated[int, Field(ge=1, lt=2**31)]
+    block_s: list[Seconds]
+    head_s: list[Seconds]
+    prompt_block_s: list[Seconds]
+    prompt_head_s: list[Seconds]
+    visit_s: list[Annotated[float, Field(ge=-1e9, le=1e9)]]
+    answer_s: list[Seconds]
+    latency_s: list[list[Seconds | None]]
+    seconds_per_byte: list[list[Seconds | None]]
+
+    def made(self, devices: int) -> LayerTimes:
+        """The times, where they are of so many devices.
+
+        Raises `InputError`: a row is of another number.
+        """
+        rows = self.model_dump()
+        for name in ("latency_s", "seconds_per_byte"):
+            rows[name] = [[math.inf if x is None else x for x in row] for row in rows[name]]
+        lists = [x for name, x in rows.items() if name != "tokens"]
+        lists += [*rows["latency_s"], *rows["seconds_per_byte"]]
+        for each in lists:
+            if len(each) != devices:
+                raise InputError(
+                    "times are of another number of devices",
+                    by=f"{len(each)} and {devices}",
+                    hint="measure on this cluster",
+                )
+        return LayerTimes(**rows)
+
+
 class MapFile(FileModel):
     """A language model, the devices, and what is asked."""
 
@@ -75,6 +110,7 @@ class MapFile(FileModel):
     dtype: str = "bf16"
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.9
     objective: Objective = "latency"
+    times: TimesEntry | None = None
 
 
 class RangeEntry(FileModel):
@@ -170,6 +206,7 @@ def problem_from(data: Any, *, where: str, name: str, text: str = "") -> MapProb
             entry.dtype,
             entry.memory_share,
             entry.objective,
+            entry.times and entry.times.made(len(cluster.devices)),
         )
 
 
@@ -192,7 +229,15 @@ def problem_json(p: MapProblem) -> dict[str, Any]:
         "language_model": asdict(p.model) | {"layers": layers},
         "cluster": cluster_data(p.cluster),
         **{name: getattr(p, name) for name in asked},
+        **({} if p.times is None else {"times": _times_json(p.times)}),
     }
+
+
+def _times_json(times: LayerTimes) -> dict[str, Any]:
+    found = asdict(times)
+    for name in ("latency_s", "seconds_per_byte"):
+        found[name] = [[finite(x) for x in row] for row in found[name]]
+    return found
 
 
 def read_proposal(path: str | Path, problem: MapProblem) -> Proposal[MapPlan]:

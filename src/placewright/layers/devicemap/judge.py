@@ -110,6 +110,7 @@ def judge(problem: MapProblem, plan: MapPlan) -> MapJudgement:
     hop_s = problem.hop_s(problem.prompt or 1)
     for a, b in zip(plan.ranges, plan.ranges[1:], strict=False):
         first_s += float(hop_s[a.device, b.device])
+    first_s += float(problem.answer_s[plan.ranges[-1].device])
     per_token_s, groups = min(
         (period_s(problem, plan, g) / problem.users, g) for g in group_counts(problem)
     )
@@ -144,6 +145,7 @@ def step_s(problem: MapProblem, plan: MapPlan, users: int) -> tuple[float, float
     parts = []
     for k, each in enumerate(plan.ranges):
         own = float(decode_s[each.device, each.start : each.end].sum())
+        own = max(0.0, own + float(problem.visit_s[each.device]))
         parts.append(own + _disk_s(problem, each, decoding=True))
         if k:
             crossed = problem.crossed[each.start]
@@ -181,7 +183,11 @@ def _cost(problem: MapProblem, each: LayerRange) -> RangeCost:
         cache,
         workspace,
         over,
-        float(problem.decode_s(1)[each.device, start:end].sum())
+        max(
+            0.0,
+            float(problem.decode_s(1)[each.device, start:end].sum())
+            + float(problem.visit_s[each.device]),
+        )
         + _disk_s(problem, each, decoding=True),
         prefill + _disk_s(problem, each, decoding=False),
     )

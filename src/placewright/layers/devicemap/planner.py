@@ -191,6 +191,10 @@ class Tables:
             found[d][np.isfinite(need) & (need <= room)] = 0  # memory may have no limit
             if np.isfinite(problem.disk_s_per_byte[d]):
                 _spill(problem, found[d], room)
+        if problem.times is not None:  # workers have a block each, and what is beside it
+            starts = np.arange(n + 1)
+            before = np.searchsorted(np.array(problem.model.blocks), starts)
+            found[:, before[:, None] >= before[None, :]] = -1
         return cls(problem, found)
 
     def seconds(self, users: int) -> FloatArray:
@@ -199,6 +203,7 @@ class Tables:
         each = problem.decode_s(users)
         ends = np.concatenate([np.zeros((problem.m, 1)), np.cumsum(each, axis=1)], axis=1)
         found: FloatArray = ends[:, None, :] - ends[:, :, None]
+        found = np.maximum(0.0, found + problem.visit_s[:, None, None])
         decodes = np.array([layer.decodes for layer in problem.model.layers])
         for d, s, e in np.argwhere(self.from_disk > 0).tolist():
             spilled = self.from_disk[d, s, e]
@@ -312,6 +317,7 @@ class _Prospects:
         self._room = np.where(disks, np.inf, problem.capacity)
         held = problem.weights - problem.shared + problem.cache
         self._need = _suffix_sums(held) * (1 - 1e-9)
+        self._spared = np.minimum(problem.visit_s, 0.0)
         self._most: dict[int, FloatArray] = {}
 
     def most(self, used: int) -> FloatArray:
@@ -325,7 +331,7 @@ class _Prospects:
             fastest = self._seconds[left].min(axis=0, initial=np.inf)
             found = np.full(len(fastest) + 1, self._known)
             if left and np.isfinite(self._known):
-                found -= _suffix_sums(fastest)
+                found -= _suffix_sums(fastest) + self._spared[left].sum()
             found[self._need > self._room[left].sum()] = -np.inf
             found[-1] = self._known
             self._most[used] = found
@@ -463,6 +469,8 @@ def _are_alike(
     if problem.disk_s_per_byte[d] != problem.disk_s_per_byte[e]:
         return False
     if any((table[d] != table[e]).any() for table in seconds):
+        return False
+    if problem.visit_s[d] != problem.visit_s[e] or problem.answer_s[d] != problem.answer_s[e]:
         return False
     swapped = np.arange(problem.m)
     swapped[[d, e]] = e, d

@@ -20,6 +20,7 @@ from placewright.cluster.roofline import efficiency_of, peaks
 from placewright.errors import InfeasibleError, InputError
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.model import FORMATS, Format, LanguageModel, Layer
+from placewright.layers.generation.times import LayerTimes
 from placewright.numerics.arrays import FloatArray
 
 Objective: TypeAlias = Literal["latency", "throughput"]
@@ -50,6 +51,9 @@ class MapProblem:
         Share of every device's memory that may be used; the rest is for the runtime.
     objective
         ``latency``: seconds per token of one stream; ``throughput``: tokens/s of all users.
+    times
+        Measured seconds of layers and links, in place of those that follow from the cluster: other
+        contexts and users are priced by what they take relative to the measured ones there.
     """
 
     model: LanguageModel
@@ -60,6 +64,7 @@ class MapProblem:
     dtype: str = "bf16"
     memory_share: float = 0.9
     objective: Objective = "latency"
+    times: LayerTimes | None = None
 
     def __post_init__(self) -> None:
         longest = self.model.longest
@@ -69,6 +74,13 @@ class MapProblem:
                 where=self.model.name,
                 by=f"{self.prompt} and {self.context} tokens",
                 hint="raise the context, or give a shorter prompt",
+            )
+        if self.times is not None and len(self.times.block_s) != self.m:
+            raise InputError(
+                "times are of another number of devices",
+                where=self.model.name,
+                by=f"{len(self.times.block_s)} and {self.m}",
+                hint="measure on this cluster",
             )
         if longest and self.context > longest:
             raise InputError(
@@ -159,7 +171,7 @@ class MapProblem:
         if users not in self._steps:
             layers, devices = self.model.layers, self._devices()
             table = [[self._decode_s(d, x, users) for x in layers] for d in devices]
-            self._steps[users] = np.array(table)
+            self._steps[users] = np.array(table) * self._measured[0]
         return self._steps[users]
 
     @cached_property
@@ -170,9 +182,37 @@ class MapProblem:
     @cached_property
     def prefill_s(self) -> FloatArray:
         """Seconds of one prompt, shape (m, n)."""
-        return np.array(
-            [[self._prefill_s(d, x) for x in self.model.layers] for d in self._devices()]
-        )
+        table = [[self._prefill_s(d, x) for x in self.model.layers] for d in self._devices()]
+        return np.array(table) * self._measured[1]
+
+    @cached_property
+    def _measured(self) -> tuple[FloatArray, FloatArray]:
+        """What layers take over what they would by the cluster: decode, prefill; shape (m, n)."""
+        times = self.times
+        if times is None:
+            return np.ones((self.m, self.n)), np.ones((self.m, self.n))
+        tokens = times.tokens
+        computed = self.replace(times=None, context=tokens, prompt=tokens, users=1)
+        found = []
+        for table, block_s, head_s in (
+            (computed.decode_s(1), times.block_s, times.head_s),
+            (computed.prefill_s, times.prompt_block_s, times.prompt_head_s),
+        ):
+            seconds = np.zeros((self.m, self.n))
+            seconds[:, list(self.model.blocks)] = np.array(block_s)[:, None]
+            seconds[:, -1] += np.array(head_s)
+            found.append(np.divide(seconds, table, out=np.zeros_like(seconds), where=table > 0))
+        return found[0], found[1]
+
+    @cached_property
+    def visit_s(self) -> FloatArray:
+        """Seconds of a range beyond those of its layers, shape (m,); below zero: less."""
+        return np.zeros(self.m) if self.times is None else np.array(self.times.visit_s)
+
+    @cached_property
+    def answer_s(self) -> FloatArray:
+        """Seconds from the logits on a device to the begin of the next passage, shape (m,)."""
+        return np.zeros(self.m) if self.times is None else np.array(self.times.answer_s)
 
     @cached_property
     def disk_s_per_byte(self) -> FloatArray:
@@ -183,6 +223,8 @@ class MapProblem:
     @cached_property
     def links(self) -> tuple[FloatArray, FloatArray]:
         """Latency and seconds per byte between devices, shape (m, m)."""
+        if self.times is not None:
+            return np.array(self.times.latency_s), np.array(self.times.seconds_per_byte)
         latency_s, per_byte, _, _ = self.cluster.link_arrays()
         return latency_s, per_byte
 
@@ -210,6 +252,8 @@ class MapProblem:
     @cached_property
     def return_s(self) -> FloatArray:
         """Seconds until the last device's token is known to the first, shape (m, m)."""
+        if self.times is not None:  # by the caller, wherever the first one is
+            return np.repeat(self.answer_s[:, None], self.m, axis=1)
         found = self.links[0].copy()
         np.fill_diagonal(found, 0.0)
         return found

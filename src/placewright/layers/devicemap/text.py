@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.reading import language_model
 from placewright.layers.generation.answers import PlacedText, Tokenizer
+from placewright.layers.generation.generator import TokenClock
 from placewright.report.text import plain_table, seconds, size
 from placewright.runtime.engines.engine import EngineName
 
@@ -41,6 +41,8 @@ class GenerationRun:
         To the first token, and for each of the others.
     emulated
         What of the cluster is emulated, in words; empty for nothing.
+    lost
+        Devices whose workers died meanwhile.
     equal
         Whether one process generates the same; ``None`` where that was not asked.
     """
@@ -54,6 +56,7 @@ class GenerationRun:
     measured_first_s: float
     measured_token_s: float
     emulated: str
+    lost: tuple[str, ...]
     equal: bool | None
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +81,8 @@ class GenerationRun:
         ]
         if self.emulated:
             lines.append(f"emulated: {self.emulated}")
+        if self.lost:
+            lines.append(f"lost: {', '.join(self.lost)}; the others went on")
         if self.equal is not None:
             lines.append(f"the tokens of one process: {'equal' if self.equal else 'others'}")
         return "\n".join(lines)
@@ -94,6 +99,8 @@ def generate_text(
     sample: bool = False,
     seed: int = 0,
     engine: EngineName = "local",
+    measure: bool = False,
+    adapt: bool = False,
     check: bool = False,
 ) -> GenerationRun:
     """Generate with a model whose blocks are placed by `device_map`.
@@ -106,6 +113,10 @@ def generate_text(
         Text, or numbers of tokens.
     context
         Tokens to keep; by default those of the prompt and the new ones.
+    measure
+        Time layers and links on the workers before the plan is made.
+    adapt
+        Plan again where a worker has died, and go on with the devices that are left.
     check
         Load the model in this process, too, and compare.
 
@@ -119,17 +130,23 @@ def generate_text(
     tokenizer = Tokenizer(folder)
     ids = torch.tensor([tokenizer.encode(prompt)])
     length = ids.shape[1] + new_tokens
-    planned = device_map(folder, cluster, context=context or length, prompt=ids.shape[1])
-    ranges = planned.block_ranges
+    planned = device_map(
+        folder,
+        cluster,
+        context=context or length,
+        prompt=ids.shape[1],
+        measure=engine if measure else None,
+    )
     options = {"max_new_tokens": new_tokens, "do_sample": sample}
-    with planned.generator(folder, engine=engine) as placed:
+    with planned.generator(folder, engine=engine, adapt=adapt) as placed:
         torch.manual_seed(seed)
-        clock = _Clock()
+        clock = TokenClock()
         found = placed.generate(ids, streamer=clock, **options)
-        held = dict(zip(cluster.device_names, placed.held_bytes, strict=True))
+        held = dict(zip(placed.cluster.device_names, placed.held_bytes, strict=True))
+        ranges, lost = placed.ranges, tuple(placed.lost)
         emulated = placed.emulated
     fresh = tuple(found[0, ids.shape[1] :].tolist())
-    first_s, *others = [b - a for a, b in zip(clock.times_s, clock.times_s[1:], strict=False)]
+    first_s, *others = clock.seconds
     return GenerationRun(
         tokens=fresh,
         text=tokenizer.decode(fresh),
@@ -140,6 +157,7 @@ def generate_text(
         measured_first_s=first_s,
         measured_token_s=sorted(others)[len(others) // 2] if others else first_s,
         emulated=emulated,
+        lost=lost,
         equal=_same(folder, ids, options, seed, found) if check else None,
     )
 
@@ -184,20 +202,6 @@ def text_model(
         name, folder, load, context=kept, users=users, plan=planned.as_json()
     ) as placed:
         yield placed
-
-
-class _Clock:
-    """A streamer of transformers that notes when tokens come; the prompt is the first."""
-
-    def __init__(self) -> None:
-        self.times_s: list[float] = []
-
-    def put(self, value: Any) -> None:
-        """The prompt, or a token."""
-        self.times_s.append(time.perf_counter())
-
-    def end(self) -> None:
-        """There are no more."""
 
 
 def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch.Tensor) -> bool:

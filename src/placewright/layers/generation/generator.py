@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import (
+    InputError,
+    UnknownNameError,
+    UnsupportedError,
+    WorkerError,
+    WorkerLostError,
+)
 from placewright.layers.generation.stage import (
     Stage,
     StageOrder,
@@ -36,6 +43,10 @@ PROGRAM = "placewright.layers.generation.worker:StageWorker"
 
 Ranges = Mapping[str, tuple[int, int]]
 """Layers [start, end) by name of the device, from the first layer to the last one."""
+
+Replan = Callable[[Cluster], Ranges]
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 PASSED = ("logits_to_keep",)
 """Whole numbers that the model is called with, beside its tensors."""
@@ -62,6 +73,17 @@ class Generator:
         Consecutive layers from 0 to the last one.
     engine
         Who starts the workers; children of this process by default.
+    replan
+        Ranges for the part of the cluster that is left when workers have died: calls go on there.
+
+    Attributes
+    ----------
+    cluster, ranges
+        In force.
+    held_bytes
+        Of weights and buffers, by device of the cluster.
+    lost
+        Devices whose workers died.
 
     Raises
     ------
@@ -77,31 +99,44 @@ class Generator:
         ranges: Ranges,
         cluster: Cluster,
         engine: Engine | None = None,
+        replan: Replan | None = None,
     ) -> None:
-        source = Checkpoint(model) if isinstance(model, str | Path) else Loaded(model)
-        self.cluster, self.ranges = cluster, dict(ranges)
+        source = _source(model)
+        self.cluster = cluster
         shell = skeleton(source.config, source.dtype, source.attention)
-        layers = int(shell.config.get_text_config().num_hidden_layers)
-        self._orders = _orders(source, self.ranges, layers, cluster.device_names)
+        self._layers = int(shell.config.get_text_config().num_hidden_layers)
+        self._source, self._replan = source, replan
+        self._place(ranges, cluster)
         self._shell = _placed(shell, self._forward)
         self._shell.generation_config = source.generation_config(shell)
-        self._source, self._folder = source, Scratch()
+        self._folder = Scratch()
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
         self._shares_disk = self.engine.name in ("local", "testbed")
         self._lock, self._users = threading.Lock(), count()
+        self._placement = 0
+        self._lost_error: WorkerLostError | None = None
         self.held_bytes: list[int] = []
+        self.lost: list[str] = []
+
+    def _place(self, ranges: Ranges, cluster: Cluster) -> None:
+        self._orders = _orders(self._source, ranges, self._layers, cluster.device_names)
+        self.ranges = dict(ranges)
 
     def __enter__(self) -> Self:
         try:
-            self.group.limit_s = limits.order_s(self._source.nbytes)
-            self.group.__enter__()
-            self.held_bytes = self._load()
+            self._start()
         except BaseException:
             self.group.close()
             self._folder.cleanup()
             raise
         return self
+
+    def _start(self) -> None:
+        """Start the workers, and give them their layers."""
+        self.group.limit_s = limits.order_s(self._source.nbytes)
+        self.group.__enter__()
+        self._load()
 
     def __exit__(self, kind: object, *rest: object) -> None:
         try:
@@ -124,6 +159,21 @@ class Generator:
         """What `generate` does where an option is not given."""
         return self._shell.generation_config
 
+    def load(self, ranges: Ranges) -> None:
+        """Place the layers otherwise on the same workers; calls that are under way go on.
+
+        Their tokens so far are computed again, as a prompt.
+        """
+        with self._lock:
+            self._place(ranges, self.cluster)
+            self._load()
+
+    def give(self, stages: Sequence[StageOrder | None]) -> None:
+        """Give the workers stages of random numbers, for which only the time counts."""
+        with self._lock:
+            self._placement += 1
+            self.held_bytes = self.group.order("load", [(each, ()) for each in stages])
+
     def generate(self, input_ids: Tensor, **options: Any) -> Any:
         """As `generate` of transformers.
 
@@ -137,7 +187,9 @@ class Generator:
         Raises
         ------
         WorkerError
-            A worker died; the message names it.
+            A worker died; the message names it. With `replan` only where nobody is left.
+        InfeasibleError
+            The workers that are left cannot hold the model.
         UnsupportedError
             An option needs in this process what is on the workers.
         """
@@ -148,16 +200,23 @@ class Generator:
         try:
             return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
         finally:
-            self._forget(cache.user)
+            # Tokens are there, or an error is: that a worker died now is for the next call.
+            with suppress(WorkerError):
+                self.order("forget", cache.user)
 
     def order(self, name: str, *arguments: Any) -> list[Any]:
         """Give all workers an order; one at a time, whichever thread asks."""
         with self._lock:
-            return self.group.order_all(name, *arguments)
+            return self._answers(name, *arguments)
 
-    def _forget(self, user: int) -> None:
-        if not self.group.dead():
-            self.order("forget", user)
+    def _answers(self, name: str, *arguments: Any) -> list[Any]:
+        if self._lost_error is not None:
+            raise self._lost_error
+        try:
+            return self.group.order_all(name, *arguments)
+        except WorkerLostError as error:
+            self._lost_error = error
+            raise
 
     def _forward(self, **given: Any) -> Any:
         """What transformers calls for the logits of the next token."""
@@ -171,28 +230,82 @@ class Generator:
                 raise _not_here(name)
         tensors = {k: v.cpu().numpy() for k, v in given.items() if isinstance(v, Tensor)}
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
-        answers = self.order("compute", cache.user, tensors, numbers)
-        cache.length += tensors["input_ids"].shape[1]
-        logits = next(each for each in answers if each is not None)
+        cache.inputs.add(tensors)
+        with self._lock:
+            logits = self._logits(cache, tensors, numbers)
+        new = tensors["input_ids"].shape[1]
+        cache.length += new
         # Ray's answers cannot be written to, and `generate` may write.
-        output = CausalLMOutputWithPast(logits=torch.from_numpy(np.require(logits, None, "W")))
+        made = torch.from_numpy(np.require(logits[:, -new:], None, "W"))
+        output = CausalLMOutputWithPast(logits=made)
         output[cache_name()] = cache
         return output
 
-    def _load(self) -> list[int]:
-        """Give every worker its layers; the bytes that each holds."""
-        if self._source.files and self._shares_disk:
-            return self.group.order("load", [(each, self._source.files) for each in self._orders])
+    def _logits(self, cache: Any, tensors: Arrays, numbers: dict[str, int]) -> Any:
+        """Of new tokens, behind all others where the workers have no caches of them."""
+        while True:
+            kept = cache.placement in (None, self._placement)
+            try:
+                sent = tensors if kept else cache.inputs.arrays
+                answers = self._answers("compute", cache.user, sent, numbers)
+            except WorkerLostError as error:
+                self._replace_workers(error)
+                continue
+            cache.placement = self._placement
+            return next(each for each in answers if each is not None)
+
+    def reorder(self, cache: Any, rows: Any) -> None:
+        """Let row i of a user's caches be what row `rows[i]` was: beams that go on."""
+        cache.inputs.reorder(rows)
+        with self._lock:
+            if cache.placement == self._placement:
+                try:
+                    self._answers("reorder", cache.user, rows)
+                except WorkerLostError as error:
+                    self._replace_workers(error)
+
+    def _replace_workers(self, error: WorkerLostError) -> None:
+        """Go on with those that are left, by another plan.
+
+        Raises the error itself where nobody plans again, or nobody is left.
+        """
+        while True:
+            dead = [self.group.names[rank] for rank in self.group.dead()]
+            left = [name for name in self.cluster.device_names if name not in dead]
+            if self._replan is None or not dead or not left:
+                raise error
+            self.group.close()
+            self.lost += dead
+            self.cluster = self.cluster.part(left)
+            self._place(self._replan(self.cluster), self.cluster)
+            self.group = self.engine.group(self.cluster, PROGRAM)
+            try:
+                self._start()
+            except WorkerLostError as another:
+                error = another
+            else:
+                self._lost_error = None
+                return
+
+    def _load(self) -> None:
+        """Give every worker its layers; caches are gone."""
+        source = self._source
+        if isinstance(source, RandomWeights):
+            return  # given by `give`
+        self._placement += 1
+        if source.files and self._shares_disk:
+            self.held_bytes = self.group.order("load", [(x, source.files) for x in self._orders])
+            return
         files = []
         for rank, asked in enumerate(self._orders):
             files.append(Path(self._folder.name) / f"stage-{rank}.safetensors")
             wanted = () if asked is None else needed_names(Stage(asked))
-            save_file(self._source.tensors(wanted), files[-1])
+            save_file(source.tensors(wanted), files[-1])
         paths = self.group.distribute_each(files)
         for each in files:
             each.unlink()
         loads = [(o, (path,)) for o, path in zip(self._orders, paths, strict=True)]
-        return self.group.order("load", loads)
+        self.held_bytes = self.group.order("load", loads)
 
 
 @contextmanager
@@ -202,6 +315,7 @@ def generating(
     cluster: Cluster,
     *,
     engine: EngineName = "local",
+    replan: Replan | None = None,
 ) -> Iterator[Generator]:
     """A `Generator` on an engine by its name.
 
@@ -211,7 +325,7 @@ def generating(
         raise SystemExit(0)
     with (
         open_engine(engine, cluster) as opened,
-        Generator(model, ranges, cluster, opened) as found,
+        Generator(model, ranges, cluster, opened, replan) as found,
     ):
         yield found
 
@@ -293,8 +407,77 @@ class Checkpoint:
         return found
 
 
+class RandomWeights:
+    """A model without weights: workers get their stages by `Generator.give`.
+
+    Parameters
+    ----------
+    config
+        Of transformers, as JSON.
+    dtype
+        Of the weights: ``float32``, ``bfloat16``, ``float16``.
+    """
+
+    files: tuple[str, ...] = ()
+
+    def __init__(self, config: str, dtype: str, nbytes: float = 0.0) -> None:
+        self.config, self.dtype, self.attention, self.nbytes = config, dtype, "", nbytes
+
+    def generation_config(self, shell: Any) -> Any:
+        """That of its architecture."""
+        return shell.generation_config
+
+
+def _source(model: Any) -> Loaded | Checkpoint | RandomWeights:
+    if isinstance(model, RandomWeights):
+        return model
+    return Checkpoint(model) if isinstance(model, str | Path) else Loaded(model)
+
+
+class _Inputs:
+    """What the model was called with so far for one user: to be computed again as one prompt."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    def add(self, tensors: Arrays) -> None:
+        """The next tokens: what has a number for each of them grows, a mask is of all tokens."""
+        new = tensors["input_ids"].shape[-1]
+        for name, value in tensors.items():
+            known = self.arrays.get(name)
+            grows = value.shape[-1] == new and name != "attention_mask"
+            joined = known is not None and grows
+            self.arrays[name] = np.concatenate([known, value], axis=-1) if joined else value
+
+    def reorder(self, rows: np.ndarray[Any, Any]) -> None:
+        """Let row i be what row `rows[i]` was."""
+        count = len(self.arrays["input_ids"])
+        for name, value in self.arrays.items():
+            if value.ndim > 1 and len(value) == count:
+                self.arrays[name] = value[rows]
+
+
+class TokenClock:
+    """A streamer of transformers that notes when tokens come; the first is the prompt."""
+
+    def __init__(self) -> None:
+        self._times_s: list[float] = []
+
+    def put(self, value: Any) -> None:
+        """The prompt, or a token."""
+        self._times_s.append(time.perf_counter())
+
+    def end(self) -> None:
+        """There are no more."""
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each token; the first with the prompt."""
+        return [b - a for a, b in pairwise(self._times_s)]
+
+
 def _orders(
-    source: Loaded | Checkpoint, ranges: Ranges, layers: int, names: Sequence[str]
+    source: Loaded | Checkpoint | RandomWeights, ranges: Ranges, layers: int, names: Sequence[str]
 ) -> list[StageOrder | None]:
     """By rank; ``None`` for a device without layers."""
     for device in ranges:
@@ -354,12 +537,14 @@ def _remote_cache(generator: Generator, user: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.user, self.length = user, 0
+            self.inputs = _Inputs()
+            self.placement: int | None = None
 
         def get_seq_length(self, *layer: Any, **named: Any) -> int:
             return self.length
 
         def reorder_cache(self, beam_idx: Tensor) -> None:
-            generator.order("reorder", self.user, np.asarray(beam_idx.cpu()))
+            generator.reorder(self, np.asarray(beam_idx.cpu()))
 
         def crop(self, *length: Any, **named: Any) -> None:
             raise _not_here("decoding that takes tokens back")

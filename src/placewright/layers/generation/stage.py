@@ -207,6 +207,17 @@ class Stage:
             self.model.initialize_weights()
         self.model.eval()
 
+    def random_tensors(self) -> dict[str, Tensor]:
+        """By name in the whole model, where only the time counts that they take."""
+        found = {}
+        for here, given in self.model.state_dict().items():
+            made = torch.zeros(given.shape, dtype=given.dtype)
+            # No zeros: pages that were never written to are all the same one.
+            found[self.names[here]] = (
+                made.uniform_(-0.05, 0.05) if made.is_floating_point() else made
+            )
+        return found
+
     def new_cache(self) -> Any:
         """Keys and values of no token yet."""
         from transformers import DynamicCache
