@@ -162,7 +162,8 @@ def main() -> int:
     args = parser.parse_args()
     torch.manual_seed(0)
     loader: Any = transformers.AutoModelForCausalLM
-    model = loader.from_config(CONFIGS[args.model]()).eval()
+    configuration: Any = CONFIGS[args.model]
+    model = loader.from_config(configuration()).eval()
     cluster, ids = nodes(model), torch.randint(1, 16000, (1, PROMPT))
     with undisturbed(cluster), tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -173,7 +174,8 @@ def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch
     """Print the lines."""
     options = {"context": PROMPT + args.tokens, "prompt": PROMPT, "dtype": "f32"}
     problem = placewright.device_map(folder, cluster, **options).problem
-    config: Any = transformers.AutoConfig.from_pretrained(folder)
+    known: Any = transformers.AutoConfig
+    config = known.from_pretrained(folder)
     measured: dict[str, list[float]] = {}
     parts: dict[str, list[list[float]]] = {}
     first, same = None, True
@@ -185,9 +187,9 @@ def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch
             timer.measure()
             problem = problem.replace(times=timer.times())
             if number == 0:
-                best = plan_map(problem).best
-                assert best is not None
-                tried = splits(problem, ranges_of(problem, best.plan))
+                chosen = plan_map(problem).best
+                assert chosen is not None
+                tried = splits(problem, ranges_of(problem, chosen.plan))
             for name, ranges in tried.items():
                 placed.load(ranges)
                 placed.order("times")
