@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,18 @@ def ranges_of(problem: MapProblem, plan: MapPlan) -> dict[str, tuple[int, int]]:
     return found
 
 
+def others(problem: MapProblem) -> dict[str, MapPlan]:
+    """Plans of other programs, which take the nodes for GPUs."""
+    devices = tuple(replace(each, kind="gpu") for each in problem.cluster.devices)
+    return baselines(problem.replace(cluster=replace(problem.cluster, devices=devices)))
+
+
 def splits(
     problem: MapProblem, chosen: dict[str, tuple[int, int]]
 ) -> dict[str, dict[str, tuple[int, int]]]:
     """By name: ours, those of others, and random ones that fit."""
     found = {"chosen": chosen}
-    for name, plan in baselines(problem).items():
+    for name, plan in others(problem).items():
         ranges = ranges_of(problem, plan)
         if judge(problem, plan_of(problem, ranges)).feasible:
             found[name] = ranges
@@ -216,7 +223,7 @@ def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch
     print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}")
     print(f"rank correlation {rank:.3f}")
     print(f"chosen takes {least['chosen'] / best:.3f} times what the measured best does")
-    gains = {n: least[n] / least["chosen"] for n in baselines(problem) if n in least}
+    gains = {n: least[n] / least["chosen"] for n in others(problem) if n in least}
     print("tokens/s of chosen over: " + ", ".join(f"{n} {g:.2f}" for n, g in gains.items()))
     print(f"median gain {statistics.median(gains.values()):.2f}; tokens equal: {same}")
     return int(not same)

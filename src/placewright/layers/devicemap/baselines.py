@@ -53,9 +53,8 @@ def _accelerate_auto(problem: MapProblem) -> MapPlan | None:
 
     GPUs, then the CPU of the first node are filled in order by bytes of weights, all GPUs but the
     last up to an even share and a quarter more than a block; what is left over goes to the last.
-    Where there are no GPUs, every device is taken for one.
     """
-    return _accelerate(problem, _accelerators(problem) or range(problem.m))
+    return _accelerate(problem, _accelerators(problem))
 
 
 def _memory_proportional(problem: MapProblem) -> MapPlan | None:
@@ -77,7 +76,7 @@ def _best_single(problem: MapProblem) -> MapPlan | None:
 
 def _accelerate(problem: MapProblem, accelerators: Sequence[int]) -> MapPlan | None:
     devices = problem.cluster.devices
-    cpus = [d for d, x in enumerate(devices) if x.kind == "cpu" and d not in accelerators][:1]
+    cpus = [d for d, x in enumerate(devices) if x.kind == "cpu"][:1]
     total = float((problem.weights - problem.shared).sum())
     largest = float(problem.weights[list(problem.model.blocks)].max(initial=0.0))
     room = problem.capacity.copy()

@@ -206,7 +206,7 @@ def problem_from(data: Any, *, where: str, name: str, text: str = "") -> MapProb
             entry.dtype,
             entry.memory_share,
             entry.objective,
-            entry.times and entry.times.made(len(cluster.devices)),
+            None if entry.times is None else entry.times.made(len(cluster.devices)),
         )
 
 
