@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planning,
+        planning.PLANNING,
         files,
         views,
         conformance,
@@ -26,7 +26,7 @@ DEVICE_MAP = package_wing(
     "layers of a language model -> devices",
     "problem.MapProblem",
     "plan.MapPlan",
-    planning="planning",
+    planning="planning.PLANNING",
     command_line="",
     explain="",
 )

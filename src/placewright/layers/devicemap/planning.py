@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -10,24 +10,13 @@ from placewright.errors import InfeasibleError
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.baselines import RULES, Rule
 from placewright.layers.devicemap.bounds import lower_bound_s
-from placewright.layers.devicemap.judge import judge
+from placewright.layers.devicemap.judge import MapJudgement, judge
 from placewright.layers.devicemap.plan import MapPlan
 from placewright.layers.devicemap.planner import plan_map
 from placewright.layers.devicemap.problem import MapProblem, check_each_layer
-from placewright.planning.contract import BoundContext, Context, Planner, Proposal
+from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
-
-__all__ = [
-    "baselines",
-    "bounds",
-    "judge",
-    "objective",
-    "planners",
-    "portfolio",
-    "refined_bounds",
-    "refined_s",
-    "rehearsals",
-]
 
 ROUNDING = 2e-9
 """Share by which the value of the best plan is lowered to be a bound: see `plan_map`."""
@@ -62,43 +51,30 @@ class Exact:
         return Proposal(found.best.plan, bound=proved, note=note)
 
 
-def planners(problem: MapProblem) -> Mapping[str, Planner]:
-    """Every planner by name."""
-    own: list[Planner] = [Exact(), *(Rule(name) for name in RULES)]
-    return with_plug_ins("layers.devicemap", own)
+class MapPlanning(Planning):
+    """What `solve` needs of device maps."""
+
+    def planners(self, problem: MapProblem) -> Mapping[str, Planner]:
+        """Every planner by name; ``auto`` tries the exact one, and what others do."""
+        own: list[Planner] = [Exact(), *(Rule(name) for name in RULES)]
+        return with_plug_ins("layers.devicemap", own)
+
+    def judge(self, problem: MapProblem, plan: MapPlan) -> MapJudgement:
+        """By the times of layers and hops."""
+        return judge(problem, plan)
+
+    def bounds(self, problem: MapProblem) -> Mapping[str, float]:
+        """With free transfers and layers in any order."""
+        return {"free transfers": lower_bound_s(problem)}
+
+    def objective(self, problem: MapProblem) -> str:
+        """Of one stream, or of all users together."""
+        alone = problem.objective == "latency"
+        return "time per token" if alone else "time per token of all users together"
+
+    def baselines(self, problem: MapProblem) -> Sequence[str]:
+        """What one would do without planning."""
+        return tuple(RULES)
 
 
-def portfolio(problem: MapProblem) -> Sequence[str]:
-    """What ``auto`` tries: the exact one, and what others do."""
-    return list(planners(problem))
-
-
-def bounds(problem: MapProblem) -> Mapping[str, float]:
-    """With free transfers and layers in any order."""
-    return {"free transfers": lower_bound_s(problem)}
-
-
-def refined_bounds(problem: MapProblem, known: BoundContext) -> Mapping[str, float]:
-    """None."""
-    return {}
-
-
-def refined_s(problem: MapProblem, limit_s: float) -> float:
-    """None."""
-    return 0.0
-
-
-def objective(problem: MapProblem) -> str:
-    """Of one stream, or of all users together."""
-    alone = problem.objective == "latency"
-    return "time per token" if alone else "time per token of all users together"
-
-
-def baselines(problem: MapProblem) -> Sequence[str]:
-    """What one would do without planning."""
-    return tuple(RULES)
-
-
-def rehearsals() -> Sequence[Callable[[], object]]:
-    """None: nothing is compiled."""
-    return ()
+PLANNING = MapPlanning()

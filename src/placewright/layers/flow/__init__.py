@@ -13,12 +13,12 @@ from placewright.planning.contract import Direction
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.flow import conformance, files, planning, views
+    from placewright.layers.flow import conformance, files, planners, views
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planning,
+        planners.PLANNING,
         files,
         views,
         conformance,
@@ -29,7 +29,7 @@ FLOW = package_wing(
     "ranges of layers -> machines",
     "problem.FlowProblem",
     "problem.LayerRanges",
-    planning="planning",
+    planning="planners.PLANNING",
     command_line="",
     explain="",
     direction=Direction.MAXIMISE,

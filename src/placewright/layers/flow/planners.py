@@ -1,11 +1,11 @@
-"""Planners of layer ranges. The list in `planners` names them."""
+"""Planners of layer ranges; `FlowPlanning` lists them, with judge and bounds."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, final
@@ -14,22 +14,42 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.io.arguments import Range
-from placewright.layers.flow.judge import judge
+from placewright.layers.flow.bounds import bounds
+from placewright.layers.flow.judge import FlowJudgement, judge
 from placewright.layers.flow.kernels import anneal
 from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Count, Planner, Proposal, last_of
+from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
 
-def planners(problem: FlowProblem) -> Mapping[str, Planner]:
-    """Every planner by name."""
-    own: list[Planner] = [Equal(), Memory(), Swarm(), Petals(), Chain(), Annealing()]
-    return with_plug_ins("layers.flow", own)
+class FlowPlanning(Planning):
+    """What `solve` needs of layer ranges."""
+
+    def planners(self, problem: FlowProblem) -> Mapping[str, Planner]:
+        """Every planner by name."""
+        own: list[Planner] = [Equal(), Memory(), Swarm(), Petals(), Chain(), Annealing()]
+        return with_plug_ins("layers.flow", own)
+
+    def judge(self, problem: FlowProblem, plan: LayerRanges) -> FlowJudgement:
+        """By maximum flow."""
+        return judge(problem, plan)
+
+    def bounds(self, problem: FlowProblem) -> Mapping[str, float]:
+        """All are quick."""
+        return bounds(problem)
+
+    def objective(self, problem: FlowProblem) -> str:
+        """Tokens per second."""
+        return "throughput"
+
+    def baselines(self, problem: FlowProblem) -> Sequence[str]:
+        """Rules that do not look at speeds, at links or at either."""
+        return ("equal", "memory", "swarm", "petals")
 
 
-BASELINES = ("equal", "memory", "swarm", "petals")
-"""What one would do without planning."""
+PLANNING = FlowPlanning()
 
 
 class _Supported:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.halda import conformance, files, planning, views
+    from placewright.layers.halda import conformance, files, planners, views
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planning,
+        planners.PLANNING,
         files,
         views,
         conformance,
@@ -28,7 +28,7 @@ HALDA = package_wing(
     "layers -> devices in a ring",
     "problem.RingProblem",
     "problem.RingPlan",
-    planning="planning",
+    planning="planners.PLANNING",
     command_line="",
     explain="",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -11,9 +11,11 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.layers.halda.costs import DeviceSeconds, device_seconds, fixed_s, kappa_s
+from placewright.layers.halda.judge import RingJudgement, judge
 from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
 SUMMED, PROVED = 1e-9, 2e-6
@@ -21,10 +23,40 @@ SUMMED, PROVED = 1e-9, 2e-6
 by more, as what counts as proved is a share."""
 
 
-def planners(problem: RingProblem) -> Mapping[str, Planner]:
-    """Every planner by name."""
-    own: list[Planner] = [Rounds(), Equal(), Memory()]
-    return with_plug_ins("layers.halda", own)
+class HaldaPlanning(Planning):
+    """What `solve` needs of layers in a ring."""
+
+    def planners(self, problem: RingProblem) -> Mapping[str, Planner]:
+        """Every planner by name."""
+        own: list[Planner] = [Rounds(), Equal(), Memory()]
+        return with_plug_ins("layers.halda", own)
+
+    def portfolio(self, problem: RingProblem) -> Sequence[str]:
+        """What ``auto`` tries: the exact one, which leaves nothing to the others."""
+        return ["rounds"]
+
+    def judge(self, problem: RingProblem, plan: RingPlan) -> RingJudgement:
+        """By the formula."""
+        return judge(problem, plan)
+
+    def bounds(self, problem: RingProblem) -> Mapping[str, float]:
+        """With cycles at their shortest; `rounds` proves the rest.
+
+        The physical bound is none on the formula, which undercuts it.
+        """
+        relaxed = relaxed_bound_s(problem)
+        return {"relaxed": relaxed} if math.isfinite(relaxed) else {}
+
+    def objective(self, problem: RingProblem) -> str:
+        """Seconds per token."""
+        return "time per token"
+
+    def baselines(self, problem: RingProblem) -> Sequence[str]:
+        """Parts by count or by memory."""
+        return ("equal", "memory")
+
+
+PLANNING = HaldaPlanning()
 
 
 class _Supported:
@@ -170,9 +202,6 @@ class Memory(_Supported):
         """A GPU's memory where there is one, else RAM; one layer at least."""
         room = [d.ram_bytes if d.gpu is None else d.gpu.memory_bytes for d in problem.devices]
         return _in_parts(problem, np.maximum(np.array(room), 1.0))
-
-
-BASELINES = ("equal", "memory")
 
 
 def _in_parts(p: RingProblem, weight: FloatArray) -> RingPlan:
