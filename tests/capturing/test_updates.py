@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,12 @@ import torch
 from torch import nn
 
 from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.updates import check_parameters, current_settings, update_of
+from placewright.capturing.updates import (
+    check_parameters,
+    current_settings,
+    refuse_options,
+    update_of,
+)
 from placewright.errors import InputError, PlacewrightError
 
 OPTIM = torch.optim
@@ -73,8 +79,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a name": ("adamw", "adamw"),
     "groups of an unknown model": (_two_groups(), "lr 0.2, in the first 0.1"),
     "groups of two kinds": (_two_kinds(), "nesterov True, in the first False"),
-    "accumulated gradients": (TrainingRecipe("sgd", accumulate=4), "accumulate=4"),
-    "half precision": (TrainingRecipe("sgd", autocast="bfloat16"), "autocast=bfloat16"),
+    "micro-batches": (TrainingRecipe("sgd", micro_batches=4), "micro_batches=4"),
+    "outputs": (TrainingRecipe("sgd", outputs=True), "outputs=True"),
     "an object in a recipe": (TrainingRecipe(OPTIM.Adagrad(_layers().parameters())), "Adagrad"),
     "a hook": (_hooked(), "hooks"),
     "a tensor": (OPTIM.Adam(_layers().parameters(), torch.tensor(0.1)), "'lr'"),
@@ -135,3 +141,16 @@ def test_an_optimizer_has_the_trained_parameters() -> None:
         check_parameters(both, model, "layers")
     model[1].requires_grad_(False)
     check_parameters(OPTIM.SGD(model[0].parameters(), 0.1), model, "layers")
+
+
+def test_options_that_a_program_does_not_know_are_refused_by_it() -> None:
+    """Others, and recipes that leave them out, are not."""
+    refuse_options("sgd", "accumulate")
+    refuse_options(
+        TrainingRecipe("sgd", scaler=torch.amp.GradScaler("cpu", enabled=False)), "scaler"
+    )
+    for name, value in {"accumulate": 4, "autocast": "bfloat16"}.items():
+        with pytest.raises(PlacewrightError, match=f"{name}={value}"):
+            refuse_options(
+                replace(TrainingRecipe("sgd"), **{name: value}), "accumulate", "autocast"
+            )

@@ -212,8 +212,10 @@ def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
     first, second = (torch.optim.SGD(model.parameters(), 0.1, weight_decay=w) for w in (0.2, 0.2))
     first.param_groups[0]["lr"] = 0.03
     log = SimpleNamespace(restored={}, notes=dict)
-    for given in (first, second):
-        job = SimpleNamespace(given=given, update=update_of(second), states_of_given=dict)
+    high, low = (torch.amp.GradScaler("cpu", init_scale=scale) for scale in (64.0, 2.0))
+    for given, scaler in ((first, high), (second, low)):
+        how: Any = {"scaler": scaler, "update": update_of(second), "states_of_given": dict}
+        job = SimpleNamespace(given=given, **how)
         run: Any = SimpleNamespace(job=job, log=log, done=4, recapture=None)
         program = LayerTraining(model, run, Guards(model, training=True))
         trainer = TrainingLoop(program)
@@ -221,6 +223,7 @@ def test_a_continued_run_begins_with_the_numbers_of_its_snapshot() -> None:
         assert trainer._changes is not None
         trainer._changes.close()
     assert second.param_groups[0]["lr"] == 0.03
+    assert low.get_scale() == 64.0
 
 
 def test_inputs_may_be_the_targets() -> None:

@@ -115,6 +115,16 @@ class TrainingRecipe:
         return replace(self, optimizer=torch.optim.Adam(parameters(), lr=self.lr, fused=True))
 
 
+def step_scaler(scaler: torch.amp.GradScaler, found_inf: float) -> None:
+    """Let a scaler grow or shrink, as if it had looked at the gradients of an update itself."""
+    here = torch.device("cpu")
+    if scaler._scale is None:
+        scaler._lazy_init_scale_growth_tracker(here)
+    found = torch.tensor(found_inf, dtype=torch.float32)
+    scaler._per_optimizer_states[id(scaler)]["found_inf_per_device"] = {here: found}
+    scaler.update()
+
+
 def recipe_of(
     optimizer: str | torch.optim.Optimizer | TrainingRecipe, lr: float = 1e-3
 ) -> TrainingRecipe:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from inspect import signature
 from itertools import repeat
 from typing import Any, TypeAlias
@@ -43,8 +43,16 @@ KINDS: Mapping[str, type[Optimizer]] = {
 SETTINGS = f"{OPTIMIZER}settings"
 """Name under which the numbers of a step are fed with its batch."""
 
+SCALE, HOLD = f"{OPTIMIZER}scale", f"{OPTIMIZER}hold"
+"""Likewise what the loss is multiplied by, and whether gradients are kept for a later update."""
+
+ACCUMULATED = "accumulated"
+"""State of a parameter beside those of its optimizer: gradients that are kept."""
+
 _GROUP = "placewright_group"
 """Key of a group of an optimizer: its position among those of `Update.settings`."""
+
+_ACCUMULATED = f"{OPTIMIZER}{ACCUMULATED}:"
 
 _AGAIN = "finish this trainer, and place the model with the optimizer as it is then"
 
@@ -59,8 +67,10 @@ class Update:
         Numbers of each group at first, in the order of `UpdateRule.numbers`.
     groups
         Position of a parameter's group by its name in the model; 0 for names that are not in it.
-    clip_value, clip_norm
+    clip_value, clip_norm, accumulate
         As of `TrainingRecipe`.
+    scaled
+        Whether the loss is scaled, by a number that comes with each batch.
     """
 
     rule: UpdateRule
@@ -68,6 +78,8 @@ class Update:
     groups: Mapping[str, int] = field(default_factory=dict)
     clip_value: float | None = None
     clip_norm: float | None = None
+    accumulate: int = 1
+    scaled: bool = False
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -163,9 +175,15 @@ def update_of(
     if isinstance(given, Update):
         return given
     if isinstance(given, TrainingRecipe):
-        _refuse_recipe(given)
+        refuse_options(given, "micro_batches", "outputs")
         made = update_of(given.optimizer, given.lr, model)
-        return replace(made, clip_value=given.clip_value, clip_norm=given.clip_norm)
+        return replace(
+            made,
+            clip_value=given.clip_value,
+            clip_norm=given.clip_norm,
+            accumulate=given.accumulate,
+            scaled=given.scales,
+        )
     if isinstance(given, str):
         if given not in BUILT_IN:
             raise UnknownNameError("optimizer", given, BUILT_IN)
@@ -184,24 +202,18 @@ def update_of(
     return _of_object(given, model)  # type: ignore[arg-type]
 
 
-def _refuse_recipe(recipe: TrainingRecipe) -> None:
-    """Raise `UnsupportedError` for what workers that share a batch do not do."""
-    whole = "give batches of as many rows: a plan divides them into micro-batches"
-    other = "leave it out, or take placewright.place(..., training=True)"
-    asked = {
-        "accumulate": (recipe.accumulate > 1, whole),
-        "micro_batches": (recipe.micro_batches > 1, "leave it out: the plan has its own"),
-        "autocast": (recipe.autocast is not None, other),
-        "scaler": (recipe.scales, other),
-        "outputs": (recipe.outputs, other),
-    }
-    for name, (wanted, hint) in asked.items():
-        if wanted:
+def refuse_options(given: Any, *names: str) -> None:
+    """Raise `UnsupportedError` for what a recipe asks for by these names; others are no recipe."""
+    usual = {item.name: item.default for item in fields(TrainingRecipe)}
+    for name in names if isinstance(given, TrainingRecipe) else ():
+        if getattr(given, name) != usual[name] and (name != "scaler" or given.scales):
             raise UnsupportedError(
-                f"workers that share a batch do not know {name}",
+                f"workers that share a batch do not know {name} here",
                 where="TrainingRecipe",
-                by=f"{name}={getattr(recipe, name)}",
-                hint=hint,
+                by=f"{name}={getattr(given, name)}",
+                hint="leave it out: the plan has its own"
+                if name == "micro_batches"
+                else "leave it out, or take placewright.place(..., training=True)",
             )
 
 
@@ -344,7 +356,7 @@ def write_states(optimizer: Optimizer, model: nn.Module, states: Mapping[str, Te
                 parameter.device if value.dim() else value.device
             )
             for key, value in states.items()
-            if key.startswith(OPTIMIZER) and key.endswith(suffix)
+            if key.startswith(OPTIMIZER) and key.endswith(suffix) and _ACCUMULATED not in key
         }
         if kept and float(kept.get("step", 1.0)) > 0:
             optimizer.state[parameter] = kept

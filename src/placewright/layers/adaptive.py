@@ -21,14 +21,17 @@ from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.snapshot import Snapshot
 from placewright.adapt.timeline import Kind
 from placewright.capturing.updates import (
+    ACCUMULATED,
+    HOLD,
     OPTIMIZER,
+    SCALE,
     SETTINGS,
     Update,
     current_settings,
     optimizer_states,
 )
 from placewright.cluster.cluster import Cluster
-from placewright.errors import PlacewrightError
+from placewright.errors import PlacewrightError, UnsupportedError
 from placewright.graph.graph import TensorSpec
 from placewright.layers.choice import executables
 from placewright.layers.costs.passes import own_forward_s
@@ -37,8 +40,9 @@ from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession, check_batch, loss_of, step_s
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
-from placewright.layers.plan import LayerPlan
+from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
+from placewright.layers.profile.tracing import batch_of, with_batch
 from placewright.planning.result import Result
 from placewright.report.text import seconds
 from placewright.runtime.engines.engine import Engine
@@ -76,6 +80,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         Step -> worker and how many times slower it becomes; ``inf``: it is killed. For tests.
     loss, grad_norm
         Of the last step; the norm is that of the gradients before they were clipped, else NaN.
+    overflow
+        Whether a scaled gradient of the last step was infinite.
     """
 
     job: LayerJob
@@ -87,6 +93,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
     begin: Mapping[str, torch.Tensor] | None = None
     loss: float = float("nan")
     grad_norm: float = float("nan")
+    overflow: bool = False
     factors: dict[str, float] = field(default_factory=dict)
     _ready: bool = False
     _drifts: dict[str, Drift] = field(default_factory=dict)
@@ -118,7 +125,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
             self.finish()
         model = self.job.model.again()
         demand_executable(model, self.plan, self.problem.w, exact=self.job.exact)
-        self.job = replace(self.job, model=model)
+        self.job = replace(self.job, model=model, sizes={})
         if self.session is not None:
             self.session.model = model
         self._ready = False
@@ -178,7 +185,7 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         times = self._execute(batch)
         self._counted()
         self.timeline.stepped(step_s(times), {"loss": self.loss})
-        if self.adapt:
+        if self.adapt and self._workers().loaded is self.job.model:
             self._observe(times)
 
     def _disturb(self, step: int) -> None:
@@ -192,12 +199,37 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         session, result = self._workers(), self.result
         assert result is not None
         if batch is not None:
+            self._size(session, self.job.rows_of(batch))
             session.feed_tensors(batch)
         limit_s = self.timeout.step_limit_s(self.timeline, lambda: float(result.value))
         (times,) = session.train(1, limit_s=limit_s)
         self.loss = loss_of(times)
         self.grad_norm = next((t.grad_norm for t in times if not math.isnan(t.grad_norm)), math.nan)
+        self.overflow = any(t.overflow for t in times)
         return times
+
+    def _size(self, session: LayerSession, rows: int) -> None:
+        """Load the plan for batches of so many samples, with the state as it is."""
+        if rows == session.loaded.batch:
+            return
+        model = self.job.sized(rows)
+        plan = self.plan if model is self.job.model else self._smaller_plan(model)
+        session.load(plan, session.training_state(), rows=model)
+
+    def _smaller_plan(self, model: TracedModel) -> LayerPlan:
+        """The plan's stages on one replica each, or if they cannot be executed, one worker alone.
+
+        Raises `UnsupportedError`: it cannot be executed either.
+        """
+        alone = Stage(0, self.problem.n - 1, (Replica((self.plan.workers[0],), model.batch),))
+        for plan in (smaller(self.plan, model.batch), LayerPlan((alone,))):
+            try:
+                demand_executable(model, plan, self.problem.w, exact=self.job.exact)
+            except UnsupportedError as error:
+                refusal = error
+            else:
+                return plan
+        raise refusal
 
     def _watch(self) -> None:
         """Watch the workers of a plan that has come into force."""
@@ -263,6 +295,18 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         return next(executables(problem, self.planner, demand, **limits))
 
 
+def smaller(plan: LayerPlan, rows: int) -> LayerPlan:
+    """The plan for fewer samples: the largest replica of each stage, its share at a time."""
+    largest = [max(stage.replicas, key=lambda replica: replica.share) for stage in plan.stages]
+    most = max(1, largest[0].share)
+    parts = next(m for m in range(1, rows + 1) if rows % m == 0 and rows // m <= most)
+    stages = [
+        replace(stage, replicas=(replace(replica, share=rows // parts),), zero_stage=0)
+        for stage, replica in zip(plan.stages, largest, strict=True)
+    ]
+    return replace(plan, stages=tuple(stages), micro_batches=parts)
+
+
 def shares(problem: LayerProblem, plan: LayerPlan) -> str:
     """Samples of a step by worker, as text."""
     found = [
@@ -290,6 +334,10 @@ class LayerJob(DistributedJob):
     changing
         What steps change, as of when the model was placed: parameters, buffers, states of the
         optimizer. Parameters that are frozen later keep theirs.
+    scaler, scaler_begin
+        The user's scaler of the loss, if one was given, and its state when the model was placed.
+    sizes
+        The model on other numbers of samples, which batches had so far.
     """
 
     model: TracedModel
@@ -300,10 +348,15 @@ class LayerJob(DistributedJob):
     given: torch.optim.Optimizer | None = None
     exact: bool = True
     changing: Mapping[str, TensorSpec] = field(default_factory=dict)
+    scaler: torch.amp.GradScaler | None = None
+    scaler_begin: Mapping[str, Any] = field(default_factory=dict)
+    sizes: dict[int, TracedModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.changing:
             object.__setattr__(self, "changing", self._changing())
+        if self.scaler is not None and not self.scaler_begin:
+            object.__setattr__(self, "scaler_begin", self.scaler.state_dict())
 
     @property
     def name(self) -> str:
@@ -331,20 +384,44 @@ class LayerJob(DistributedJob):
             held |= {f"{OPTIMIZER}{key}:{name}": held[name] for key in self.update.moments}
             if self.update.counts_steps:
                 held[f"{OPTIMIZER}step:{name}"] = TensorSpec((), "float32")
+            if self.update.accumulate > 1:
+                held[f"{OPTIMIZER}{ACCUMULATED}:{name}"] = held[name]
         return held
 
-    def batch(self, inputs: Any, targets: Any) -> dict[str, torch.Tensor]:
-        """What workers are fed with for one step: a batch, and the numbers of the optimizer object.
+    def batch(self, inputs: Any, targets: Any, step: int) -> dict[str, torch.Tensor]:
+        """What workers are fed with for one step: a batch, and the numbers of the update.
+
+        `step`: from 1; gradients are kept until one that is a multiple of `Update.accumulate`.
 
         Raises `InputError`: the batch is another one than was planned with, or the optimizer asks
         for another update.
         """
-        source = self.model.source
-        batch = self.model.feeds(replace(source, inputs=inputs, targets=targets))
-        check_batch(self.model, batch)
+        source = replace(self.model.source, inputs=inputs, targets=targets)
+        rows = batch_of(source)
+        # A larger one might not fit: it is refused as it is.
+        model = self.sized(rows) if 0 < rows < self.model.batch else self.model
+        batch = model.feeds(source)
+        check_batch(model, batch)
         if self.given is not None:
             batch[SETTINGS] = current_settings(self.given, self.update)
+        if self.scaler is not None:
+            batch[SCALE] = torch.tensor(self.scaler.get_scale())
+        if step % self.update.accumulate:
+            batch[HOLD] = torch.tensor(1)
         return batch
+
+    def sized(self, rows: int) -> TracedModel:
+        """The model traced on batches of so many samples."""
+        if rows == self.model.batch:
+            return self.model
+        if rows not in self.sizes:
+            self.sizes[rows] = TracedModel(with_batch(self.model.source, rows))
+        return self.sizes[rows]
+
+    def rows_of(self, batch: Mapping[str, torch.Tensor]) -> int:
+        """Samples of a batch that `batch` has made."""
+        step = self.model.step
+        return next((len(batch[name]) for name in step.feeds if name in step.batched), step.batch)
 
     def states_of_given(self) -> dict[str, torch.Tensor]:
         """States of the optimizer object before the first step here, by the names of `changing`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ def train(
         ``adam`` or ``sgd``, or the class ``Adam``, ``AdamW`` or ``SGD`` of ``torch.optim``, and its
         learning rate; an object of one of these that has the model's parameters, in groups with
         numbers of their own; what makes one from these parameters; or a `TrainingRecipe` with one
-        of these, which may clip gradients. An object's numbers are read before every step, so
+        of these, which may clip and accumulate gradients, autocast, and scale the loss. An
+        object's numbers are read before every step, so
         schedulers made from it take effect.
     engine
         Who starts the workers: ``local``, ``testbed`` (root), ``torchrun``, ``ray``. All but the
@@ -127,7 +129,10 @@ def train(
     if callable(optimizer) and not isinstance(optimizer, type):
         optimizer = optimizer([*source.model.parameters()])
     update = update_of(optimizer, lr, source.model)
-    named = optimizer.optimizer if isinstance(optimizer, TrainingRecipe) else optimizer
+    recipe = optimizer if isinstance(optimizer, TrainingRecipe) else None
+    if recipe is not None and recipe.autocast is not None:
+        source = replace(source, recipe=TrainingRecipe(autocast=recipe.autocast))
+    named = optimizer if recipe is None else recipe.optimizer
     given = named if isinstance(named, Optimizer) else None
     if given is not None:
         check_parameters(given, source.model, source.name)
@@ -162,7 +167,8 @@ def train(
         else:
             result = judged_plan(problem, plan)
             demand(result.plan)
-        job = LayerJob(traced, cluster, problem, started, update, given, exact)
+        scaler = recipe.scaler if recipe is not None and recipe.scales else None
+        job = LayerJob(traced, cluster, problem, started, update, given, exact, scaler=scaler)
         session.load(result.plan, job.states_of_given() or None)
         guards.follow()  # batch norm's statistics were put back
         notes = tuple(filter(None, [result.note, tried]))

@@ -13,7 +13,14 @@ import torch
 from placewright.adapt.timeline import Timeline
 from placewright.adapt.training_loop import TrainingLoop, TrainingProgram
 from placewright.capturing.guards import Guards
-from placewright.capturing.updates import OPTIMIZER, SETTINGS, current_settings, write_states
+from placewright.capturing.recipe import step_scaler
+from placewright.capturing.updates import (
+    OPTIMIZER,
+    SCALE,
+    SETTINGS,
+    current_settings,
+    write_states,
+)
 from placewright.errors import CheckError
 from placewright.layers.adaptive import AdaptiveLayerRun, shares
 from placewright.layers.execution.reference import trained_alone
@@ -32,18 +39,27 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
 
     def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun, guards: Guards) -> None:
         self.model, self.run, self.guards = model, run, guards
-        self.optimizer = run.job.given
+        self.optimizer, self.scaler = run.job.given, run.job.scaler
         run.begin = run.job.states_of_given() or None
-        if self.optimizer is not None:
-            self._keep_settings(self.optimizer)
+        self._restore(run.log.restored)
+        run.log.notes = self._notes
 
-    def _keep_settings(self, optimizer: torch.optim.Optimizer) -> None:
-        """Write the optimizer's numbers into snapshots; go on from those of the last one."""
-        update, log = self.run.job.update, self.run.log
-        if kept := log.restored.get(SETTINGS):
-            for k, group in enumerate(optimizer.param_groups):
-                group.update(update.rule.group(kept[k if len(kept) > 1 else 0]))
-        log.notes = lambda: {SETTINGS: current_settings(optimizer, update).tolist()}
+    def _restore(self, notes: Mapping[str, Any]) -> None:
+        """Go on from the numbers of the optimizer and the scaler in the last snapshot."""
+        kept, rule = notes.get(SETTINGS, ()), self.run.job.update.rule
+        for k, group in enumerate(self.optimizer.param_groups if self.optimizer and kept else ()):
+            group.update(rule.group(kept[k if len(kept) > 1 else 0]))
+        if self.scaler is not None and SCALE in notes:
+            self.scaler.load_state_dict(dict(notes[SCALE]))
+
+    def _notes(self) -> dict[str, Any]:
+        """What snapshots keep of them."""
+        found: dict[str, Any] = {}
+        if self.optimizer is not None:
+            found[SETTINGS] = current_settings(self.optimizer, self.run.job.update).tolist()
+        if self.scaler is not None:
+            found[SCALE] = self.scaler.state_dict()
+        return found
 
     @property
     def plan(self) -> LayerPlan:
@@ -57,8 +73,11 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
         return {"loss": self.run.loss} | ({} if math.isnan(norm) else {"grad_norm": norm})
 
     def step(self, inputs: Any, targets: Any) -> float:
-        """One step on a batch as large as the one that was planned with; its loss."""
-        self.run.step(self.run.job.batch(inputs, targets))
+        """One step on a batch as large as the one that was planned with, or smaller; its loss."""
+        step, update = self.run.done + 1, self.run.job.update
+        self.run.step(self.run.job.batch(inputs, targets, step))
+        if self.scaler is not None and step % update.accumulate == 0:
+            step_scaler(self.scaler, float(self.run.overflow))
         return self.run.loss
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -177,7 +196,9 @@ def train_steps(
     losses = tuple(done)
     error = None
     if check:
-        alone, _ = trained_alone(source, list(islice(data(), run.done)), run.job.update)
+        scaler = torch.amp.GradScaler("cpu", enabled=bool(run.job.scaler_begin))
+        scaler.load_state_dict(dict(run.job.scaler_begin))
+        alone, _ = trained_alone(source, [*islice(data(), run.done)], run.job.update, scaler=scaler)
         pairs = zip(losses, alone[-len(losses) :], strict=True)
         error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
         error = error if all(map(math.isfinite, losses)) else math.inf

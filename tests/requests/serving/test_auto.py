@@ -25,7 +25,7 @@ from tests.requests.serving.models import family
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams that are played in a moment."""
     monkeypatch.setattr(auto, "REQUESTS", 300)
-    monkeypatch.setattr(auto, "FIRST", 150)
+    monkeypatch.setattr(auto, "ROUNDS", ((150, 8),))
 
 
 def service(**given: Any) -> Service:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -86,14 +86,15 @@ class LayerModule(nn.Module):
             held = getattr(self, attribute)
             parameter = self.use is not None and value in self.program.parameters
             values[value] = self.use(held) if parameter else held  # type: ignore[misc]
-        for k in range(len(self.calls)):
-            if self.draws[k] and self.column is not None:
-                with own_numbers(self.column, values):
+        with casting(self.program.autocast, values.values()):
+            for k in range(len(self.calls)):
+                if self.draws[k] and self.column is not None:
+                    with own_numbers(self.column, values):
+                        self.call(k, values)
+                else:
                     self.call(k, values)
-            else:
-                self.call(k, values)
-            for name in self.dead[k]:
-                del values[name]
+                for name in self.dead[k]:
+                    del values[name]
         return tuple(values[name] for name in self.program.outputs)
 
     def call(self, k: int, values: dict[str, Any]) -> None:
@@ -108,6 +109,14 @@ class LayerModule(nn.Module):
             values[results[0]] = made
         else:
             values.update(zip(results, made, strict=True))
+
+
+def casting(dtype: str, values: Iterable[Any]) -> AbstractContextManager[object]:
+    """Autocast to this dtype on the device of the values; empty for none."""
+    if not dtype:
+        return nullcontext()
+    kind = next((v.device.type for v in values if isinstance(v, Tensor)), "cpu")
+    return torch.autocast(kind, dtype=getattr(torch, dtype))
 
 
 @contextmanager

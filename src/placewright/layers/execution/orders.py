@@ -26,6 +26,8 @@ class LayerProgram:
         Value -> name in the file of the model's state.
     specs
         Of all values.
+    autocast
+        See `placewright.layers.profile.tracing.TracedStep`.
     """
 
     samples: int
@@ -37,6 +39,7 @@ class LayerProgram:
     buffers: Mapping[str, str]
     constants: Mapping[str, str]
     specs: Mapping[str, TensorSpec]
+    autocast: str = ""
 
     def split(self, degree: int, shared: frozenset[str] = frozenset()) -> Split:
         """The layer over `degree` workers; parameters named in `shared` stay whole."""
@@ -145,6 +148,8 @@ class WorkerStepTimes:
         `forward_s` without waiting for the other workers of its replica: how fast it is itself.
     grad_norm
         Of all gradients before they were clipped; NaN where they are not.
+    overflow
+        Whether a scaled gradient was infinite, so that nothing was updated.
     """
 
     step_s: float
@@ -153,3 +158,4 @@ class WorkerStepTimes:
     loss: float
     work_s: float = 0.0
     grad_norm: float = math.nan
+    overflow: bool = False

@@ -33,6 +33,8 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": Schedu
 class PipelinePart:
     """The stages of one worker, and the schedule of its chain of workers.
 
+    `scale`: of the loss, beside its share.
+
     The first stage is given a token, since whatever a batch brings reaches every stage by name:
     a layer late in the model may read an input, and the last one reads the targets.
     """
@@ -46,14 +48,15 @@ class PipelinePart:
         stretch: Stretch | None,
     ) -> None:
         order = orders[0]
-        self.order, self.device = order, device
+        self.order, self.device, self.scale = order, device, 1.0
+        self.losses: list[Tensor] = []
         self.stages = [
             _TimedStage(own, module, device, group, stretch)
             for own, module in zip(orders, modules, strict=True)
         ]
         settings: dict[str, Any] = {
             "n_microbatches": order.micro_batches,
-            "loss_fn": lambda output, _: output * order.loss_share,
+            "loss_fn": self._loss,
             "scale_grads": False,
         }
         # PyTorch's 1F1B refuses fewer micro-batches than stages: all are then in flight, as in
@@ -81,13 +84,19 @@ class PipelinePart:
         for stage in self.stages:
             stage.forward_s = stage.backward_s = 0.0
         token = torch.zeros(self.order.micro_batches, device=self.device)
-        losses: list[Tensor] = []
+        self.losses = []
         args = (token,) if self.stages[0].is_first else ()
         feeds: Any = dict(batched)
-        self.schedule.step(*args, target=token, losses=losses, return_outputs=False, **feeds)
+        self.schedule.step(*args, target=token, losses=[], return_outputs=False, **feeds)
         for stage in self.stages:
             stage.end_step()
-        return float(sum(float(loss.detach()) for loss in losses))
+        return float(sum(map(float, self.losses)))
+
+    def _loss(self, output: Tensor, _: Tensor) -> Tensor:
+        """Kept before it is scaled, which may make it infinite."""
+        loss = output * self.order.loss_share
+        self.losses.append(loss.detach())
+        return loss * self.scale if self.order.update.scaled else loss
 
 
 ACTIVATION, GRADIENT = 0, 1

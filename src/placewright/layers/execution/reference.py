@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.source import ModelSource, copied, mean_square
 from placewright.capturing.updates import Update, update_of
 
@@ -32,18 +33,27 @@ def trained_alone(
     batches: Iterable[tuple[Any, Any]],
     optimizer: Update | str,
     lr: float = 1e-3,
+    scaler: torch.amp.GradScaler | None = None,
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """Losses and parameters after a step on every batch; the model is left as it was."""
+    """Losses and parameters after a step on every batch; the model is left as it was.
+
+    `scaler`: as before the first step; it is stepped.
+    """
     model, losses = copied(source.model, None)[0], list[float]()
     _train(model)
     update, named = update_of(optimizer, lr), dict(model.named_parameters())
     steps = update.made(named.values(), named)
-    for inputs, targets in batches:
-        steps.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", enabled=False) if scaler is None else scaler
+    for k, (inputs, targets) in enumerate(batches):
+        if k % update.accumulate == 0:
+            steps.zero_grad()
         loss = _loss(model, replace(source, inputs=inputs, targets=targets))
-        loss.backward()  # type: ignore[no-untyped-call]
-        update.clip([p.grad for p in named.values() if p.grad is not None])
-        steps.step()
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        if (k + 1) % update.accumulate == 0:
+            scaler.unscale_(steps)
+            update.clip([p.grad for p in named.values() if p.grad is not None])
+            scaler.step(steps)
+            scaler.update()
         losses.append(float(loss.detach()))
     return losses, {name: value.detach() for name, value in model.state_dict().items()}
 
@@ -128,11 +138,12 @@ def _train(model: nn.Module) -> None:
 
 def _loss(model: nn.Module, source: ModelSource) -> Tensor:
     inputs, loss_fn = source.inputs, source.loss_fn or mean_square
-    if isinstance(inputs, dict):
-        outputs = model(**inputs)
-    else:
-        outputs = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
-    return loss_fn(outputs, source.targets)
+    with (source.recipe or TrainingRecipe()).casting():
+        if isinstance(inputs, dict):
+            outputs = model(**inputs)
+        else:
+            outputs = model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+        return loss_fn(outputs, source.targets)
 
 
 @contextmanager

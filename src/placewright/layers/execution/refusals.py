@@ -25,6 +25,9 @@ DRAWN = "each worker draws random numbers of its own (dropout, torch.rand)"
 
 def tensor_refusals(model: TracedModel, degrees: Sequence[int]) -> dict[tuple[int, int], str]:
     """Layer and degree -> why the layer cannot be split so (recurrent, tied, odd head counts)."""
+    if model.step.autocast:
+        why = f"values in {model.step.autocast} are not summed over workers"
+        return {(k, d): why for k in range(len(model.layers)) for d in degrees if d > 1}
     return {
         (k, degree): split.refusal
         for degree in degrees

@@ -51,7 +51,7 @@ class LayerSession:
         optimizer: GivenOptimizer | TrainingRecipe | Update = "adam",
         lr: float = 1e-3,
     ) -> None:
-        self.model, self.cluster = model, cluster
+        self.model, self.loaded, self.cluster = model, model, cluster
         self.update = update_of(optimizer, lr, model.source.model)
         self.engine: Engine = Local() if engine is None else engine
         self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
@@ -83,13 +83,20 @@ class LayerSession:
         """See `Engine.emulated`."""
         return self.engine.emulated(self.cluster, self.group.hosts)
 
-    def load(self, plan: LayerPlan, state: Mapping[str, Tensor] | None = None) -> None:
+    def load(
+        self,
+        plan: LayerPlan,
+        state: Mapping[str, Tensor] | None = None,
+        *,
+        rows: TracedModel | None = None,
+    ) -> None:
         """Put a plan on the workers, from the model's initial state or another one.
 
+        `rows`: the model traced on another number of samples, which the plan is for.
         Raises `UnsupportedError`: the plan cannot be executed.
         """
-        workers = len(self.cluster.devices)
-        orders = stage_orders(self.model, plan, workers, self.update)
+        self.loaded, workers = rows or self.model, len(self.cluster.devices)
+        orders = stage_orders(self.loaded, plan, workers, self.update)
         files = self.states if state is None else self._distributed(state)
         self.group.order_all("join_groups", groups_of(orders))
         trained = self.model.trained()
@@ -97,15 +104,15 @@ class LayerSession:
             "load_stage", [(o, f, trained) for o, f in zip(orders, files, strict=True)]
         )
         self.plan = plan
-        self.feed(self.model.source)
+        self.feed(self.loaded.source)
 
     def feed(self, source: ModelSource) -> None:
         """Train on the inputs and targets of `source` from the next step on."""
-        self.feed_tensors(self.model.feeds(source))
+        self.feed_tensors(self.loaded.feeds(source))
 
     def feed_tensors(self, batch: Mapping[str, Tensor]) -> None:
         """Likewise, by the names of `TracedStep.feeds`."""
-        check_batch(self.model, batch)
+        check_batch(self.loaded, batch)
         self.group.order_all("feed", packed(batch))
 
     def train(
@@ -204,7 +211,7 @@ def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
                 "the batch differs from the one that was planned with",
                 where=f"tensor {name}",
                 by=f"{found.shape} {found.dtype}, planned for {tuple(spec.shape)} {spec.dtype}",
-                hint="give the loader drop_last=True, so that all batches are equally large"
+                hint="give batches of as many samples; the last may have fewer"
                 if found.shape != tuple(spec.shape)
                 else f"convert it with .to(torch.{spec.dtype})",
             )

@@ -191,7 +191,8 @@ def groups_of(orders: Sequence[Sequence[StageOrder]]) -> tuple[tuple[int, ...], 
     found: dict[tuple[int, ...], None] = {}
     for own in orders:
         for order in own:
-            together = order.everyone if order.update.clip_norm is not None else ()
+            all_look = order.update.clip_norm is not None or order.update.scaled
+            together = order.everyone if all_look else ()
             for ranks in (order.chain, order.across, order.inside, together):
                 if len(ranks) > 1:
                     found[ranks] = None
@@ -368,4 +369,5 @@ def _made_of(
         buffers=of(dict(step.buffers)),
         constants=of({v: f"constant:{v}" for v in step.constants}),
         specs={v: step.specs[v] for v in sorted({*wanted, *made, *inputs}) if v in step.specs},
+        autocast=step.autocast,
     )

@@ -18,8 +18,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from placewright.capturing.updates import OPTIMIZER, SETTINGS, divided, squared_sum
-from placewright.layers.execution.layer_module import LayerModule, TensorModule
+from placewright.capturing.updates import (
+    ACCUMULATED,
+    HOLD,
+    OPTIMIZER,
+    SCALE,
+    SETTINGS,
+    divided,
+    squared_sum,
+)
+from placewright.layers.execution.layer_module import LayerModule, TensorModule, casting
 from placewright.layers.execution.layouts import Peers, gradient_summed, to_rows, to_whole
 from placewright.layers.execution.orders import LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
@@ -29,6 +37,9 @@ from placewright.runtime.emulation import Stretch
 Groups = Mapping[tuple[int, ...], Any]
 
 BUCKET_MB = 4
+
+OF_UPDATE = SETTINGS, SCALE, HOLD
+"""What comes with a batch and is none of the model's."""
 
 
 class StageStep:
@@ -44,6 +55,10 @@ class StageStep:
         `forward_s` without waiting for the other workers of the replica.
     grad_norm
         Of all gradients of the last step before they were clipped; NaN where they are not.
+    scale, overflow
+        Of the loss; whether a gradient of the last step was infinite.
+    hold, sums
+        Whether gradients are kept for a later update, and those that are.
     """
 
     def __init__(
@@ -57,7 +72,8 @@ class StageStep:
         order = orders[0]
         self.orders, self.order, self.device, self.stretch = orders, order, device, stretch
         self.forward_s = self.backward_s = self.work_s = 0.0
-        self.grad_norm = math.nan
+        self.grad_norm, self.scale, self.overflow, self.hold = math.nan, 1.0, False, False
+        self.sums: dict[nn.Parameter, Tensor] = {}
         self.state, self.everyone = state, groups.get(order.everyone)
         across = groups[order.across] if len(order.across) > 1 else None
         self.peers = self._peers(groups)
@@ -95,7 +111,9 @@ class StageStep:
             ]
         ).to(self.device)
         self.batched = {name: value[rows] for name, value in batch.items() if name in order.batched}
-        others = {k: v for k, v in batch.items() if k not in order.batched and k != SETTINGS}
+        others = {k: v for k, v in batch.items() if k not in (*order.batched, *OF_UPDATE)}
+        self.scale = float(batch.get(SCALE, 1.0))
+        self.hold = bool(batch.get(HOLD, False))
         for stage in self.stages:
             stage.shared_feeds = others
         if SETTINGS in batch:
@@ -110,8 +128,11 @@ class StageStep:
             stage.waited_s = 0.0
         if self.stretch is not None:
             self.stretch.begin()
-        loss = self._alone() if self.pipeline is None else self.pipeline.step(self.batched)
-        if self.pipeline is not None:
+        if self.pipeline is None:
+            loss = self._alone()
+        else:
+            self.pipeline.scale = self.scale
+            loss = self.pipeline.step(self.batched)
             self.forward_s, self.backward_s = self.pipeline.forward_s, self.pipeline.backward_s
         self.work_s = self.forward_s - sum(stage.waited_s for stage in self.stages)
         if self.stretch is not None:
@@ -122,12 +143,44 @@ class StageStep:
                 # same memory.
                 if own is not p:
                     own.grad = p.grad.to_local() if isinstance(p.grad, DTensor) else None
-            gradients = [own.grad for own in self.updated.values() if own.grad is not None]
-            self.grad_norm = self.order.update.clip(gradients, self._norm)
-            self.optimizer.step()
+            self._accumulate()
+            if not self.hold:
+                self._update()
         if self.stretch is not None:
             self.stretch.pay()
         return loss if any(order.counts for order in self.orders) else 0.0
+
+    def _accumulate(self) -> None:
+        """Add the gradients that were kept, and keep the sum where it is not updated by yet."""
+        kept, self.sums = self.sums, {}
+        for own in self.updated.values():
+            before = kept.get(own)
+            if before is not None and own.grad is not None:
+                own.grad = before.add_(own.grad)
+            elif before is not None and before.any():  # zeros: there never was a gradient
+                own.grad = before
+            if self.hold and own.grad is not None:
+                # DDP writes the next gradients to the same memory.
+                self.sums[own] = own.grad if own.grad is before else own.grad.clone()
+
+    def _update(self) -> None:
+        """Unscale and clip gradients, and let the optimizer take them if all are finite."""
+        gradients = [own.grad for own in self.updated.values() if own.grad is not None]
+        self.overflow = self.order.update.scaled and self._unscaled(gradients)
+        if not self.overflow:
+            self.grad_norm = self.order.update.clip(gradients, self._norm)
+            self.optimizer.step()
+
+    def _unscaled(self, gradients: list[Tensor]) -> bool:
+        """Whether a gradient of any worker was infinite; as `torch.amp.GradScaler.unscale_`."""
+        found = torch.zeros(1, device=self.device)
+        scale = torch.tensor([self.scale], device=self.device)
+        if gradients:
+            inverse = scale.double().reciprocal().float()
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        if self.everyone is not None:
+            dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.everyone)
+        return bool(found)
 
     def _norm(self) -> Tensor:
         """Of the gradients of all workers, each element counted once."""
@@ -164,7 +217,11 @@ class StageStep:
         """
         kept, held, names = self._kept, {}, {}
         for p, name in self.names.items():
-            for key, value in kept.state.get(self.updated.get(p), {}).items():
+            own_p: Any = self.updated.get(p)
+            states = dict(kept.state.get(own_p, {}))
+            if own_p in self.sums:
+                states[ACCUMULATED] = self.sums[own_p]
+            for key, value in states.items():
                 if isinstance(value, Tensor):
                     held[f"{OPTIMIZER}{key}:{name}"] = _like(p, value)
                     names[f"{OPTIMIZER}{key}:{name}"] = name if value.dim() else ""
@@ -182,6 +239,9 @@ class StageStep:
             by_name.setdefault(parameter, {})[key] = value
         for p, name in self.names.items():
             own = self.updated.get(p)
+            if own is not None and ACCUMULATED in by_name.get(name, {}):
+                whole = by_name[name].pop(ACCUMULATED)
+                self.sums[own] = self._own_part(whole, p, cuts.get(name)).clone()
             if own is None:  # trained before, and perhaps later
                 kept_for = by_name.get(name, {}).items()
                 self.frozen_states |= {f"{OPTIMIZER}{k}:{name}": v for k, v in kept_for}
@@ -299,7 +359,7 @@ class StageStep:
                 loss = wrapped(**feeds) * order.loss_share
                 self._pay()
                 middle = time.perf_counter()
-                loss.backward()
+                (loss * self.scale if self.order.update.scaled else loss).backward()
                 self._pay()
             self.forward_s += middle - start
             self.backward_s += time.perf_counter() - middle
@@ -429,6 +489,15 @@ class StageModule(nn.Module):
         if not self.layers[0].program.inputs:  # type: ignore[union-attr]
             values = ()  # the pipeline's first stage is given a token
         values = tuple(map(_sendable_gradient, values))
+        # Around all layers, so that weights which several of them use are cast once, as in eager
+        # mode.
+        with casting(str(self.layers[0].program.autocast), (*values, *whole.values())):  # type: ignore[union-attr]
+            return self._computed(values, rows, whole)
+
+    def _computed(
+        self, values: tuple[Tensor, ...], rows: Mapping[str, Tensor], whole: Mapping[str, Tensor]
+    ) -> Tensor | tuple[Tensor, ...]:
+        """All layers, one after another."""
         at_rows = False
         for layer, in_rows in zip(self.layers, self.in_rows, strict=True):
             values = self._moved(values, at_rows, in_rows)

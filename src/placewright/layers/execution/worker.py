@@ -140,6 +140,7 @@ class LayerWorker(WorkerProgram):
             loss,
             step.work_s,
             step.grad_norm,
+            step.overflow,
         )
 
     @order("slowing down")

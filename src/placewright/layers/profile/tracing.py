@@ -24,6 +24,7 @@ from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.mode import in_mode
 from placewright.capturing.python_state import PythonState
+from placewright.capturing.recipe import TrainingRecipe
 from placewright.capturing.repeatable import (
     check_repeatable,
     python_draws_refused,
@@ -67,6 +68,8 @@ class TracedStep:
         The value that the backward pass starts from.
     counts
         Values that are what these samples count.
+    autocast
+        Dtype of the autocast under which the calls are made; empty for none.
     """
 
     batch: int
@@ -80,6 +83,7 @@ class TracedStep:
     constants: Mapping[str, Tensor]
     loss: str
     counts: tuple[str, ...] = ()
+    autocast: str = ""
 
 
 class _PartStep(nn.Module):
@@ -230,7 +234,9 @@ def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProg
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of lists of weights in recurrent layers
             given = (args, kwargs, source.targets, whole)
-            with torch.inference_mode(False), torch.enable_grad(), deeper_recursion():
+            casting = (source.recipe or TrainingRecipe()).casting()
+            # Calls are traced as they are made, before autocast: they are made under it again.
+            with torch.inference_mode(False), torch.enable_grad(), deeper_recursion(), casting:
                 return torch.export.export(step, given, strict=False)
     except PlacewrightError:
         raise
@@ -283,7 +289,13 @@ def _lowered(
         constants=constants,
         loss=lowering.outputs[-1],
         counts=tuple(lowering.outputs[:-1]),
+        autocast=_autocast(source),
     )
+
+
+def _autocast(source: ModelSource) -> str:
+    dtype = None if source.recipe is None else source.recipe.autocast_dtype
+    return "" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 class _FxLowering:

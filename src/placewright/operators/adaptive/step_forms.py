@@ -17,7 +17,7 @@ from torch import Tensor
 
 from placewright.capturing.containers import constants_of, in_order_of
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
-from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.recipe import TrainingRecipe, step_scaler
 from placewright.capturing.source import as_arguments
 from placewright.capturing.user_optimizer import (
     FIRST,
@@ -242,7 +242,8 @@ class StepSettings:
         if not self._updates(step):
             return
         if self.recipe.scales:
-            self._update_scaler(scalars["found_inf"])
+            assert self.recipe.scaler is not None
+            step_scaler(self.recipe.scaler, scalars["found_inf"])
         for scheduler in self.schedulers:
             try:
                 scheduler.step()
@@ -256,16 +257,6 @@ class StepSettings:
 
     def _updates(self, step: int) -> bool:
         return step % self.recipe.accumulate == 0
-
-    def _update_scaler(self, found_inf: float) -> None:
-        """Let the scaler grow or shrink, as if it had looked at the gradients itself."""
-        scaler, here = self.recipe.scaler, torch.device("cpu")
-        assert scaler is not None
-        if scaler._scale is None:
-            scaler._lazy_init_scale_growth_tracker(here)
-        found = torch.tensor(found_inf, dtype=torch.float32)
-        scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"] = {here: found}
-        scaler.update()
 
     def state_dict(self, scalars: Mapping[str, float]) -> dict[str, Any]:
         """Groups' numbers, scaler and schedulers, as plain data.

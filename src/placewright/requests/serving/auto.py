@@ -1,9 +1,9 @@
 """`AutoPolicy`: a server's policy, chosen by simulation with the latencies that it has measured.
 
-Every policy that ships is played on generated arrivals: like those of a problem file that says what
-is expected, or without one at half load, near full load and above it. Poisson arrivals and bursty
-ones, since a policy that is good for one may be bad for the other. All are tried on the first
-requests of each stream, and the best of them on whole streams.
+Every policy that ships is played on the requests of a problem file that says what is expected, in
+parts that are spread over its time; or without one on generated arrivals at half load, near full
+load and above it, Poisson and bursty ones, since a policy that is good for one may be bad for the
+other. All are tried on the first requests of each stream, and the best of them on more.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from placewright.requests.selection import BOLDER, SAFER
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream, stream_of
 
-REQUESTS, FIRST = 1000, 250
-"""Of a stream; and of its beginning, on which all policies are tried."""
+REQUESTS = 4000
+"""Of a stream: near full load queues grow for long before they tell policies apart."""
 
-FINALISTS = 8
+ROUNDS = ((250, 6), (1000, 2))
+"""Requests of a stream's beginning, on which policies are tried first, and how many go on."""
 
 LOADS = (0.5, 0.85, 1.2)
 """Of servers that are always busy with a middling variant: where no arrivals are expected."""
@@ -40,8 +41,8 @@ LOADS = (0.5, 0.85, 1.2)
 SLACK = (2.0, 40.0)
 """Deadlines where none are expected, as multiples of the fastest answer's seconds."""
 
-PAIRS = 3
-"""Poisson and bursty streams where arrivals are expected."""
+PARTS = 6
+"""Streams that are taken of the requests that are expected."""
 
 SEED = 0xA070
 
@@ -93,9 +94,12 @@ class AutoPolicy:
         else:
             streams = streams_like(self.expected, service)
         plans = candidates(streams[0])
-        short = [first_requests(problem, FIRST) for problem in streams]
-        plans.sort(key=lambda plan: -self._tried(plan, short, len(plans)).value)
-        best = [self._tried(plan, streams, len(plans)) for plan in plans[:FINALISTS]]
+        count = len(plans)
+        for requests, kept in ROUNDS:
+            short = [first_requests(problem, requests) for problem in streams]
+            plans.sort(key=lambda plan: -self._tried(plan, short, count).value)
+            plans = plans[:kept]
+        best = [self._tried(plan, streams, count) for plan in plans]
         return max(best, key=lambda choice: choice.value)
 
     def _tried(
@@ -141,18 +145,21 @@ def _of_family(service: Service, family: int) -> tuple[float, float]:
 
 
 def streams_like(expected: RequestProblem, service: Service) -> list[RequestProblem]:
-    """Streams of the rate and mix of these requests.
+    """Parts of these requests, with their arrivals: bursts and lulls last as long as they do there.
 
+    Where they are fewer than a part's, the first follow the last.
     Raises `UnknownNameError`: one is of a family that is not served.
     """
-    rate, found = len(expected.stream) / expected.duration_s, []
-    for k in range(2 * PAIRS):
-        rng = np.random.default_rng([SEED, 16 + k])
-        arrival_s, duration_s = _arrivals(rng, k, rate)
-        taken = rng.integers(len(expected.stream), size=len(arrival_s))
+    count, found = len(expected.stream), []
+    for k in range(PARTS):
+        laps, taken = np.divmod(k * count // PARTS + np.arange(REQUESTS), count)
+        arrival_s = expected.stream.arrival_s[taken] + laps * expected.duration_s
+        arrival_s = arrival_s - arrival_s[0]
         stream = expected.stream.taken(taken, arrival_s)
+        rng = np.random.default_rng([SEED, 16 + k])
         stream = _renamed(stream, expected.service.family_names, service, rng)
-        found.append(RequestProblem(service, stream, duration_s, k))
+        gap_s = expected.duration_s / count
+        found.append(RequestProblem(service, stream, float(arrival_s[-1]) + gap_s, k))
     return found
 
 

@@ -26,6 +26,7 @@ from placewright.capturing.updates import (
     Update,
     check_parameters,
     optimizer_states,
+    refuse_options,
     refuse_trained_loss,
     update_of,
     write_states,
@@ -194,6 +195,7 @@ class SampleJob:
                 raise InputError("there is no sample", where=samples.where)
             if samples is not None:
                 samples.batch(1)
+        refuse_options(self.optimizer, "accumulate", "autocast", "scaler")
         _ = self._source(1), self.update  # refuse what is no model, and other optimizers
         refuse_trained_loss(self.model, self.loss_fn)
         if isinstance(self.optimizer, Optimizer):
