@@ -58,9 +58,11 @@ class Asking:
         """Wait until a service is in a state."""
         return self.until(lambda: self("GET", f"services/{name}"), lambda f: f["state"] == state)
 
-    def until(self, ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    def until(
+        self, ask: Callable[[], Any], good: Callable[[Any], bool], wait_s: float = WAIT_S
+    ) -> Any:
         """Wait until an answer is as it should be."""
-        deadline_s = time.monotonic() + WAIT_S
+        deadline_s = time.monotonic() + wait_s
         while not good(found := ask()):
             assert time.monotonic() < deadline_s, found
             time.sleep(0.1)

@@ -132,6 +132,14 @@ def serve(
             help="package.module:factory that requests may name; several times.",
         ),
     ] = None,
+    language_models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--language-models",
+            metavar="FOLDER",
+            help="A language model that request services may serve; several times.",
+        ),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, metavar="N", help="At a time.")] = 1,
     engine: Annotated[
         Literal["local", "ray"],
@@ -163,6 +171,7 @@ def serve(
         end_token=end_token,
         database=database,
         models=tuple(models or ()),
+        language_models=tuple(language_models or ()),
         engine=engine,
         jobs=jobs,
     )

@@ -61,6 +61,8 @@ class ServiceOptions:
         URL of PostgreSQL; an SQLite file in the folder without it.
     models
         Factories that requests may name: ``package.module:factory``.
+    language_models
+        Folders of language models that request services may serve.
     engine
         Where jobs run: as processes of this machine, or on those of a Ray cluster.
     jobs, waiting
@@ -78,6 +80,7 @@ class ServiceOptions:
     end_token: str | None = None
     database: str | None = None
     models: tuple[str, ...] = ()
+    language_models: tuple[Path, ...] = ()
     engine: Engine = "local"
     jobs: Count = 1
     waiting: Count = 100
@@ -91,6 +94,14 @@ class ServiceOptions:
                     "is no factory of a model",
                     where=f"--models {model:.100}",
                     hint="give package.module:factory",
+                )
+        for each in self.language_models:
+            if not (each / "config.json").is_file():
+                raise InputError(
+                    "is no language model",
+                    where=f"--language-models {each!s:.100}",
+                    by="there is no config.json in it",
+                    hint="give the folder that save_pretrained has written",
                 )
 
     @property
@@ -163,7 +174,7 @@ def _server(
     jobs = Jobs(
         store,
         files,
-        offered(listed) | ServeOperation.among(listed),
+        offered(listed) | ServeOperation.among(listed, options.language_models),
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
         limits=JobLimits(options.jobs, options.waiting),

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -23,13 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.io.stored import write_file
-from placewright.requests.serving.measured import ask_server
+from placewright.requests.serving.measured import ask_server, stream_server
 from placewright.service.jobs import SERVICES_AT_ONCE, Jobs, TooManyJobsError
 from placewright.service.operations import BESIDE, Operation, Option
 from placewright.service.process import JobFolder
 from placewright.service.store import SERVED, Job, JobState
 
-OPTIONS = ("server", "cluster", "policy", "max_waiting", "max_batch", "deadline", "drain")
+OPTIONS = (
+    *("server", "cluster", "policy", "max_waiting", "max_batch", "deadline", "drain"),
+    *("context", "users"),
+)
 """Of ``requests serve``, those that a request may give."""
 
 TOKEN = "PLACEWRIGHT_TOKEN"
@@ -77,18 +80,30 @@ ENDINGS = {
 """Of a job, and what they are of a service; every other one is that it was drained."""
 
 
+@dataclass(frozen=True)
 class ServeOperation(Operation):
-    """``requests serve`` with `OPTIONS`, for a service that has a name and variants.
+    """``requests serve`` with `OPTIONS`, for a service that has a name and what it serves.
 
-    Its options in a request are ``name``, ``family``, ``variants`` and ``options``.
+    Its options in a request are ``name``, ``family`` and ``variants``, or ``language_model``, and
+    ``options``.
+
+    Attributes
+    ----------
+    folders
+        Of the language models that requests may name, by name.
     """
 
+    folders: Mapping[str, Path] = field(default_factory=dict)
+
     @staticmethod
-    def among(operations: Iterable[Operation]) -> dict[str, Operation]:
+    def among(
+        operations: Iterable[Operation], folders: Iterable[Path] = ()
+    ) -> dict[str, Operation]:
         """It, by name, as it is made of all verbs of the command line."""
         verb = next(each for each in operations if each.name == SERVED)
         kept = tuple(each for each in verb.options if each.name in OPTIONS)
-        return {SERVED: ServeOperation(verb.path, verb.summary, verb.text, kept)}
+        named = {each.resolve().name: each.resolve() for each in folders}
+        return {SERVED: ServeOperation(verb.path, verb.summary, verb.text, kept, named)}
 
     @cached_property
     def model(self) -> type[BaseModel]:
@@ -104,6 +119,10 @@ class ServeOperation(Operation):
                 Annotated[list[VariantBody], Field(max_length=32)],
                 Field(default_factory=list, description=digits),
             ),
+            language_model=(
+                Annotated[str, Field(max_length=100)],
+                Field("", description="In place of variants: one that the operator allows."),
+            ),
             options=(options, Field(default_factory=options)),
         )
 
@@ -117,6 +136,12 @@ class ServeOperation(Operation):
         self, given: Mapping[str, Any], folder: Path, outputs: str
     ) -> tuple[list[str], dict[str, str]]:
         """Write the family's file beside its models; the arguments, and a new token."""
+        words = self.arguments(given["options"], outputs)[len(self.path) :]
+        token = {TOKEN: secrets.token_urlsafe(32)}
+        if given.get("language_model"):
+            path = self.folders[given["language_model"]]
+            own = [f"--language-model={path}", "--port", "0", "-f", "json"]
+            return [*self.path, *own, "--log-format", "text", *words], token
         family = "digits"
         if given["variants"]:
             family = FAMILY
@@ -125,9 +150,7 @@ class ServeOperation(Operation):
             text = json.dumps({"name": given["family"], "variants": entries})  # JSON is YAML
             write_file(folder / family, text)
         own = ["--family", family, "--port", "0", "--log", f"{outputs}/log.jsonl", "-f", "json"]
-        words = self.arguments(given["options"], outputs)[len(self.path) :]
-        arguments = [*self.path, *own, "--log-format", "text", *words]
-        return arguments, {TOKEN: secrets.token_urlsafe(32)}
+        return [*self.path, *own, "--log-format", "text", *words], token
 
     def ending_s(self, given: Mapping[str, Any]) -> float:
         """As long as it may drain."""
@@ -139,7 +162,9 @@ class Services:
     """All request services, by name; `jobs` has them, among others."""
 
     def __init__(self, jobs: Jobs) -> None:
-        self.operation = jobs.operations[SERVED]
+        operation = jobs.operations[SERVED]
+        assert isinstance(operation, ServeOperation)
+        self.operation = operation
         self._jobs, self._lock = jobs, threading.Lock()
         self._ids: dict[str, str] = {}
         for job in jobs.store.jobs(operation=SERVED, most=1_000_000):
@@ -169,6 +194,12 @@ class Services:
             So many run already.
         """
         name, family = options["name"], options["family"]
+        language, known = options.get("language_model"), self.operation.folders
+        if language and language not in known:
+            raise UnknownNameError("language model", language, known, where="language_model")
+        if language and options["variants"]:
+            hint = "leave one of them out"
+            raise InputError("has variants and a language model", where=name, hint=hint)
         if not options["variants"] and family != "digits":
             raise InputError("has no variants", where=family, hint="give ONNX files")
         with self._lock:
@@ -216,7 +247,7 @@ class Services:
             return str(json.loads(self.folder(job).table.read_bytes())["url"])
         return ""
 
-    def server(self, name: str) -> Callable[..., tuple[int, Any]]:
+    def server(self, name: str) -> partial[tuple[int, Any]]:
         """What asks the server of a service: `ask_server`, to which only the request is left.
 
         Raises `RunError`: there is none.
@@ -227,6 +258,18 @@ class Services:
             by = self.state(job)
             raise RunError("no server is there", where=where, by=by, hint="start it")
         return partial(ask_server, url, token=token, where=where)
+
+    def stream(self, name: str, path: str, body: bytes) -> Iterator[bytes]:
+        """An answer of its server line by line: `stream_server`.
+
+        Raises `RunError`: there is no server.
+        """
+        asked = self.server(name).keywords
+        url = self.url(self.find(name))
+        pieces: Iterator[bytes] = stream_server(
+            url, path, body, token=asked["token"], where=asked["where"]
+        )
+        return pieces
 
     def _submit(self, options: Mapping[str, Any], owner: str) -> Job:
         """Hand it to the jobs, unless so many run already."""

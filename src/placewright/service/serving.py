@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import chain
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, PlacewrightError
+from placewright.layers.devicemap.views import map_section
 from placewright.requests.serving.measured import (
     LONGEST_S,
     example_inputs,
@@ -76,6 +78,14 @@ class InferAnswer(BaseModel):
     refused: str
 
 
+class TalkBody(StrictBody):
+    """A text for a language model to answer, or to continue where it has no chat template."""
+
+    text: Annotated[str, Field(min_length=1, max_length=100_000)]
+    new_tokens: Annotated[int, Field(ge=1, le=100_000)] = 64
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+
+
 class CapacityBody(StrictBody):
     """The load that is looked for: what share of requests is to be answered in time.
 
@@ -97,6 +107,7 @@ class ServiceAnswer(BaseModel):
     state: ServiceState
     family: str
     variants: list[VariantBody]
+    language_model: str = ""
     options: dict[str, Any]
     created_s: float
     url: str | None
@@ -133,11 +144,18 @@ def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
         form["choices"]["policy"] = [("auto", ""), *((each.name, "") for each in listed())]
         name = _free_name(services)
         models = _models(service)
-        return pages.page("service_new.html", name=name, variant=variant, models=models, **form)
+        languages = list(services.operation.folders)
+        own = {"name": name, "variant": variant, "models": models, "languages": languages}
+        return pages.page("service_new.html", **own, **form)
 
     @app.get("/services/{name}", include_in_schema=False)
     def one(name: str) -> HTMLResponse:
         found = answer(services, services.find(name))
+        if found.language_model:
+            numbers = status(services, name).numbers if found.url else None
+            plan = (numbers or {}).get("map", {}).get("plan")
+            drawn = map_section(plan, numbers) if plan else ""
+            return pages.page("service_text.html", service=found, live=LIVE, drawn=drawn)
         return pages.page("service.html", service=found, live=LIVE, models=_models(service))
 
 
@@ -272,6 +290,22 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
         wait_s = given.deadline_ms / 1e3 + 10
         code, data = services.server(name)("POST", path, body, wait_s=wait_s)
         return InferAnswer(**(data | {"status": code, "refused": _reason(data)}))
+
+    @router.post("/services/{name}/talk")
+    def talk(name: Name, given: TalkBody) -> StreamingResponse:
+        """Send a text to a language model; its answer comes in OpenAI's events."""
+        numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
+        chats = bool(numbers.get("map", {}).get("chat"))
+        body: dict[str, Any] = {"model": numbers["models"][0], "stream": True}
+        body |= {"max_tokens": given.new_tokens, "temperature": given.temperature}
+        if chats:
+            body["messages"] = [{"role": "user", "content": given.text}]
+        else:
+            body["prompt"] = given.text
+        path = "/v1/chat/completions" if chats else "/v1/completions"
+        pieces = services.stream(name, path, json.dumps(body).encode())
+        first = next(pieces)  # a refusal has a status of its own
+        return StreamingResponse(chain([first], pieces), media_type="text/event-stream")
 
     @router.get("/services/{name}/example")
     def read_example(name: Name) -> list[dict[str, Any]]:

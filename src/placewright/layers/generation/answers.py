@@ -37,6 +37,11 @@ class Tokenizer:
             loader: Any = AutoTokenizer
             self._own = loader.from_pretrained(folder)
 
+    @property
+    def chats(self) -> bool:
+        """Whether it has a template of conversations."""
+        return self._own is not None and bool(self._own.chat_template)
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Tokens of a text; `special`: with those that begin one.
 
@@ -59,7 +64,7 @@ class Tokenizer:
 
         Raises `InputError`: there is none, or it refuses the messages.
         """
-        if self._own is None or not self._own.chat_template:
+        if not self.chats:
             what = "tokenizer" if self._own is None else "chat template"
             raise InputError(
                 f"the model has no {what}, which says how a conversation is written",
@@ -183,8 +188,8 @@ class PlacedText:
         return Ended(watch.count, "stop" if ended else "length")
 
     def as_json(self) -> dict[str, Any]:
-        """See `TextModel`."""
-        return self._plan
+        """See `TextModel`; ``chat``: whether conversations can be answered."""
+        return self._plan | {"chat": self._tokenizer.chats}
 
 
 class _Watch:

@@ -7,7 +7,7 @@ import math
 import os
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ from placewright.io.growing import end_of, json_lines
 
 ANSWER_S, LONGEST_S = 10.0, 30.0
 """For its numbers, and for anything else."""
+
+LONGEST_TEXT_S = 600.0
+"""Between two pieces of a text, its turn in the queue included."""
 
 REQUESTS = 5000
 """About so many are simulated, within a minute."""
@@ -107,6 +110,36 @@ def ask_server(
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     except (OSError, HTTPException, ValueError) as error:
+        by = str(error)[:200]
+        raise RunError("its server does not answer", where=where or url, by=by) from None
+    finally:
+        connection.close()
+
+
+def stream_server(
+    url: str, path: str, body: bytes, *, token: str, where: str = ""
+) -> Iterator[bytes]:
+    """An answer of a server of this machine line by line, while it is made.
+
+    Whoever stops to read closes the connection.
+
+    Raises
+    ------
+    InputError
+        It is a refusal.
+    RunError
+        The server does not answer.
+    """
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=LONGEST_TEXT_S)
+    try:
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            reason = json.loads(answer.read())["error"]["message"]
+            raise InputError(str(reason)[:500], where=where or url, hint="ask otherwise")
+        yield from answer
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         by = str(error)[:200]
         raise RunError("its server does not answer", where=where or url, by=by) from None
     finally:

@@ -8,9 +8,10 @@ const form = at("new-service");
 
 /** Start what the form says. */
 async function create() {
-  const own = at("own-yes").checked;
+  const own = at("own-yes").checked, language = at("own-language")?.checked;
   const body = { name: at("service-name").value.trim(), options: options(form) };
-  if (body.options.cluster) delete body.options.server;
+  if (body.options.cluster || language) delete body.options.server;
+  if (language) body.language_model = at("language-model").value;
   if (own) {
     body.family = at("service-family").value.trim();
     body.variants = [...at("variants").tBodies[0].rows].flatMap((row) => {
@@ -27,7 +28,10 @@ if (form) {
     event.preventDefault();
     pressed(form.querySelector("[type=submit]"), create);
   });
-  form.addEventListener("change", () => { at("own").hidden = !at("own-yes").checked; });
+  form.addEventListener("change", () => {
+    at("own").hidden = !at("own-yes").checked;
+    if (at("language")) at("language").hidden = !at("own-language").checked;
+  });
 }
 
 const live = document.querySelector("[data-service]");

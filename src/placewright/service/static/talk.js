@@ -1,0 +1,71 @@
+// A language model that is served: a box to talk to it, whose answer comes in events.
+
+import { api, ask, complain, pressed } from "./service.js";
+
+const at = (id) => document.getElementById(id);
+const live = document.querySelector("[data-service]");
+const here = `${api}/services/${live.dataset.service}`;
+const stop = document.querySelector("[data-act=stop]");
+let going = null;
+
+/** The text of each event, until the last one. */
+async function* pieces(answer) {
+  let rest = "";
+  for await (const text of answer.body.pipeThrough(new TextDecoderStream())) {
+    const lines = (rest + text).split("\n");
+    rest = lines.pop();
+    for (const line of lines.filter((each) => each.startsWith("data: {"))) {
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw { what: event.error.message };
+      const choice = event.choices[0];
+      yield choice?.delta?.content ?? choice?.text ?? "";
+    }
+  }
+}
+
+/** Send the text, and show the answer as it comes. */
+async function talk() {
+  const body = { text: at("text").value, new_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value) };
+  going = new AbortController();
+  stop.disabled = false;
+  at("answer").textContent = at("took").textContent = "";
+  const begin = performance.now();
+  try {
+    const answer = await fetch(`${here}/talk`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: going.signal });
+    if (!answer.ok) throw (await answer.json()).error;
+    for await (const piece of pieces(answer)) at("answer").append(piece);
+    at("took").textContent = `Answered in ${((performance.now() - begin) / 1000).toFixed(1)} s.`;
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+    at("took").textContent = "Stopped.";
+  } finally {
+    stop.disabled = true;
+  }
+}
+
+const acts = {
+  drain: async () => { await ask("POST", `${here}/drain`, "{}"); location.reload(); },
+  start: async () => { await ask("POST", `${here}/start`, "{}"); location.reload(); },
+  delete: async () => { await ask("DELETE", here); location.assign("/services"); },
+};
+
+/** Look each two seconds whether its state has changed. */
+async function watch() {
+  try {
+    const found = await ask("GET", here);
+    if (found.state !== live.dataset.state) { location.reload(); return; }
+    at("log").textContent = await (await fetch(`${here}/log`)).text();
+  } catch (error) { complain(live, error); }
+  if (["starting", "running", "draining"].includes(live.dataset.state)) setTimeout(watch, 2000);
+}
+
+at("talk")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  pressed(event.submitter, talk);
+});
+stop?.addEventListener("click", () => going?.abort());
+live.addEventListener("click", (event) => {
+  const act = acts[event.target.closest("[data-act]")?.dataset.act];
+  if (act) pressed(event.target.closest("[data-act]"), act);
+});
+watch();
