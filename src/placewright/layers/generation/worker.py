@@ -100,8 +100,8 @@ class StageWorker(WorkerProgram):
             with safe_open(name, "pt", device=str(self.device)) as file:
                 for key in wanted.intersection(file.keys()):
                     tensor = file.get_tensor(key)
-                    # On a CPU it is a piece of the file, in pages of 4 KiB that begin anywhere:
-                    # reading weights from there took half as long again as from huge pages.
+                    # On a CPU it is a piece of the file, whose pages the kernel may drop and read
+                    # again from disk: a copy stays, and counts as this device's memory.
                     found[key] = tensor.clone() if self.device.type == "cpu" else tensor
         return found
 
