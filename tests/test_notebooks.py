@@ -34,8 +34,8 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_all_six_are_there_and_listed() -> None:
+def test_all_seven_are_there_and_listed() -> None:
     """The page of the notebooks names each of them."""
     page = (FOLDER.parent / "notebooks.md").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 6
+    assert len(NOTEBOOKS) == 7
     assert not [path.name for path in NOTEBOOKS if f"notebooks/{path.name}" not in page]

@@ -363,6 +363,9 @@ class DeviceMap:
         """Write a self-contained HTML page."""
         return self.result.report(path)
 
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
     def as_json(self) -> dict[str, Any]:
         """All of it as data: a plan file, with the plan in words of its own."""
         problem, own = self.problem, self.judgement
