@@ -44,7 +44,7 @@ def test_a_published_scenario_is_played_and_logged(tmp_path: Path, capsys: Captu
     words = ["requests", "simulate", source, "--scenario", "twitter_4", "--planner", "edf-accurate"]
     report = run_cli(capsys, *words, "--seed", 0, "--log", log, "-f", "json").data
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    kept = [x for x in lines if x["server"] and x["end_s"] <= x["deadline_s"]]
+    kept = [x for x in lines if x["server"] and x["end_s"] <= x["due_s"]]
     assert len(kept) / 40_545 == pytest.approx(report["success_rate"])
     assert sum(x["accuracy"] for x in kept) / 40_545 == pytest.approx(report["effective_accuracy"])
     assert report["success_rate"] == pytest.approx(0.909977, abs=1e-6)

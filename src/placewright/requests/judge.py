@@ -164,7 +164,7 @@ class RequestJudgement:
                 }
             elif not np.isfinite(a.refused_s[number]):
                 continue  # never answered: counted as lost
-            yield json.dumps(line | {"deadline_s": due[number], "accuracy": earned[number]})
+            yield json.dumps(line | {"due_s": due[number], "accuracy": earned[number]})
 
     def _first_of_batch(self) -> Any:
         """One request of each batch, in order of dispatch."""

@@ -72,6 +72,9 @@ class ClientConnection(HttpToolsProtocol):
     _beyond: ClassVar[deque[ClientConnection]] = deque()
     """Connections beyond the limit that have not asked for anything yet, oldest first."""
 
+    _silent: ClassVar[dict[ClientConnection, None]] = {}
+    """Others that have not, oldest first: they give way to those beyond the limit that do."""
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.presence = Presence()
@@ -89,6 +92,8 @@ class ClientConnection(HttpToolsProtocol):
             if len(self._beyond) >= RESERVED:
                 self._beyond.popleft().refuse_as_full()
             self._beyond.append(self)
+        else:
+            self._silent[self] = None
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -96,6 +101,7 @@ class ClientConnection(HttpToolsProtocol):
         self._end_head_limit()
         self._end_read_limit()
         self._leave_reserve()
+        self._silent.pop(self, None)
         super().connection_lost(exc)
         self.presence.leave()
 
@@ -109,7 +115,8 @@ class ClientConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._end_head_limit()
         self._leave_reserve()
-        if self._reserved and not self.url.startswith(HEALTH):
+        self._silent.pop(self, None)
+        if self._reserved and not self.url.startswith(HEALTH) and not self._displace():
             self.refuse_as_full()
             return
         self.scope["extensions"] = {PRESENCE: {"client": self.presence}}
@@ -194,6 +201,16 @@ class ClientConnection(HttpToolsProtocol):
     def refuse_as_full(self) -> None:
         """There are too many connections, and this one does not ask for health."""
         self.refuse("503 Service Unavailable", "too many connections", "retry-after: 1")
+
+    def _displace(self) -> bool:
+        """Take the place of a connection that asks for nothing; whether there is one."""
+        other = next((each for each in self._silent if each in self.connections), None)
+        if other is None:
+            return False
+        del self._silent[other]
+        other.refuse_as_full()
+        self._reserved = False
+        return True
 
     def _leave_reserve(self) -> None:
         with suppress(ValueError):

@@ -537,6 +537,29 @@ def test_health_is_answered_when_there_are_too_many_connections(
     assert infer(running, body())[0] == 200
 
 
+def test_idle_connections_give_way_to_requests(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest that has asked for nothing yet; one that has been answered stays."""
+    host, port = running.url[7:].split(":")
+    with ExitStack() as stack:
+        used = stack.enter_context(closing(http.client.HTTPConnection(host, int(port))))
+        used.request("GET", "/v2")
+        assert used.getresponse().read()
+        idle = [
+            stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(2)
+        ]
+        time.sleep(0.1)
+        monkeypatch.setattr(connections, "CONNECTIONS", 3)
+        for first in idle:
+            assert infer(running, body())[0] == 200
+            assert first.makefile("rb").readline().startswith(b"HTTP/1.1 503 ")
+            monkeypatch.setattr(connections, "CONNECTIONS", connections.CONNECTIONS - 1)
+        assert infer(running, body())[0] == 503
+        used.request("GET", "/v2")
+        assert used.getresponse().status == 200
+
+
 def lookup(most: int) -> Family:
     """A table that is looked up: a number that is not in it is an error of the model."""
     table = numpy_helper.from_array(np.arange(4 * most, dtype=np.float32).reshape(most, 4), "table")

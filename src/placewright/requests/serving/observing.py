@@ -2,9 +2,10 @@
 
 A line of the log is one request, in the fields of published logs (`serving/1`) and a few more:
 
-    {"request": 17, "family": "digits", "arrival_s": 3.2, "deadline_s": 3.3, "min_accuracy": 0.8,
-     "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21, "end_s": 3.24, "accuracy": 0.98,
-     "status": 200}                             seconds since the server started
+    {"request": 17, "family": "digits", "arrival_s": 3.2, "deadline_s": 0.1, "due_s": 3.3,
+     "min_accuracy": 0.8, "server": "a", "variant": "cnn", "batch": 4, "start_s": 3.21,
+     "end_s": 3.24, "accuracy": 0.98, "status": 200}
+                             seconds since the server started; ``deadline_s`` since the arrival
     {"request": 18, ..., "server": null, "status": 503, "reason": "..."}
 
 A server appends to the file that is there. ``started_s`` tells its lines from those of others: the
@@ -232,7 +233,8 @@ class Observer:
             "arrival_s": arrival_s - self.start_s,
         }
         if needs is not None:
-            head["deadline_s"] = arrival_s - self.start_s + needs.deadline_s
+            head["deadline_s"] = needs.deadline_s
+            head["due_s"] = arrival_s - self.start_s + needs.deadline_s
             head["min_accuracy"] = needs.min_accuracy
         with self._writing():
             self._log.write(json.dumps(head | fields) + "\n")

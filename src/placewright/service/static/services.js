@@ -179,8 +179,8 @@ function show(found) {
   at("percentiles").textContent = p.p50 === undefined ? "-" : [p.p50, p.p95, p.p99].map((each) => (each * 1e3).toPrecision(3)).join(", ");
   at("latest").tBodies[0].replaceChildren(...recent.latest.map((each) => {
     const took = each.end_s === undefined ? "-" : amount(each.end_s - each.arrival_s, "s");
-    const allowed = each.deadline_s === undefined ? "-" : amount(each.deadline_s - each.arrival_s, "s");
-    return row([[String(each.request), "num"], [each.status === 200 ? (each.end_s <= each.deadline_s ? "in time" : "late") : `refused ${each.status}`], [each.server ?? "-"], [each.variant ?? "-"], [took, "num"], [allowed, "num"], [each.reason ?? "", "note"]]);
+    const allowed = each.deadline_s === undefined ? "-" : amount(each.deadline_s, "s");
+    return row([[String(each.request), "num"], [each.status === 200 ? (each.end_s <= each.due_s ? "in time" : "late") : `refused ${each.status}`], [each.server ?? "-"], [each.variant ?? "-"], [took, "num"], [allowed, "num"], [each.reason ?? "", "note"]]);
   }));
   if (!numbers) return;
   const any = numbers.recent_rate_per_s > 0;

@@ -1,0 +1,166 @@
+"""Idle clients, clients that leave, killed workers: others are answered, health at once.
+
+    python benchmarks/serving_clients.py [--idle 5000] [--leaving 1000] [--kills 200]
+
+The server is a process of its own, ``placewright requests serve``, with two workers. Four clients
+send requests one after another all the time, each request on a connection of its own, and another
+asks for health. Meanwhile so many connections are opened that ask for nothing, so many requests
+break off in mid-body, and workers are killed, one every quarter of a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from serving_malformed import right
+
+CLIENTS, KILL_S = 4, 0.25
+BODY = json.dumps(right()).encode()
+
+
+def ask(address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+    """Status and JSON of an answer on a connection of its own."""
+    link = http.client.HTTPConnection(address, timeout=30)
+    try:
+        link.request(method, path, body)
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        link.close()
+
+
+class Others:
+    """Clients that go on whatever happens; outcomes, and seconds of the slowest health answer."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.ends = address, threading.Event()
+        self.outcomes, self.health_s, self.asked = Counter[str](), 0.0, 0
+        works = [*[self._infer] * CLIENTS, self._health]
+        self.threads = [threading.Thread(target=work) for work in works]
+        for thread in self.threads:
+            thread.start()
+
+    def _infer(self) -> None:
+        while not self.ends.is_set():
+            try:
+                status, answer = ask(self.address, "POST", "/v2/models/digits/infer", BODY)
+                self.outcomes[str(status) if status == 200 else f"{status} {answer}"] += 1
+            except (OSError, http.client.HTTPException) as error:
+                self.outcomes[f"{type(error).__name__}: {error}"] += 1
+            time.sleep(0.02)
+
+    def _health(self) -> None:
+        while not self.ends.is_set():
+            begun_s = time.monotonic()
+            with suppress(OSError, http.client.HTTPException):
+                ask(self.address, "GET", "/v2/health/live")
+            self.health_s = max(self.health_s, time.monotonic() - begun_s)
+            self.asked += 1
+            time.sleep(0.05)
+
+    def report(self, what: str, pid: int) -> bool:
+        """Print what has happened since the last report; whether all were answered."""
+        failed = {k: n for k, n in self.outcomes.items() if k != "200"}
+        print(
+            f"{what}: {self.outcomes['200']} of {self.outcomes.total()} answered {failed or ''}, "
+            f"health within {1e3 * self.health_s:.0f} ms of {self.asked}, "
+            f"{resident_mb(pid):.0f} MB, {len(os.listdir(f'/proc/{pid}/fd'))} files",
+            flush=True,
+        )
+        self.outcomes, self.health_s, self.asked = Counter(), 0.0, 0
+        return not failed
+
+
+def resident_mb(pid: int) -> float:
+    """Memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def idle(host: str, port: int, count: int) -> None:
+    """Connections that ask for nothing, for some seconds."""
+    links = []
+    for _ in range(count):
+        with suppress(OSError):
+            links.append(socket.create_connection((host, port), timeout=10))
+    time.sleep(3)
+    for link in links:
+        link.close()
+
+
+def leave(host: str, port: int, count: int) -> None:
+    """Requests whose body breaks off."""
+    head = (
+        b"POST /v2/models/digits/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n\r\n"
+    )
+    for k in range(count):
+        with suppress(OSError), socket.create_connection((host, port), timeout=10) as link:
+            link.sendall(head + BODY[: 1 + k % 200])
+
+
+def kill(address: str, count: int, seed: int) -> None:
+    """Kill workers that are up."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        status = ask(address, "GET", "/status.json")[1]
+        up = [each["pid"] for each in status["servers"] if each["up"] and each["pid"]]
+        if up:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(up), signal.SIGKILL)
+        time.sleep(KILL_S)
+
+
+def main() -> None:
+    """Print a line for each kind of client; exit 1 where an innocent one was not answered."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--idle", type=int, default=5000)
+    parser.add_argument("--leaving", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=200)
+    given = parser.parse_args()
+    command = [sys.executable, "-m", "placewright", "requests", "serve", "--port", "0"]
+    command += ["--server", "a:1", "--server", "b:1", "-f", "json"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    started = ""
+    while not started.rstrip().endswith("}"):
+        started += server.stdout.readline()
+    address = json.loads(started)["url"].removeprefix("http://")
+    host, _, port = address.rpartition(":")
+    others, good = Others(address), True
+    try:
+        time.sleep(2)
+        good &= others.report("before", server.pid)
+        idle(host, int(port), given.idle)
+        good &= others.report(f"{given.idle} idle clients", server.pid)
+        leave(host, int(port), given.leaving)
+        good &= others.report(f"{given.leaving} that leave in mid-body", server.pid)
+        kill(address, given.kills, 0)
+        good &= others.report(f"{given.kills} kills of workers", server.pid)
+        time.sleep(2)
+        good &= others.report("after", server.pid)
+    finally:
+        others.ends.set()
+        for thread in others.threads:
+            thread.join()
+        server.terminate()
+        server.wait(30)
+    raise SystemExit(not good)
+
+
+if __name__ == "__main__":
+    main()
