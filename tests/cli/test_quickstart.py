@@ -34,7 +34,7 @@ def test_quickstart_runs_and_ends_with_a_table(
     assert output.code == 0, output.err
     for words in ("predicted", "measured", "difference from eager PyTorch: 0", "emulated: board-b"):
         assert output.out.count(words) >= 2
-    *_, head, stream, training, shares, own, _, last = output.out.strip().splitlines()
+    *_, head, stream, training, shares, language, own, _, last = output.out.strip().splitlines()
     assert head.split() == ["fastest", "board", "all", "boards", "gain", "differs", "from", "eager"]
     assert stream.startswith("tower, stream")
     assert "/s" in stream
@@ -42,6 +42,9 @@ def test_quickstart_runs_and_ends_with_a_table(
     assert shares.startswith("tiny_gpt, training on shares of the batch")
     assert ", limit 1." in shares
     assert ", after 2 steps " in output.out
+    assert language.startswith("a language model of random weights")
+    assert "tokens/s" in language
+    assert "the tokens of one process: equal" in output.out
     assert own.startswith("your own model, five lines")
     assert last.endswith(f"placewright serve {tmp_path} --open")
     assert len(demonstration.five_lines().splitlines()) == 5
@@ -53,6 +56,7 @@ def test_quickstart_runs_and_ends_with_a_table(
         ),
         "tiny_gpt-layers.html",
         "tiny_gpt-layers-plan.json",
+        "language-model.html",
     }
     assert "Predicted and measured" in (tmp_path / "tiny_gpt-layers.html").read_text()
 

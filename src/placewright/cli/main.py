@@ -55,8 +55,9 @@ def quickstart(
 
     A stream of samples through Inception-v3 beside the fastest board, AlexNet's training step,
     which fits on neither of the two boards alone, a small language model that both boards train
-    together, each with its share of the batch, and a model of your own in five lines. Worker
-    processes of this machine stand in for the boards. Ends with a table of what was measured.
+    together, each with its share of the batch, a language model (random weights) that fits on
+    neither and answers from both, and a model of your own in five lines. Worker processes of this
+    machine stand in for the boards. Ends with a table of what was measured.
 
     [bold]Example:[/bold]  placewright quickstart --on edge-duo --out demo
     """

@@ -1,26 +1,28 @@
 """The main jobs on one cluster, start to finish.
 
 A stream of samples, a training step too large for any device, training that shares its batch among
-unequal devices, and a user's own model.
+unequal devices, a language model that fits on none of them, and a user's own model.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from placewright.cluster.cluster import Cluster
 from placewright.deployment.placed_model import PlacedModel
 from placewright.deployment.placing import place
-from placewright.errors import InfeasibleError
+from placewright.errors import CheckError, InfeasibleError
 from placewright.report.text import plain_table, seconds, size
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
-    from placewright.cluster.cluster import Cluster
     from placewright.layers.run import LayerRun
     from placewright.measurement.check import Check
     from placewright.measurement.measurement import Measurement
@@ -120,7 +122,9 @@ def demonstrate(
     batch: int | None = None,
     monitor: Monitor,
 ) -> Generator[JobOutcome, None, None]:
-    """Do each job beside the best single device, then a user's own model; outcomes as they come.
+    """Do each job beside the best single device, then generate; outcomes as they come.
+
+    Last comes a user's own model.
 
     Raises `PlacewrightError` as of `placewright.place` and of runs.
 
@@ -154,6 +158,10 @@ def demonstrate(
             stem = out / (source.name + ("-training" if job.training else ""))
             do = _training if job.training else _stream
             yield do(placed, source.name, stem, steps)
+    if len(cluster.devices) > 1:
+        with monitor.meter("generating with a language model"):
+            generated = _language_model(cluster, out)
+        yield generated
     with monitor.meter("placing a model in five lines"):
         error = own_model(cluster)
     yield JobOutcome(
@@ -215,6 +223,67 @@ def _shared_batch(
         found,
         files,
     )
+
+
+PROMPT, NEW_TOKENS = "12 7 90", 32
+
+LANGUAGE_MODEL: dict[str, Any] = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+OF_ONE_DEVICE = 0.7
+"""Share of a language model that each device may hold: two are needed."""
+
+
+def _language_model(cluster: Cluster, out: Path) -> JobOutcome:
+    """A language model with random weights, on devices that are limited so that none holds it."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
+
+    from placewright.layers.devicemap.device_map import device_map
+    from placewright.layers.devicemap.text import generate_text
+
+    quiet: Any = logging
+    quiet.disable_progress_bar()
+    torch.manual_seed(0)
+    made, config = LlamaForCausalLM, LlamaConfig(**LANGUAGE_MODEL)
+    length = len(PROMPT.split()) + NEW_TOKENS
+    with TemporaryDirectory() as name:
+        folder = Path(name) / "language-model"
+        made(config).save_pretrained(folder)
+        whole = device_map(folder, _unlimited(cluster), context=length).problem
+        held = whole.need_bytes(0, whole.n)
+        room = OF_ONE_DEVICE * held / whole.memory_share
+        devices = tuple(replace(each, memory_bytes=room) for each in cluster.devices)
+        small = Cluster(devices, cluster.links, cluster.name)
+        found = generate_text(folder, PROMPT, small, new_tokens=NEW_TOKENS, check=True)
+        planned = device_map(folder, small, context=length, prompt=length - NEW_TOKENS)
+    if not found.equal:
+        hint = "report it with what `placewright doctor` prints"
+        raise CheckError("tokens differ from those of one process", where=cluster.name, hint=hint)
+    return JobOutcome(
+        f"a language model of random weights ({size(held)}), its layers on several devices",
+        f"{found}",
+        f"{size(held * (1 - OF_ONE_DEVICE))} too large",
+        f"{1 / found.measured_token_s:.3g} tokens/s",
+        "runs",
+        "0",
+        files=(planned.report(out / "language-model.html"),),
+    )
+
+
+def _unlimited(cluster: Cluster) -> Cluster:
+    """The cluster with devices that hold anything."""
+    devices = (replace(each, memory_bytes=math.inf) for each in cluster.devices)
+    return Cluster(tuple(devices), cluster.links, cluster.name)
 
 
 def _outcome(
