@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,29 @@ from placewright.planning import portfolio
 from placewright.planning.candidates import Status
 from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.solving import compare, solve
+
+if TYPE_CHECKING:
+    from typing import assert_type
+
+    from placewright.operators.judgement import OperatorJudgement
+    from placewright.operators.plan import OperatorPlan
+    from placewright.operators.problem import OperatorProblem
+    from placewright.planning.result import Result
+    from placewright.planning.wings import Judge
+    from placewright.samples.plan import SamplePlan
+    from placewright.samples.problem import SampleProblem
+
+
+if TYPE_CHECKING:
+
+    def results_have_the_types_of_their_wing(
+        operators: OperatorProblem, samples: SampleProblem
+    ) -> None:
+        """As mypy, which checks this file, infers them."""
+        assert_type(solve(operators), Result[OperatorPlan, OperatorJudgement])
+        assert_type(compare(samples).plan, SamplePlan)
+        assert_type(Judge(operators)([0]), OperatorJudgement)
+
 
 TWO = tiny([[2.0, 5.0], [4.0, 3.0], [2.0, 2.0]], [(0, 1.0, [1]), (1, 1.0, [2])], name="two")
 

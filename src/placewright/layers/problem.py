@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,12 @@ from placewright.io.arguments import checked
 from placewright.layers.plan import Stage, Strategy
 from placewright.layers.workers import Link
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, size
+
+if TYPE_CHECKING:
+    from placewright.layers.judge import LayerJudgement
+    from placewright.layers.plan import LayerPlan
 
 
 class Objective(StrEnum):
@@ -157,7 +162,7 @@ class Variants:
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class LayerProblem:
+class LayerProblem(Problem["LayerPlan", "LayerJudgement"]):
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.
 
     With n layers in topological order, W workers of K kinds on N nodes, tensor degrees T and

@@ -17,10 +17,13 @@ from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, freeze_
 from placewright.numerics.njit import njit_cached
 from placewright.operators.pipeline import PLAIN, Pipeline
 from placewright.operators.sizes import NO_VIEW, OF_RESIDENT, UNLIMITED, limits_that_bind
+from placewright.planning.contract import Problem
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
     from placewright.operators.builder import ProblemBuilder
+    from placewright.operators.judgement import OperatorJudgement
+    from placewright.operators.plan import OperatorPlan
 
 
 class Objective(StrEnum):
@@ -57,7 +60,7 @@ class Communication(StrEnum):
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False)
-class OperatorProblem:
+class OperatorProblem(Problem["OperatorPlan", "OperatorJudgement"]):
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.
 
     With n operators, m devices, t tensors:

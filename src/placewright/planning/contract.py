@@ -117,6 +117,25 @@ class Judgement(Protocol):
         ...
 
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    PlanT = TypeVarWithDefault("PlanT", covariant=True, default=Any)
+    JudgementT = TypeVarWithDefault("JudgementT", bound=Judgement, covariant=True, default=Any)
+else:
+    PlanT, JudgementT = TypeVar("PlanT", covariant=True), TypeVar("JudgementT", covariant=True)
+
+
+class Problem(Protocol[PlanT, JudgementT]):
+    """Base of problems, which tells type checkers what plans and judgements of them are.
+
+    A wing's problem may inherit ``Problem[MyPlan, MyJudgement]``; one that does not is solved
+    alike, and results of it are of type `Any`.
+    """
+
+    __slots__ = ()
+
+
 Objective: TypeAlias = Callable[[Any], float]
 """Of one's own: the value of a plan as a function of its judgement."""
 

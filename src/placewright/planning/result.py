@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.io.arguments import AnyNumber, checked
@@ -20,7 +20,7 @@ from placewright.planning.candidates import (
     TriedPlan,
     trial_words,
 )
-from placewright.planning.contract import Direction, Proposal
+from placewright.planning.contract import Direction, JudgementT, PlanT, Proposal
 from placewright.version import __version__
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Provenance:
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False)
-class Result:
+class Result(Generic[PlanT, JudgementT]):
     """A plan with its value, what no plan can beat, and the way there.
 
     Attributes
@@ -65,8 +65,8 @@ class Result:
     """
 
     problem: Any
-    plan: Any
-    judgement: Any
+    plan: PlanT
+    judgement: JudgementT
     planner: str
     objective: str
     value: AnyNumber
@@ -82,7 +82,7 @@ class Result:
     interrupted: bool = False
     own_objective: bool = False
 
-    def demand_finished(self) -> Result:
+    def demand_finished(self) -> Self:
         """The result itself, for callers whose work begins with the plan: Ctrl-C ends that too.
 
         Raises `KeyboardInterrupt`: the search was interrupted; says what it had found.
@@ -95,7 +95,7 @@ class Result:
         return self
 
     @property
-    def proposal(self) -> Proposal[Any]:
+    def proposal(self) -> Proposal[PlanT]:
         """The chosen planner's own answer."""
         chosen = (c.proposal for c in self.candidates if c.plan is self.plan)
         return next((p for p in chosen if p is not None), Proposal(self.plan))

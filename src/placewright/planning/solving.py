@@ -23,9 +23,12 @@ from placewright.planning.compiling import compile_beside
 from placewright.planning.contract import (
     BoundContext,
     Context,
+    JudgementT,
     Needs,
     Objective,
     Planner,
+    PlanT,
+    Problem,
     Progress,
     Simplifier,
     on_request,
@@ -43,7 +46,7 @@ __all__ = ["AUTO", "compare", "solve"]
 
 @checked
 def solve(
-    problem: Any,
+    problem: Problem[PlanT, JudgementT],
     planner: PlannerChoice = AUTO,
     *,
     time_limit_s: Unlimited = 60.0,
@@ -52,8 +55,8 @@ def solve(
     measure: Any = None,
     bounds: bool = True,
     incumbent: Any = None,
-    objective: Callable[[Any], float] | None = None,
-) -> Result:
+    objective: Callable[[JudgementT], float] | None = None,
+) -> Result[PlanT, JudgementT]:
     """The best plan that `planner` finds, with a bound.
 
     Parameters
@@ -106,7 +109,7 @@ def solve(
 
 @checked
 def compare(
-    problem: Any,
+    problem: Problem[PlanT, JudgementT],
     planners: str | Sequence[PlannerChoice] = (),
     *,
     time_limit_s: Unlimited = 60.0,
@@ -115,8 +118,8 @@ def compare(
     measure: Any = None,
     bounds: bool = True,
     incumbent: Any = None,
-    objective: Callable[[Any], float] | None = None,
-) -> Result:
+    objective: Callable[[JudgementT], float] | None = None,
+) -> Result[PlanT, JudgementT]:
     """Every planner of the wing (or those named, as in `solve`), judged alike; the best's Result.
 
     Each one is given the same `incumbent`, not what others found. A planner that fails only ends

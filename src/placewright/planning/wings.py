@@ -10,11 +10,18 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from numbers import Real
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, cast, final
 
 from placewright.errors import InfeasibleError, InputError, UnknownNameError, UnsupportedError
 from placewright.io.arguments import checked, described_value
-from placewright.planning.contract import Judgement, Objective, OwnJudgement, Planner
+from placewright.planning.contract import (
+    Judgement,
+    JudgementT,
+    Objective,
+    OwnJudgement,
+    Planner,
+    Problem,
+)
 from placewright.planning.wing import Planning, Wing
 
 if TYPE_CHECKING:
@@ -77,12 +84,12 @@ def unit_of(problem: Any) -> str:
 
 
 @checked
-def judge(problem: Any, plan: Any) -> Judgement:
+def judge(problem: Problem[Any, JudgementT], plan: Any) -> JudgementT:
     """The value of a plan, whether it fits, and its schedule: what the problem's judge computes.
 
     `plan`: as `Judge` takes it.
     """
-    return wing_of(problem).planning().judge(problem, plan_of(problem, plan))
+    return cast(JudgementT, wing_of(problem).planning().judge(problem, plan_of(problem, plan)))
 
 
 def plan_of(problem: Any, given: Any) -> Any:
@@ -121,7 +128,7 @@ def valued(judgement: Judgement, objective: Objective) -> Judgement:
 
 
 @final
-class Judge:
+class Judge(Generic[JudgementT]):
     """The judge of a problem, laid out once: for a search of one's own.
 
     Parameters
@@ -134,7 +141,9 @@ class Judge:
     """
 
     @checked
-    def __init__(self, problem: Any, objective: Callable[[Any], float] | None = None) -> None:
+    def __init__(
+        self, problem: Problem[Any, JudgementT], objective: Callable[[Any], float] | None = None
+    ) -> None:
         self.problem, self._objective = problem, objective
         wing = wing_of(problem)
         planning, self._worst = wing.planning(), wing.direction.worst
@@ -142,7 +151,7 @@ class Judge:
         self._prepared: Any = None if prepare is None else prepare(problem)
         self._judge: Callable[[Any], Judgement] = self._prepared or partial(planning.judge, problem)
 
-    def __call__(self, plan: Any) -> Judgement:
+    def __call__(self, plan: Any) -> JudgementT:
         """The value of a plan, whether it fits, and its schedule.
 
         Parameters
@@ -157,7 +166,8 @@ class Judge:
             It cannot be executed at all: a device that cannot run an operator, a missing link.
         """
         judgement = self._judge(plan_of(self.problem, plan))
-        return judgement if self._objective is None else valued(judgement, self._objective)
+        found = judgement if self._objective is None else valued(judgement, self._objective)
+        return cast(JudgementT, found)
 
     def many(self, plans: Any) -> FloatArray:
         """The value of each of many plans, shape (k,); the worst one where a plan does not fit.

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, FloatVector, IntVector, freeze_arrays
+from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, seconds
 from placewright.requests.service import Service
 from placewright.requests.stream import Stream
+
+if TYPE_CHECKING:
+    from placewright.requests.judge import RequestJudgement
+    from placewright.requests.plan import RequestPlan
 
 LARGEST_FACTOR = 3.0
 """Most standard deviations of noise that a service time has."""
@@ -24,7 +29,7 @@ SHOWN = 16
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False)
-class RequestProblem:
+class RequestProblem(Problem["RequestPlan", "RequestJudgement"]):
     """Servers, variants and requests. Policies see the service, and requests once they arrive.
 
     Attributes

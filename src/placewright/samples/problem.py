@@ -7,14 +7,19 @@ import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, freeze_arrays, frozen_float
+from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, seconds
+
+if TYPE_CHECKING:
+    from placewright.samples.judge import SampleJudgement
+    from placewright.samples.plan import SamplePlan
 
 
 class Overlap(StrEnum):
@@ -63,7 +68,7 @@ class Ports(StrEnum):
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class SampleProblem:
+class SampleProblem(Problem["SamplePlan", "SampleJudgement"]):
     """All that a planner may know. Frozen, validated once, nothing of PyTorch in it.
 
     With n nodes and k classes of samples (one where classes do not matter):

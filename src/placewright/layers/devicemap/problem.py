@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.model import FORMATS, Format, LanguageModel, Layer
 from placewright.layers.generation.times import LayerTimes
 from placewright.numerics.arrays import FloatArray
+from placewright.planning.contract import Problem
+
+if TYPE_CHECKING:
+    from placewright.layers.devicemap.judge import MapJudgement
+    from placewright.layers.devicemap.plan import MapPlan
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 
@@ -34,7 +39,7 @@ CHUNK = 2048
 
 
 @dataclass(frozen=True)
-class MapProblem:
+class MapProblem(Problem["MapPlan", "MapJudgement"]):
     """A language model to be generated with on the devices of a cluster.
 
     Attributes

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placewright.errors import InputError
 from placewright.io.arguments import checked
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
+from placewright.planning.contract import Problem
 from placewright.report.text import plain_table
+
+if TYPE_CHECKING:
+    from placewright.layers.flow.judge import FlowJudgement
 
 MOST_NODES, MOST_LAYERS = 1_000, 10_000
 """Links are a table of all pairs of machines, loads one of machines by layers."""
@@ -30,7 +34,7 @@ class LayerRanges:
 
 @checked
 @dataclass(frozen=True, slots=True, eq=False)
-class FlowProblem:
+class FlowProblem(Problem["LayerRanges", "FlowJudgement"]):
     """Which layers to hold on which machine, for the most tokens per second.
 
     Attributes

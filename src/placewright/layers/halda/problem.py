@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from placewright.errors import InputError
 from placewright.io.arguments import Positive, checked
+from placewright.planning.contract import Problem
 from placewright.report.text import plain_table, size
+
+if TYPE_CHECKING:
+    from placewright.layers.halda.judge import RingJudgement
 
 Os = Literal["mac_metal", "mac_no_metal", "linux", "android", "windows"]
 Cache = Literal["4bit", "8bit", "fp16", "bf16"]
@@ -101,7 +105,7 @@ class RingDevice:
 
 @checked
 @dataclass(frozen=True, slots=True)
-class RingProblem:
+class RingProblem(Problem["RingPlan", "RingJudgement"]):
     """Which layers run on which device and in how many rounds, for the least time per token.
 
     `devices`: in the order of the ring; one of them, the head, holds embedding and output.
