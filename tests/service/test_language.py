@@ -93,3 +93,13 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
     """Before anything is started."""
     with pytest.raises(InputError, match=r"no config\.json"):
         ServiceOptions(tmp_path, language_models=(tmp_path,))
+
+
+def test_two_folders_of_one_name(tmp_path: Path) -> None:
+    """A request could mean either."""
+    folders = tmp_path / "a" / "tiny", tmp_path / "b" / "tiny"
+    for each in folders:
+        each.mkdir(parents=True)
+        (each / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="the same name"):
+        ServiceOptions(tmp_path, language_models=folders)

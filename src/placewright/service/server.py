@@ -103,6 +103,13 @@ class ServiceOptions:
                     by="there is no config.json in it",
                     hint="give the folder that save_pretrained has written",
                 )
+        names = [each.resolve().name for each in self.language_models]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InputError(
+                "two folders have the same name, by which requests would name them",
+                where=f"--language-models {twice[0]:.100}",
+                hint="rename one of them",
+            )
 
     @property
     def needs_token(self) -> bool:
