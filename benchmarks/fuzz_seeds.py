@@ -287,6 +287,9 @@ def _plan_seed(name: str, problem: Any) -> dict[str, Any]:
         device = problem.devices[0].name
         plan = {"rounds": 1, "layers": {device: problem.model.num_layers}}
         plan |= {"gpu_layers": {device: 0}, "physical_bound_s": 0.5}
+    elif name == "layers.devicemap":
+        layers = {"device": problem.cluster.device_names[0], "start": 0, "end": problem.n}
+        plan = {"ranges": [layers], "hops": [], "token_s": 0.01}
     return {"schema_version": 1, "problem_hash": problem.hash(), "value": 1.5, "plan": plan}
 
 
