@@ -4,8 +4,9 @@
 
 The server is a process of its own, ``placewright requests serve``, with two workers. Four clients
 send requests one after another all the time, each request on a connection of its own, and another
-asks for health. Meanwhile so many connections are opened that ask for nothing, so many requests
-break off in mid-body, and workers are killed, one every quarter of a second.
+process asks for health. Meanwhile so many connections are opened that ask for nothing, so many
+requests break off in mid-body, one every two milliseconds, and workers are killed, one every
+quarter of a second.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 from serving_malformed import right
 
-CLIENTS, KILL_S = 4, 0.25
+CLIENTS, LEAVE_S, KILL_S = 4, 0.002, 0.25
 BODY = json.dumps(right()).encode()
 
 
@@ -45,11 +46,14 @@ def ask(address: str, method: str, path: str, body: bytes | None = None) -> tupl
 
 
 class Others:
-    """Clients that go on whatever happens; outcomes, and seconds of the slowest health answer."""
+    """Clients that go on whatever happens; outcomes, and seconds of each health answer."""
 
     def __init__(self, address: str) -> None:
         self.address, self.ends = address, threading.Event()
-        self.outcomes, self.health_s, self.asked = Counter[str](), 0.0, 0
+        self.outcomes, self.health_s = Counter[str](), list[float]()
+        # A thread of this process would wait for those that open connections.
+        command = [sys.executable, __file__, "--health", address]
+        self.asker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         works = [*[self._infer] * CLIENTS, self._health]
         self.threads = [threading.Thread(target=work) for work in works]
         for thread in self.threads:
@@ -65,24 +69,26 @@ class Others:
             time.sleep(0.02)
 
     def _health(self) -> None:
-        while not self.ends.is_set():
-            begun_s = time.monotonic()
-            with suppress(OSError, http.client.HTTPException):
-                ask(self.address, "GET", "/v2/health/live")
-            self.health_s = max(self.health_s, time.monotonic() - begun_s)
-            self.asked += 1
-            time.sleep(0.05)
+        assert self.asker.stdout is not None
+        for line in self.asker.stdout:
+            self.health_s.append(float(line))
+            if self.ends.is_set():
+                self.asker.kill()
+        self.asker.wait()
 
     def report(self, what: str, pid: int) -> bool:
         """Print what has happened since the last report; whether all were answered."""
         failed = {k: n for k, n in self.outcomes.items() if k != "200"}
+        slowest = sorted(self.health_s)
+        usual_s = slowest[int(0.99 * (len(slowest) - 1))]
         print(
             f"{what}: {self.outcomes['200']} of {self.outcomes.total()} answered {failed or ''}, "
-            f"health within {1e3 * self.health_s:.0f} ms of {self.asked}, "
+            f"health of {len(slowest)} within {1e3 * slowest[-1]:.0f} ms, "
+            f"99 % within {1e3 * usual_s:.0f} ms, "
             f"{resident_mb(pid):.0f} MB, {len(os.listdir(f'/proc/{pid}/fd'))} files",
             flush=True,
         )
-        self.outcomes, self.health_s, self.asked = Counter(), 0.0, 0
+        self.outcomes, self.health_s = Counter(), []
         return not failed
 
 
@@ -90,6 +96,19 @@ def resident_mb(pid: int) -> float:
     """Memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / 1e6
+
+
+def health(address: str) -> None:
+    """Print the seconds of each answer, for ever; one that fails counts as a minute."""
+    while True:
+        begun_s = time.monotonic()
+        try:
+            ask(address, "GET", "/v2/health/live")
+            took_s = time.monotonic() - begun_s
+        except (OSError, http.client.HTTPException):
+            took_s = 60.0
+        print(took_s, flush=True)
+        time.sleep(0.05)
 
 
 def idle(host: str, port: int, count: int) -> None:
@@ -111,6 +130,7 @@ def leave(host: str, port: int, count: int) -> None:
     for k in range(count):
         with suppress(OSError), socket.create_connection((host, port), timeout=10) as link:
             link.sendall(head + BODY[: 1 + k % 200])
+        time.sleep(LEAVE_S)
 
 
 def kill(address: str, count: int, seed: int) -> None:
@@ -131,7 +151,10 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=5000)
     parser.add_argument("--leaving", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--health", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.health:
+        health(given.health)
     command = [sys.executable, "-m", "placewright", "requests", "serve", "--port", "0"]
     command += ["--server", "a:1", "--server", "b:1", "-f", "json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
