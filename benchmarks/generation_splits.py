@@ -38,7 +38,7 @@ from placewright import Cluster, Device, Link
 from placewright.layers.devicemap.baselines import baselines
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.planner import plan_map
+from placewright.layers.devicemap.planners import plan_map
 from placewright.layers.devicemap.problem import MapProblem
 from placewright.layers.generation.generator import TokenClock, generating
 from placewright.layers.generation.layer_timer import LayerTimer

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import gzip
 import json
+import math
 import os
 import secrets
 import zlib
@@ -52,6 +53,11 @@ def write_data(data: dict[str, Any], path: str | Path) -> Path:
     else:
         text = json.dumps(data, allow_nan=False) + "\n"
     return write_file(target, text)
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON has it: ``None`` for what is infinite or unknown."""
+    return float(value) if math.isfinite(value) else None
 
 
 def write_file(path: str | Path, content: str | bytes) -> Path:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.boundary import FileModel, placed, validate
-from placewright.io.stored import read_data, stem, write_data
+from placewright.io.stored import finite, read_data, stem, write_data
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Objective, Refusal, Training, Variants
@@ -363,16 +363,12 @@ def plan_json(
             {
                 "name": p.worker_names[w],
                 "stage": next(s for s, x in enumerate(plan.stages) if w in x.workers),
-                "peak_bytes": _known(float(judgement.held_bytes[w])),
-                "memory_bytes": _known(float(p.memory_bytes[w])),
+                "peak_bytes": finite(float(judgement.held_bytes[w])),
+                "memory_bytes": finite(float(p.memory_bytes[w])),
             }
             for w in used
         ],
     }
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _stage_json(p: LayerProblem, stage: Stage) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.io.arguments import AnyNumber, checked
-from placewright.io.stored import write_data, write_file
+from placewright.io.stored import finite, write_data, write_file
 from placewright.planning.candidates import (
     Candidate,
     Candidates,
@@ -267,12 +267,12 @@ def head_json(result: Result) -> dict[str, Any]:
         "problem_hash": provenance.problem_hash,
         "planner": result.planner,
         "objective": result.objective,
-        "value": _finite(result.value),
+        "value": finite(result.value),
         "unit": result.unit,
         "direction": str(result.direction),
-        "lower_bound": _finite(result.lower_bound),
-        "upper_bound": _finite(result.upper_bound),
-        "gap": _finite(result.gap),
+        "lower_bound": finite(result.lower_bound),
+        "upper_bound": finite(result.upper_bound),
+        "gap": finite(result.gap),
         "status": str(result.status),
         "runtime_s": result.runtime_s,
         "compile_s": result.compile_s,
@@ -280,15 +280,15 @@ def head_json(result: Result) -> dict[str, Any]:
         "placewright": provenance.placewright,
         "python": provenance.python,
         "note": result.note,
-        "bounds": {name: _finite(value) for name, value in result.bound_names.items()},
+        "bounds": {name: finite(value) for name, value in result.bound_names.items()},
         "candidates": [
             {
                 "planner": c.planner,
-                "value": _finite(c.value),
+                "value": finite(c.value),
                 "status": str(c.status),
                 "outcome": str(c.outcome),
                 "runtime_s": c.runtime_s,
-                "measured_s": _finite(c.measured_s),
+                "measured_s": finite(c.measured_s),
                 "note": c.note,
                 "baseline": c.planner in baselines,
             }
@@ -319,10 +319,6 @@ def data_frame(content: Any) -> Any:
     except ModuleNotFoundError as error:
         raise MissingDependencyError.of(error, "frame") or error from None
     return DataFrame(content)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def relative_gap(value: float, lower_bound: float) -> float:

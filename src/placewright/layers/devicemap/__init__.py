@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.devicemap import conformance, files, planning, views
+    from placewright.layers.devicemap import conformance, files, planners, views
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planning.PLANNING,
+        planners.PLANNING,
         files,
         views,
         conformance,
@@ -26,7 +26,7 @@ DEVICE_MAP = package_wing(
     "layers of a language model -> devices",
     "problem.MapProblem",
     "plan.MapPlan",
-    planning="planning.PLANNING",
+    planning="planners.PLANNING",
     command_line="",
     explain="",
 )

@@ -15,7 +15,7 @@ from placewright.cluster.files import cluster_data
 from placewright.cluster.schema import ClusterFile
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, validate
-from placewright.io.stored import read_data, write_data
+from placewright.io.stored import finite, read_data, write_data
 from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
@@ -318,8 +318,3 @@ def _hops_json(judged: MapJudgement) -> list[dict[str, Any]]:
         dict(zip(keys, (names[a], names[b], size, finite(s)), strict=True))
         for a, b, size, s in found
     ]
-
-
-def finite(value: float) -> float | None:
-    """A number as JSON has it."""
-    return value if math.isfinite(value) else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from placewright.errors import InputError
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem
+from placewright.numerics.arrays import FloatArray
 from placewright.report.text import size
 
 
@@ -144,14 +145,20 @@ def step_s(problem: MapProblem, plan: MapPlan, users: int) -> tuple[float, float
     decode_s, hop_s = problem.decode_s(users), problem.hop_s(users)
     parts = []
     for k, each in enumerate(plan.ranges):
-        own = float(decode_s[each.device, each.start : each.end].sum())
-        own = max(0.0, own + float(problem.visit_s[each.device]))
-        parts.append(own + _disk_s(problem, each, decoding=True))
+        parts.append(_stage_s(problem, each, decode_s))
         if k:
             crossed = problem.crossed[each.start]
             parts.append(float(hop_s[plan.ranges[k - 1].device, each.device]) if crossed else 0.0)
     first, last = plan.ranges[0].device, plan.ranges[-1].device
     return sum(parts) + float(problem.return_s[last, first]), max(parts)
+
+
+def _stage_s(problem: MapProblem, each: LayerRange, decode_s: FloatArray) -> float:
+    """Seconds of a device for one token; a measured visit may be shorter than its layers."""
+    own = float(decode_s[each.device, each.start : each.end].sum())
+    return max(0.0, own + float(problem.visit_s[each.device])) + _disk_s(
+        problem, each, decoding=True
+    )
 
 
 def _disk_s(problem: MapProblem, each: LayerRange, *, decoding: bool) -> float:
@@ -183,12 +190,7 @@ def _cost(problem: MapProblem, each: LayerRange) -> RangeCost:
         cache,
         workspace,
         over,
-        max(
-            0.0,
-            float(problem.decode_s(1)[each.device, start:end].sum())
-            + float(problem.visit_s[each.device]),
-        )
-        + _disk_s(problem, each, decoding=True),
+        _stage_s(problem, each, problem.decode_s(1)),
         prefill + _disk_s(problem, each, decoding=False),
     )
 

@@ -24,13 +24,13 @@ All of them answer with `status`, and need the administrator's token.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+from placewright.io.stored import finite
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
@@ -335,7 +335,7 @@ def _latencies(dispatcher: Dispatcher) -> dict[str, dict[str, float | None]]:
     service = dispatcher.service
     return {
         server: {
-            variant: _finite(float(service.latency_s[i, v, 1]))
+            variant: finite(float(service.latency_s[i, v, 1]))
             for v, variant in enumerate(service.variant_names)
         }
         for i, server in enumerate(service.server_names)
@@ -347,12 +347,8 @@ def _batch_latencies(dispatcher: Dispatcher) -> dict[str, dict[str, list[float |
     service = dispatcher.service
     return {
         server: {
-            variant: [_finite(float(s)) for s in service.latency_s[i, v, 1:]]
+            variant: [finite(float(s)) for s in service.latency_s[i, v, 1:]]
             for v, variant in enumerate(service.variant_names)
         }
         for i, server in enumerate(service.server_names)
     }
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

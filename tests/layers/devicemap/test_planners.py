@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.layers.devicemap import planner
+from placewright.layers.devicemap import planners
 from placewright.layers.devicemap.bounds import lower_bound_s
 from placewright.layers.devicemap.conformance import random_problem
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.planner import Tables, plan_map
+from placewright.layers.devicemap.planners import Tables, plan_map
 from placewright.layers.devicemap.problem import MapProblem
 from placewright.layers.generation.times import LayerTimes
 from tests.layers.devicemap.models import tiny
@@ -115,7 +115,7 @@ def test_too_many_devices_are_searched_in_part(monkeypatch: pytest.MonkeyPatch) 
     """The fastest of them; nothing is claimed to be proved."""
     problem = next(p for p in map(random_problem, range(99)) if p.m == 4 and plan_map(p).best)
     best = plan_map(problem).best
-    monkeypatch.setattr(planner, "LARGEST_WORK", {"latency": 1.0, "throughput": 1.0})
+    monkeypatch.setattr(planners, "LARGEST_WORK", {"latency": 1.0, "throughput": 1.0})
     found = plan_map(problem)
     assert not found.proved
     assert best is not None

@@ -1,4 +1,4 @@
-"""The best device map, by dynamic programming over sets of devices.
+"""Planners of device maps; the best one is found by dynamic programming over sets of devices.
 
 The state is the set of devices used, the last of them and the first layer that is not placed yet:
 what the rest costs depends on nothing else. Devices that are alike, links included, are used in
@@ -10,17 +10,24 @@ restricts the devices that are looked at, and the answer then is no longer prove
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import final
 
 import numpy as np
 
-from placewright.layers.devicemap.bounds import period_bound_s
+from placewright.errors import InfeasibleError
+from placewright.io.units import BYTES, show
+from placewright.layers.devicemap.baselines import RULES, Rule
+from placewright.layers.devicemap.bounds import lower_bound_s, period_bound_s
 from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.problem import MapProblem, check_each_layer
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.wing import Planning
+from placewright.planning.wings import with_plug_ins
 
 EQUAL = 1e-9
 """Share by which values differ that count as equal."""
@@ -499,3 +506,65 @@ def _work(problem: MapProblem, devices: Sequence[int]) -> float:
     for size in sizes.values():
         sets *= size + 1
     return sets * len(sizes) ** 2 / 2 * (problem.n + 1) ** 2
+
+
+ROUNDING = 2e-9
+"""Share by which the value of the best plan is lowered to be a bound: see `plan_map`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """The best of all plans with consecutive ranges; see the module."""
+
+    name: str = "exact"
+
+    def unsupported_reason(self, problem: MapProblem) -> str | None:
+        """Always supported."""
+        return None
+
+    def __call__(self, problem: MapProblem, context: Context) -> Proposal[MapPlan]:
+        """The best plan, with its value as the bound where all devices were looked at.
+
+        Raises `InfeasibleError`: no plan fits.
+        """
+        check_each_layer(problem)
+        found = plan_map(problem)
+        if found.best is None:
+            need = float((problem.weights - problem.shared + problem.cache).sum())
+            room = float(problem.capacity.sum())
+            by = f"{show(need, BYTES)} of weights and caches, {show(room, BYTES)} usable"
+            hint = "give a shorter context, fewer users, a smaller dtype, or more devices"
+            raise InfeasibleError("no plan fits", where=problem.name, by=by, hint=hint)
+        proved = found.best.value * (1 - ROUNDING) if found.proved else None
+        note = "" if found.proved else "searched over the fastest devices"
+        return Proposal(found.best.plan, bound=proved, note=note)
+
+
+class MapPlanning(Planning):
+    """What `solve` needs of device maps."""
+
+    def planners(self, problem: MapProblem) -> Mapping[str, Planner]:
+        """Every planner by name; ``auto`` tries the exact one, and what others do."""
+        own: list[Planner] = [Exact(), *(Rule(name) for name in RULES)]
+        return with_plug_ins("layers.devicemap", own)
+
+    def judge(self, problem: MapProblem, plan: MapPlan) -> MapJudgement:
+        """By the times of layers and hops."""
+        return judge(problem, plan)
+
+    def bounds(self, problem: MapProblem) -> Mapping[str, float]:
+        """With free transfers and layers in any order."""
+        return {"free transfers": lower_bound_s(problem)}
+
+    def objective(self, problem: MapProblem) -> str:
+        """Of one stream, or of all users together."""
+        alone = problem.objective == "latency"
+        return "time per token" if alone else "time per token of all users together"
+
+    def baselines(self, problem: MapProblem) -> Sequence[str]:
+        """What one would do without planning."""
+        return tuple(RULES)
+
+
+PLANNING = MapPlanning()
