@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -78,10 +78,12 @@ def wing_views(wing: Wing) -> Views:
     return GenericViews(wing.unit) if wing.views is None else wing.views()
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GenericViews:
-    """Views of a wing that has none of its own: value, bound, timeline, candidates, provenance."""
+    """Views of a wing that has none of its own: value, bound, timeline, candidates, provenance.
+
+    A wing that only adds to them inherits this, and overrides `sections`.
+    """
 
     unit: str
 

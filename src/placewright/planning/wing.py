@@ -341,17 +341,19 @@ def package_wing(
     plan: str,
     *,
     planning: str = "planners",
+    views: str = "views",
     command_line: str = "commands",
     explain: str = "views.explain",
     **given: Any,
 ) -> Wing:
     """The wing of a package whose modules have the usual names.
 
-    Besides those that are given they are `files`, `views` and `conformance`; each is imported when
-    it is first needed.
+    Besides those that are given they are `files` and `conformance`; each is imported when it is
+    first needed.
 
     `problem`, `plan`, `explain`: names within the package, as ``"problem.MyProblem"``.
-    `planning`, `command_line`: modules; what is empty the wing has not.
+    `planning`, `views`, `command_line`: modules, or objects in them; what is empty the wing has
+    not.
     `given`: further fields of `Wing`.
     """
 
@@ -371,7 +373,7 @@ def package_wing(
         part(plan),
         part(planning),
         part("files"),
-        views=part("views"),
+        views=part(views),
         command_line=part(command_line) if command_line else None,
         conformance=part("conformance"),
         explain=(lambda *asked: part(explain)()(*asked)) if explain else None,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     PARTS: tuple[Planning, Files, Views, Conformance] = (
         planners.PLANNING,
         files,
-        views,
+        views.VIEWS,
         conformance,
     )
 
@@ -27,6 +27,7 @@ DEVICE_MAP = package_wing(
     "problem.MapProblem",
     "plan.MapPlan",
     planning="planners.PLANNING",
+    views="views.VIEWS",
     command_line="",
     explain="",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,10 @@ from typing import Any
 from placewright.layers.devicemap.files import plan_json
 from placewright.measurement.measurement import Measurement
 from placewright.planning.result import Result
-from placewright.planning.views import Data, GenericViews, result_page, saved_plan_page
+from placewright.planning.views import Data, GenericViews, saved_plan_page
 from placewright.report.page import (
     device_class,
     drawing,
-    html_fragment,
     label,
     scroll,
     section,
@@ -22,20 +22,12 @@ from placewright.report.page import (
 )
 from placewright.report.text import plain_table, seconds, size
 
-GENERIC = GenericViews("s")
-
 WIDTH, BAR = 860.0, 420.0
 KEY, ROW, HOP, TITLE = 30.0, 74.0, 34.0, 26.0
 """Heights of the key, a device, a link and a machine's name."""
 
 KINDS = (("weights", 0.9), ("KV caches", 0.55), ("workspace", 0.3))
 """What is held, and how strongly it is drawn."""
-
-
-def summary(result: Result, measurement: Measurement | None = None) -> str:
-    """Devices with their layers and bytes, and times."""
-    plan = plan_json(result.judgement)
-    return f"\n{ranges_table(plan)}\n{times(plan)}"
 
 
 def times(plan: Data) -> str:
@@ -63,34 +55,6 @@ def ranges_table(plan: Data) -> str:
         for each in plan["ranges"]
     ]
     return plain_table(header, rows, "  rrrrr")
-
-
-def page(
-    result: Result, measurement: Measurement | None = None, graph: Any = None, run: Any = None
-) -> str:
-    """The page of a plan."""
-    return result_page(result, _body(result), unit=GENERIC.unit)
-
-
-def fragment(result: Result) -> str:
-    """What a notebook shows."""
-    return html_fragment(*_body(result))
-
-
-def saved_page(kind: str, data: Data, path: Path) -> str:
-    """The page of a problem or a plan file."""
-    if "plan" not in data:
-        return GENERIC.saved_page(kind, data, path)
-    return saved_plan_page(data, path, kind, [map_section(data["plan"])])
-
-
-def parts(data: Data) -> dict[str, str]:
-    """Layers of every device in a saved plan."""
-    return {each["device"]: _layers(each) for each in data["plan"]["ranges"]}
-
-
-def _body(result: Result) -> list[str]:
-    return [*GENERIC.sections(result), map_section(plan_json(result.judgement))]
 
 
 def map_section(plan: Data, measured: Data | None = None) -> str:
@@ -197,3 +161,30 @@ def _layers(each: Data) -> str:
 
 def _number(value: Any) -> str:
     return "-" if value is None else seconds(value)
+
+
+class MapViews(GenericViews):
+    """How device maps are shown."""
+
+    def summary(self, result: Result, measurement: Measurement | None = None) -> str:
+        """Devices with their layers and bytes, and times."""
+        plan = plan_json(result.judgement)
+        return f"\n{ranges_table(plan)}\n{times(plan)}"
+
+    def sections(self, result: Result) -> Iterator[str]:
+        """The usual ones, and the map."""
+        yield from super().sections(result)
+        yield map_section(plan_json(result.judgement))
+
+    def saved_page(self, kind: str, data: Data, path: Path) -> str:
+        """The page of a problem or a plan file."""
+        if "plan" not in data:
+            return super().saved_page(kind, data, path)
+        return saved_plan_page(data, path, kind, [map_section(data["plan"])])
+
+    def parts(self, data: Data) -> dict[str, str]:
+        """Layers of every device in a saved plan."""
+        return {each["device"]: _layers(each) for each in data["plan"]["ranges"]}
+
+
+VIEWS = MapViews("s")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     PARTS: tuple[Planning, Files, Views, Conformance] = (
         planners.PLANNING,
         files,
-        views,
+        views.VIEWS,
         conformance,
     )
 
@@ -30,6 +30,7 @@ FLOW = package_wing(
     "problem.FlowProblem",
     "problem.LayerRanges",
     planning="planners.PLANNING",
+    views="views.VIEWS",
     command_line="",
     explain="",
     direction=Direction.MAXIMISE,

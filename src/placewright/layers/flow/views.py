@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from placewright.layers.flow.judge import FlowJudgement
 from placewright.measurement.measurement import Measurement
 from placewright.planning.result import Result
-from placewright.planning.views import Data, GenericViews, preformatted, result_page
-from placewright.report.page import html_fragment
+from placewright.planning.views import Data, GenericViews, preformatted
 from placewright.report.text import plain_table
 
-GENERIC = GenericViews("tokens/s")
 MOST_ROWS = 64
-
-
-def summary(result: Result, measurement: Measurement | None = None) -> str:
-    """Machines with their layers, and what they carry of what they could."""
-    return f"\n{ranges_table(result.judgement)}"
 
 
 def ranges_table(judged: FlowJudgement) -> str:
@@ -41,29 +33,22 @@ def ranges_table(judged: FlowJudgement) -> str:
     return plain_table(header, lines, "   rr") + (rest if idle else "")
 
 
-def page(
-    result: Result, measurement: Measurement | None = None, graph: Any = None, run: Any = None
-) -> str:
-    """The page of a plan."""
-    return result_page(result, _body(result), unit=GENERIC.unit)
+class FlowViews(GenericViews):
+    """How plans of layer ranges are shown."""
+
+    def summary(self, result: Result, measurement: Measurement | None = None) -> str:
+        """Machines with their layers, and what they carry of what they could."""
+        return f"\n{ranges_table(result.judgement)}"
+
+    def sections(self, result: Result) -> Iterator[str]:
+        """The usual ones, and who holds which layers."""
+        yield from super().sections(result)
+        subtitle = "Who holds which layers, and the tokens/s that pass."
+        yield preformatted("Layer ranges", subtitle, ranges_table(result.judgement))
+
+    def parts(self, data: Data) -> dict[str, str]:
+        """Layers of every machine in a saved plan."""
+        return {name: f"{s} .. {e - 1}" for name, (s, e) in data["plan"]["placement"].items()}
 
 
-def fragment(result: Result) -> str:
-    """What a notebook shows."""
-    return html_fragment(*_body(result))
-
-
-def saved_page(kind: str, data: Data, path: Path) -> str:
-    """The page of a problem or a plan file."""
-    return GENERIC.saved_page(kind, data, path)
-
-
-def parts(data: Data) -> dict[str, str]:
-    """Layers of every machine in a saved plan."""
-    return {name: f"{s} .. {e - 1}" for name, (s, e) in data["plan"]["placement"].items()}
-
-
-def _body(result: Result) -> list[str]:
-    subtitle = "Who holds which layers, and the tokens/s that pass."
-    table = preformatted("Layer ranges", subtitle, ranges_table(result.judgement))
-    return [*GENERIC.sections(result), table]
+VIEWS = FlowViews("tokens/s")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     PARTS: tuple[Planning, Files, Views, Conformance] = (
         planners.PLANNING,
         files,
-        views,
+        views.VIEWS,
         conformance,
     )
 
@@ -29,6 +29,7 @@ HALDA = package_wing(
     "problem.RingProblem",
     "problem.RingPlan",
     planning="planners.PLANNING",
+    views="views.VIEWS",
     command_line="",
     explain="",
 )

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from placewright.layers.halda.judge import RingJudgement
 from placewright.measurement.measurement import Measurement
 from placewright.planning.result import Result
-from placewright.planning.views import Data, GenericViews, preformatted, result_page
-from placewright.report.page import html_fragment
+from placewright.planning.views import Data, GenericViews, preformatted
 from placewright.report.text import plain_table, seconds
-
-GENERIC = GenericViews("s")
-
-
-def summary(result: Result, measurement: Measurement | None = None) -> str:
-    """Layers of each device per round, and the physical bound."""
-    return f"\n{ring_table(result.judgement)}"
 
 
 def ring_table(judged: RingJudgement) -> str:
@@ -35,33 +26,26 @@ def ring_table(judged: RingJudgement) -> str:
     return f"{rounds}\n{table}\nphysical bound: {physical}"
 
 
-def page(
-    result: Result, measurement: Measurement | None = None, graph: Any = None, run: Any = None
-) -> str:
-    """The page of a plan."""
-    return result_page(result, _body(result), unit=GENERIC.unit)
+class HaldaViews(GenericViews):
+    """How plans of a ring are shown."""
+
+    def summary(self, result: Result, measurement: Measurement | None = None) -> str:
+        """Layers of each device per round, and the physical bound."""
+        return f"\n{ring_table(result.judgement)}"
+
+    def sections(self, result: Result) -> Iterator[str]:
+        """The usual ones, and the layers of each device."""
+        yield from super().sections(result)
+        yield preformatted("Layers in the ring", "Per round.", ring_table(result.judgement))
+
+    def parts(self, data: Data) -> dict[str, str]:
+        """Rounds, and layers of every device in a saved plan."""
+        plan = data["plan"]
+        layers = {
+            name: f"{w} per round, {plan['gpu_layers'].get(name, 0)} on its GPU"
+            for name, w in plan["layers"].items()
+        }
+        return {"rounds": str(plan["rounds"])} | layers
 
 
-def fragment(result: Result) -> str:
-    """What a notebook shows."""
-    return html_fragment(*_body(result))
-
-
-def saved_page(kind: str, data: Data, path: Path) -> str:
-    """The page of a problem or a plan file."""
-    return GENERIC.saved_page(kind, data, path)
-
-
-def parts(data: Data) -> dict[str, str]:
-    """Rounds, and layers of every device in a saved plan."""
-    plan = data["plan"]
-    layers = {
-        name: f"{w} per round, {plan['gpu_layers'].get(name, 0)} on its GPU"
-        for name, w in plan["layers"].items()
-    }
-    return {"rounds": str(plan["rounds"])} | layers
-
-
-def _body(result: Result) -> list[str]:
-    table = preformatted("Layers in the ring", "Per round.", ring_table(result.judgement))
-    return [*GENERIC.sections(result), table]
+VIEWS = HaldaViews("s")
