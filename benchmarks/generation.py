@@ -1,14 +1,18 @@
 """Compare tokens per second of a model on workers with `model.generate` in one process.
 
     python benchmarks/generation.py [--tokens N] [--rounds N]
+    python benchmarks/generation.py --contexts 256 2048 8192
 
 A Llama of 12 layers, 512 wide, 32-bit numbers, random weights, one core each: in this process, on
 one worker, on two. Taken in turns; the best of each round. Ends with 1 where tokens differ.
+With --contexts: time of a token behind so many others, with caches of transformers and with those
+that have room for more, in turns on one core; ends with 1 where a logit differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -19,9 +23,15 @@ import transformers
 from torch import Tensor
 
 from placewright import Cluster, Device, Link
+from placewright.layers.generation.caches import growing_cache
 from placewright.layers.generation.generator import Generator
+from placewright.layers.generation.stage import cache_name
 
-LAYERS = 12
+LAYERS, WIDTH = 12, 64
+"""Blocks, and numbers of a key."""
+
+TOKENS = 24
+"""Timed in each context."""
 
 
 def rate(generate: Callable[[int], Tensor], tokens: int) -> float:
@@ -44,11 +54,38 @@ def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
     return generate
 
 
+@torch.inference_mode()
+def contexts(model: Any, counts: list[int]) -> int:
+    """One line for each context; how many of them gave other logits."""
+    print("| tokens before | transformers, ms | with room, ms | least of both |")
+    print("|---:|---:|---:|---:|")
+    other = 0
+    for count in counts:
+        caches = [transformers.DynamicCache(config=model.config), growing_cache(model.config)]
+        took: list[list[float]] = [[], []]
+        for layer in range(LAYERS):
+            states = torch.randn(2, 1, model.config.num_key_value_heads, count, WIDTH)
+            for cache in caches:
+                cache.update(*states, layer)
+        for token in range(TOKENS):
+            found = []
+            for cache, seconds in zip(caches, took, strict=True):
+                start = time.perf_counter()
+                found.append(model(torch.tensor([[token]]), **{cache_name(): cache}).logits)
+                seconds.append(time.perf_counter() - start)
+            other += not torch.equal(*found)
+        middle, least = ([1e3 * of(each) for each in took] for of in (statistics.median, min))
+        cells = [f"{middle[0]:.1f} | {middle[1]:.1f}", f"{least[0]:.1f} and {least[1]:.1f}"]
+        print(f"| {count} | {' | '.join(cells)} |", flush=True)
+    return other
+
+
 def main() -> int:
     """Print one line for each round."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[])
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -64,6 +101,8 @@ def main() -> int:
     )
     loader: Any = transformers.AutoModelForCausalLM
     model = loader.from_config(config).eval()
+    if args.contexts:
+        return int(contexts(model, args.contexts) > 0)
     ids = torch.randint(1, config.vocab_size, (1, 32))
     devices = tuple(Device(name, kind="cpu", node=name, cores=1) for name in "ab")
     cluster = Cluster(devices, (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)))

@@ -16,6 +16,7 @@ import resource
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from placewright.layers.generation.generator import Generator
 from placewright.runtime.engines.local import LocalGroup
 
 LAYERS, TOKENS = 6, 48
+
+EVERY = 250
+"""Tokens between two looks at memory."""
 
 
 def language_model(longest: int) -> Any:
@@ -110,23 +114,24 @@ def memory(tokens: int) -> int:
     model, cluster = language_model(tokens + 64), workers(2)
     config, page = model.config, resource.getpagesize()
     each = 2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * 4
-    rows: list[tuple[int, ...]] = []
+    rows: list[tuple[float, ...]] = []
     with Generator(model, even(cluster), cluster) as placed:
         pids = [process.pid for process in processes(placed)]
 
         def look(ids: Any, scores: Any, **rest: Any) -> Any:
-            if (ids.shape[1] - 16) % 250 == 0:
+            if (ids.shape[1] - 16) % EVERY == 0:
                 held = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
-                rows.append((ids.shape[1], *(pages * page for pages in held)))
+                rows.append((ids.shape[1], time.perf_counter(), *(p * page for p in held)))
             return torch.zeros(ids.shape[0], dtype=torch.bool)
 
         criteria = transformers.StoppingCriteriaList([look])
         ids = torch.ones((1, 16), dtype=torch.int64)
         placed.generate(ids, max_new_tokens=tokens, do_sample=False, stopping_criteria=criteria)
-    print("| tokens | worker a, MiB | worker b, MiB | caches of each, MiB |\n|---:|---:|---:|---:|")
-    for count, *held in rows:
+    print("| tokens | worker a, MiB | worker b, MiB | caches of each, MiB | ms a token |")
+    print("|---:|---:|---:|---:|---:|")
+    for (_, before_s, *_), (count, now_s, *held) in pairwise(rows):
         cells = [f"{size / 2**20:.1f}" for size in (*held, each * count * LAYERS // 2)]
-        print(f"| {count} | {' | '.join(cells)} |")
+        print(f"| {count} | {' | '.join(cells)} | {(now_s - before_s) / EVERY * 1e3:.2f} |")
     return 0
 
 

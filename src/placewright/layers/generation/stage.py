@@ -220,9 +220,9 @@ class Stage:
 
     def new_cache(self) -> Any:
         """Keys and values of no token yet."""
-        from transformers import DynamicCache
+        from placewright.layers.generation.caches import growing_cache
 
-        return DynamicCache(config=self.decoder.config)
+        return growing_cache(self.decoder.config)
 
     @torch.inference_mode()
     def __call__(self, hidden: Tensor | None, inputs: Mapping[str, Any], keys: Any) -> Tensor:

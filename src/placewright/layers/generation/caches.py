@@ -1,0 +1,140 @@
+"""Keys and values of the tokens so far, in memory that has room for the next ones.
+
+A cache of transformers joins all keys and values anew with each token: it copies all of them, and
+its memory falls into pieces. Here a token is written behind the others, and the attention gets a
+view of the same numbers:
+
+    memory   | no longer seen | tokens that are kept | room for more |
+                              ^ start                ^ end           every `CHUNK` tokens a new one
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from placewright.runtime.messages.gloo import own_pages
+
+CHUNK = 128
+"""Tokens for which there is room at most, and after which all are copied once."""
+
+
+def growing_cache(config: Any) -> Any:
+    """Keys and values of no token yet, for the layers of a configuration of transformers."""
+    cache = DynamicCache(config=config)
+    cache.layers = [_growing(layer) for layer in cache.layers]
+    return cache
+
+
+def _growing(layer: Any) -> Any:
+    """Its kind, with room; states of other kinds have a size that stays."""
+    if type(layer) is DynamicLayer:
+        return GrowingLayer()
+    if type(layer) is DynamicSlidingWindowLayer:
+        return GrowingWindow(layer.sliding_window)
+    return layer
+
+
+class _Grown:
+    """Keys, or values: shape (rows, heads, tokens, width)."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+        self._start = self._end = 0
+
+    def add(self, new: Tensor) -> Tensor:
+        """Write tokens behind the others; a view of all."""
+        count = new.shape[-2]
+        if self._memory is None or self._end + count > self._memory.shape[-2]:
+            self._move(new)
+        assert self._memory is not None
+        self._memory[:, :, self._end : self._end + count] = new
+        self._end += count
+        return self._kept(self._memory)
+
+    def keep(self, count: int) -> Tensor:
+        """Let go of all but the last tokens; a view of them."""
+        assert self._memory is not None
+        self._start = max(self._start, self._end - count)
+        return self._kept(self._memory)
+
+    def reorder(self, rows: Tensor) -> Tensor:
+        """Let row i be what row `rows[i]` was; a view of all tokens."""
+        assert self._memory is not None
+        memory, kept = self._memory, self._kept(self._memory)
+        self._memory = _room(kept, len(rows), memory.shape[-2])
+        self._start, self._end = 0, kept.shape[-2]
+        torch.index_select(kept, 0, rows, out=self._kept(self._memory))
+        return self._kept(self._memory)
+
+    def _kept(self, memory: Tensor) -> Tensor:
+        return memory[:, :, self._start : self._end]
+
+    def _move(self, new: Tensor) -> None:
+        """Go on in memory with room for these and `CHUNK` more."""
+        old, kept = self._memory, self._end - self._start
+        memory = _room(new, len(new), kept + new.shape[-2] + CHUNK)
+        if old is not None:
+            memory[:, :, :kept] = self._kept(old)
+        self._memory, self._start, self._end = memory, 0, kept
+
+
+def _room(like: Tensor, rows: int, tokens: int) -> Tensor:
+    """Memory for so many tokens of so many rows.
+
+    On a CPU in pages of its own: the allocator would put other tensors into what is freed, and hold
+    more from chunk to chunk.
+    """
+    shape = (rows, like.shape[1], tokens, like.shape[-1])
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    size = rows * like.shape[1] * tokens * like.shape[-1] * like.element_size()
+    return own_pages(size).view(like.dtype).view(shape)
+
+
+class _WithRoom:
+    """What layers of both kinds have in common."""
+
+    keys: Tensor | None
+    values: Tensor | None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._keys, self._values = _Grown(), _Grown()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let row i be what row `beam_idx[i]` was."""
+        self.keys, self.values = self._keys.reorder(beam_idx), self._values.reorder(beam_idx)
+
+
+class GrowingLayer(_WithRoom, DynamicLayer):
+    """Of a layer that sees all tokens."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add those of new tokens; those of all."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = self._keys.add(key_states), self._values.add(value_states)
+        return self.keys, self.values
+
+
+class GrowingWindow(_WithRoom, DynamicSlidingWindowLayer):
+    """Of a layer that sees a window of the last tokens."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Add those of new tokens; those that any of them sees."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.cumulative_length += key_states.shape[-2]
+        seen = self._keys.add(key_states), self._values.add(value_states)
+        behind = self.sliding_window - 1
+        self.keys, self.values = self._keys.keep(behind), self._values.keep(behind)
+        return seen
