@@ -1,45 +1,90 @@
 """Check that moves of samples lose nothing when processes are killed and links are cut.
 
-    python benchmarks/samples_faults.py [FIRST RUNS]
+    python benchmarks/samples_faults.py [FIRST RUNS [own]]
 
 Each run moves the plan of ``lp`` with relays on six nodes while processes are killed and links
 cut at random, and then looks for every sample: on exactly one node, checksum equal. Prints how
-many runs were fine, and how often processes were started again.
+many runs were fine, and how often processes were started again. With ``own`` the samples are
+those of the three models of `samples_own` in turn, on its four nodes, and processes are only
+killed.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+import samples_own
 from placewright import RunError, solve
 from placewright.capturing.zoo.digits import drawn
-from placewright.samples.data import deal
+from placewright.samples.data import Dealt, deal
 from placewright.samples.generate import generate
 from placewright.samples.move import move
-from placewright.samples.mover import Fault
-from placewright.samples.training.job import SampleSet
+from placewright.samples.mover import FILES_PER_MESSAGE, Fault
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import SampleProblem
+from placewright.samples.training.sample_set import SampleSet, files_in
 
 NODES, SPEED = 6, 100.0
 
 
-def main(first: int, runs: int) -> None:
+Case = tuple[SampleProblem, Dealt]
+
+
+def pictures(seed: int) -> Case:
+    """Six nodes with pictures of digits."""
+    problem = generate("moderate", NODES, seed).replace(relay=True)
+    return problem, SampleSet(drawn(int(problem.held.sum()), seed), "pictures")
+
+
+def own(seed: int) -> Case:
+    """Four nodes with the files of one of three models."""
+    name = list(samples_own.MODELS)[seed % len(samples_own.MODELS)]
+    return samples_own.nodes_of(name).replace(relay=True), _own_samples(name)
+
+
+@cache
+def _own_samples(name: str) -> SampleSet:
+    """All samples of a model in memory, those of each node in its order."""
+    given = samples_own.made(name)
+    with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
+        nodes, _ = samples_own.write_files(name, Path(folder))
+        files = SampleSet(files_in(nodes, given["read"]), name)
+        kept = SampleSet([files[k] for k in range(len(files))], name, given.get("collate"))
+    kept.pad_alike()
+    return kept
+
+
+def faults_of(plan: SamplePlan, rng: np.random.Generator, *, kills: bool) -> dict[int, Fault]:
+    """One for each node that sends: killed anywhere in its move, or after a few messages.
+
+    Not only `kills`: half of them are cut links.
+    """
+    least = np.bincount(plan.source, plan.count) // FILES_PER_MESSAGE
+    return {
+        node: Fault(
+            int(rng.integers(1, max(2, int(least[node]) + 1) if kills else 8)),
+            kills or bool(rng.random() < 0.5),
+            bool(rng.random() < 0.5),
+        )
+        for node in sorted(set(plan.source.tolist()))
+    }
+
+
+def main(first: int, runs: int, case: Callable[[int], Case] = pictures) -> None:
     """Run and count."""
     fine = restarts = cuts = samples = 0
     for seed in range(first, first + runs):
-        problem = generate("moderate", NODES, seed).replace(relay=True)
+        problem, data = case(seed)
         plan = solve(problem, "lp").plan
-        rng = np.random.default_rng(seed)
-        faults = {
-            node: Fault(int(rng.integers(1, 8)), bool(rng.random() < 0.5), bool(rng.random() < 0.5))
-            for node in set(plan.source.tolist())
-        }
-        pictures = SampleSet(drawn(int(problem.held.sum()), seed), "pictures")
+        faults = faults_of(plan, np.random.default_rng(seed), kills=case is own)
         with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
-            shards, digests = deal(problem, pictures, Path(folder))
+            shards, digests = deal(problem, data, Path(folder))
             try:
                 restarts += move(
                     problem, plan, shards, digests, speed=SPEED, faults=faults
@@ -57,4 +102,5 @@ def main(first: int, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:] or ("0", "30")))
+    start, number = map(int, sys.argv[1:3] or ("0", "30"))
+    main(start, number, own if "own" in sys.argv[3:] else pictures)

@@ -173,9 +173,59 @@ def test_nodes_train_a_model_of_ones_own(
     assert "100, the nodes have 120" in wrong.err
 
 
+READS = """
+import torch
+
+def read(path):
+    x, y = path.read_text().split()
+    return torch.tensor([float(x)]), int(y)
+
+def net():
+    return {"model": torch.nn.Linear(1, 2), "loss_fn": torch.nn.CrossEntropyLoss(), "read": read}
+
+def old():
+    return torch.nn.Linear(1, 2), torch.randn(2, 1), torch.nn.MSELoss(), torch.randn(2, 2)
+
+def odd():
+    return {**net(), "colate": None}
+"""
+
+
+def test_files_of_nodes_train_a_model_and_a_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers of files replace those of the nodes; what a factory returns must fit."""
+    path, factory, kept = tmp_path / "two.json", tmp_path / "reads_files.py", tmp_path / "kept"
+    path.write_text(TWO)
+    factory.write_text(READS)
+    for name, count in (("data/a", 9), ("data/b", 5), ("test", 4)):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        for k in range(count):
+            (folder / f"{k}.txt").write_text(f"{k} {k % 2}")
+    files = ("--data", tmp_path / "data", "--test", tmp_path / "test")
+    command = ("samples", "run", path, *files, "--speed", 1000, "-f", "json")
+    adapt = ("--adapt", "--planner", "none", "--checkpoint", kept, "--model", f"{factory}:net")
+    first = run_cli(capsys, *command, *adapt, "--epochs", 1)
+    (epoch,) = first.data["epochs"]
+    assert epoch["held"] == {"a": 9, "b": 5}
+    assert 0 <= epoch["accuracy"] <= 1
+    assert len(run_cli(capsys, *command, *adapt, "--resume").data["epochs"]) == 2
+    wrong = run_cli(capsys, *command, "--model", f"{factory}:old")
+    assert "must return a dict with model, loss_fn and read" in wrong.err
+    wrong = run_cli(capsys, *command, "--model", f"{factory}:odd")
+    assert "did you mean 'collate'" in wrong.err
+    assert "go with --data and --model" in run_cli(capsys, *command).err
+    (tmp_path / "data" / "b" / "3.txt").write_text("")
+    wrong = run_cli(capsys, *command, "--model", f"{factory}:net", "--baseline", "none")
+    assert "the file is empty" in wrong.err
+    assert "b/3.txt" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--resume",), "go with --adapt"),
         (("--kill", "a:1"), "go with --adapt"),
         (("--adapt", "--kill", "aa:1"), "did you mean 'a'"),
         (("--adapt", "--slow", "a:one:2"), "NODE:EPOCH:TIMES"),

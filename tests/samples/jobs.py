@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from placewright.capturing.zoo.digits import classifier, drawn  # noqa: E402
 from placewright.numerics.arrays import IntArray  # noqa: E402
-from placewright.samples.training.job import SampleJob, SampleSet  # noqa: E402
+from placewright.samples.training.job import SampleJob  # noqa: E402
+from placewright.samples.training.sample_set import SampleSet  # noqa: E402
 
 
 def images(count: int, seed: int = 0, labels: IntArray | None = None) -> SampleSet:

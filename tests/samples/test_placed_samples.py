@@ -13,6 +13,7 @@ from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.samples.placed_samples import placed_job, train_samples
 from placewright.samples.problem import Overlap
 from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.train import Since
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
@@ -185,3 +186,93 @@ def test_a_loss_with_parameters_is_refused_unless_they_are_the_models() -> None:
 
     with train_samples(model, samples, tiny([20, 10]), loss_fn=decayed, speed=1e4):
         pass
+
+
+class Words(nn.Module):
+    """The mean of a text's words; padding counts where `masked` is false."""
+
+    def __init__(self, *, masked: bool = True) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 2)
+        self.masked = masked
+        self.double()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Scores of two kinds."""
+        kept = (ids > 0 if self.masked else ids >= 0).double()[..., None]
+        scores: torch.Tensor = self.head((self.words(ids) * kept).sum(1) / kept.sum(1))
+        return scores
+
+
+def words(count: int = 12) -> list[tuple[torch.Tensor, int]]:
+    """Texts of one to seven words."""
+    return [(torch.arange(k % 7 + 1) % 8 + 1, k % 2) for k in range(count)]
+
+
+def collated(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Padded to the longest of the batch."""
+    ids = nn.utils.rnn.pad_sequence([ids for ids, _ in samples], batch_first=True)
+    return ids, torch.tensor([kind for _, kind in samples])
+
+
+def test_ragged_texts_learn_what_one_process_learns_and_go_on_where_they_ended(
+    tmp_path: Path,
+) -> None:
+    """A collate of one's own, a node without one class, an interruption; losses on other texts."""
+    model, alone, samples = Words(), Words(), words()
+    parts = {"n0": samples[:9], "n1": [s for s in samples[9:] if s[1]]}
+    kept, file = [*parts["n0"], *parts["n1"]], tmp_path / "kept.safetensors"
+    settings = {"loss_fn": nn.CrossEntropyLoss(), "optimizer": "adam", "lr": 0.01}
+    settings |= {"collate": collated, "test": words(20), "speed": 1e4}
+    recipe, nodes = Recipe(epochs=3, batch=len(kept)), tiny([[1, 1], [1, 1]]).replace(epochs=3)
+    with train_samples(model, parts, nodes, recipe=recipe, **settings) as placed:
+        assert placed.problem.samples.tolist() == [[5, 4], [0, 2]]
+        next(placed.adapt("none", checkpoint=file))
+    with train_samples(Words(), parts, nodes, recipe=recipe, **settings) as placed:
+        steps = list(placed.adapt("none", checkpoint=file, resume=True))
+        assert len(steps) == 2
+        loss, accuracy, count = placed.evaluate()
+        assert (loss, accuracy) == pytest.approx(
+            (steps[-1].epoch.test_loss, steps[-1].epoch.accuracy)
+        )
+        assert count == 20
+        assert placed.evaluate(words(3)).samples == 3
+        model = placed.job.model  # type: ignore[assignment]
+        with pytest.raises(InputError, match="all epochs are in the checkpoint"):
+            list(placed.adapt(checkpoint=file, resume=True))
+    own = torch.optim.Adam(alone.parameters(), lr=0.01)
+    x, y = collated(kept)
+    for _ in range(3):
+        own.zero_grad()
+        nn.CrossEntropyLoss()(alone(x), y).backward()
+        own.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    """So is a file that is none, and to go on without one."""
+    file = tmp_path / "kept.safetensors"
+    settings = {"loss_fn": nn.CrossEntropyLoss(), "collate": collated, "speed": 1e4}
+    with train_samples(Words(), words(), tiny([8, 4]), **settings) as placed:
+        with pytest.raises(InputError, match="no checkpoint to go on from"):
+            list(placed.adapt(resume=True))
+        file.write_bytes(b"12345678" * 9)
+        with pytest.raises(InputError, match="is no checkpoint"):
+            list(placed.adapt(checkpoint=file, resume=True))
+        with pytest.raises(InputError, match="nothing to evaluate on"):
+            placed.evaluate()
+        state = {name: value[..., :1].contiguous() for name, value in placed.job.state().items()}
+        Since(1, state).save(file)
+        with pytest.raises(InputError, match="of another model"):
+            list(placed.adapt(checkpoint=file, resume=True))
+
+
+def test_a_model_that_sees_padding_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    """As nodes pad to the longest text of all."""
+    with train_samples(
+        Words(masked=False), words(), tiny([8, 4]), loss_fn=nn.CrossEntropyLoss(), collate=collated
+    ):
+        assert "depends on padding" in caplog.text

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -299,20 +299,29 @@ def load_model(
     InputError
         No such module or factory, the factory raised, or returned something else.
     """
-    os.environ.update(inductor_cache())
-    make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
     device = "cpu" if weights or not source.startswith(ZOO) else "meta"
     if batch is None and training and source.startswith(ZOO):
         batch = zoo.TRAINING_BATCH
     sizes = {} if batch is None else {"batch": batch}
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(seed)
-        made = _call(make, sizes, source)
+    with torch.device(device):
+        made = call_factory(source, sizes, seed=seed)
     model, inputs, loss_fn, targets = _unpack(made, source)
     if training and loss_fn is None:
         loss_fn = mean_square
     name = source.removeprefix(ZOO).rpartition(":")[2]
     return ModelSource(model, inputs, loss_fn, targets, name)
+
+
+def call_factory(source: str, sizes: Mapping[str, int] = MappingProxyType({}), *, seed: int) -> Any:
+    """What the factory returns that `source` names, with random numbers drawn from `seed`.
+
+    Raises `InputError`: no such module or factory, or the factory raised.
+    """
+    os.environ.update(inductor_cache())
+    make = zoo.factory(source.removeprefix(ZOO)) if source.startswith(ZOO) else _factory(source)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _call(make, sizes, source)
 
 
 @checked
@@ -382,7 +391,7 @@ def _folder_and_module(file: Path) -> tuple[str, str]:
     return str(file.parent.absolute()), file.stem
 
 
-def _call(make: Callable[..., Any], sizes: dict[str, int], source: str) -> Any:
+def _call(make: Callable[..., Any], sizes: Mapping[str, int], source: str) -> Any:
     try:
         return make(**sizes)
     except (PlacewrightError, Terminated):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -115,6 +116,10 @@ class Adaptive:
     workers
         The nodes' processes; started for the run where none are given. On a testbed nodes are as
         slow as they are by themselves.
+    since
+        What has been trained already.
+    checkpoint
+        File that is written after every epoch, to go on from.
     slow_down
         On a testbed, called with a node and how many times as long it takes from now on.
 
@@ -143,6 +148,8 @@ class Adaptive:
         planning_s: float = PLANNING_S,
         disturbances: Sequence[Disturbance] = (),
         workers: NodeWorkers | None = None,
+        since: Since | None = None,
+        checkpoint: Path | None = None,
         slow_down: Callable[[int, float], None] | None = None,
     ) -> None:
         self.problem, self.shards, self.digests = problem, shards, dict(digests)
@@ -150,7 +157,8 @@ class Adaptive:
         self.planner, self.planning_s, self.disturbances = planner, planning_s, tuple(disturbances)
         self.slow_down, self._workers = slow_down, workers
         self.membership, self.timeline = Membership(problem.node_names), Timeline()
-        self._since = Since()
+        self._since, self._checkpoint = since or Since(), checkpoint
+        self._begun = self._since.epochs
         self._real_s = problem.seconds_per_sample.copy()
 
     @property
@@ -179,13 +187,15 @@ class Adaptive:
 
     def _steps(self) -> Iterator[AdaptiveEpoch]:
         due = True
-        for epoch in range(self.recipe.epochs):
+        for epoch in range(self._since.epochs, self.recipe.epochs):
             change = self._plan(epoch) if due else _Change()
             samples, nodes = len(self.digests), self.membership.alive()
             trained = self._epoch(epoch)
             left = tuple(name for name in nodes if name in self.membership.lost)
             lost = samples - len(self.digests)
             self._since = Since(epoch + 1, trained.state)
+            if self._checkpoint is not None:
+                self._since.save(self._checkpoint)
             due = self._learn(epoch, trained.seconds_per_sample * self.speed) or bool(left)
             one = replace(trained.epochs[0], seconds=trained.epochs[0].seconds * self.speed)
             self.timeline.stepped(one.seconds, {"loss": one.loss})
@@ -210,7 +220,7 @@ class Adaptive:
             found = solve(now, self.planner, time_limit_s=self.planning_s, seed=seed)
             plan = found.demand_finished().plan
         except PlacewrightError as error:
-            if epoch == 0:  # nothing would be lost
+            if epoch == self._begun:  # nothing would be lost
                 raise
             self.timeline.note(epoch, Kind.STAY, f"not planned again: {error.brief}")
             return _Change(unplanned=error.brief)

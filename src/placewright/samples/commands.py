@@ -94,13 +94,35 @@ def run(
             "--model",
             metavar="MODEL",
             help="package.module:factory that returns (model, inputs, loss_fn, targets): rows of "
-            "inputs and targets are the samples. A small network on pictures of digits without it.",
+            "inputs and targets are the samples; with --data a dict with model, loss_fn and read, "
+            "as train_samples takes them. A small network on pictures of digits without it.",
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="Files that are the samples, in a folder for each node or dealt out by path.",
+        ),
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option("--test", metavar="FOLDER", help="Files to test on after every epoch."),
     ] = None,
     optimizer: Annotated[
         Literal["sgd", "adam"], typer.Option("--optimizer", help="With --model.")
     ] = "sgd",
     lr: Annotated[float, typer.Option("--lr", min=1e-9, help="With --model.")] = 0.1,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="With --adapt: written after every epoch."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint; with --adapt.")
+    ] = False,
     adapt: Annotated[
         bool,
         typer.Option("--adapt", help="Plan again when nodes slow down or leave; no baselines."),
@@ -142,6 +164,8 @@ def run(
     baselines = known_baselines(baseline or BASELINES)
     disturbances = parsed_disturbances(problem, slow or (), kill or ())
     _refuse_unfit(engine, speed, adapt, plan, bool(disturbances), bool(baseline))
+    if (checkpoint is not None or resume) and not adapt:
+        raise InputError("--checkpoint and --resume go with --adapt", where="samples run")
     refuse_beside_plan(plan, planner, time_limit)
     recipe = Recipe(
         epochs=problem.epochs,
@@ -150,10 +174,19 @@ def run(
         local_steps=local_steps,
         compression=compression,
     )
-    job = _job(problem, model, optimizer, lr, seed, real=engine == "testbed")
+    if data is not None or test is not None:
+        problem, job = _job_of_files(problem, model, data, test, optimizer, lr, seed)
+    else:
+        job = _job(problem, model, optimizer, lr, seed, real=engine == "testbed")
     with placed_job(job, problem, recipe=recipe, engine=engine, speed=speed) as placed:
         if adapt:
-            ahead = placed.adapt(planner or AUTO, planning_s=time_limit, disturbances=disturbances)
+            ahead = placed.adapt(
+                planner or AUTO,
+                planning_s=time_limit,
+                checkpoint=checkpoint,
+                resume=resume,
+                disturbances=disturbances,
+            )
             _answer_epochs(console, placed, ahead, report, weights)
             return
         with console.meter(f"planning {problem.name}") as meter:
@@ -183,7 +216,8 @@ def _job(
     problem: SampleProblem, model: str | None, optimizer: str, lr: float, seed: int, *, real: bool
 ) -> SampleJob:
     """The model of a factory with its batch as samples, or the example."""
-    from placewright.samples.training.job import SampleJob, SampleSet, example_job
+    from placewright.samples.training.job import SampleJob, example_job
+    from placewright.samples.training.sample_set import SampleSet
 
     if model is None:
         return example_job(problem, seed, **(LARGE if real else {}))
@@ -201,6 +235,46 @@ def _job(
         )
     assert source.loss_fn is not None
     return SampleJob(source.model, source.loss_fn, samples, optimizer, lr)
+
+
+OF_FACTORY = ("model", "loss_fn", "read", "collate", "optimizer", "lr")
+"""Keys of what a factory returns for files: arguments of `placewright.train_samples`."""
+
+
+def _job_of_files(
+    problem: SampleProblem,
+    source: str | None,
+    data: Path | None,
+    test: Path | None,
+    optimizer: str,
+    lr: float,
+    seed: int,
+) -> tuple[SampleProblem, SampleJob]:
+    """The model of a factory with files as samples, and the problem with each node's number."""
+    from placewright.capturing.source import call_factory
+    from placewright.samples.placed_samples import job_of
+
+    if source is None or data is None:
+        raise InputError(
+            "files of samples go with --data and --model",
+            where="--data" if data is not None else "--test",
+            hint="give --data FOLDER and --model package.module:factory",
+        )
+    made = call_factory(source, seed=seed)
+    where = f"model {source}"
+    if not isinstance(made, dict) or not {"model", "loss_fn", "read"} <= made.keys():
+        raise InputError(
+            "for files the factory must return a dict with model, loss_fn and read",
+            where=where,
+            by=f"got {type(made).__name__}"
+            + (f" with {', '.join(map(str, made))}" if isinstance(made, dict) else ""),
+            hint='return {"model": ..., "loss_fn": ..., "read": ...}; collate is optional',
+        )
+    for key in made:
+        if key not in OF_FACTORY:
+            raise UnknownNameError("key", str(key), OF_FACTORY, where=where)
+    given: dict[str, Any] = {"optimizer": optimizer, "lr": lr, "test": test} | made
+    return job_of(given.pop("model"), data, problem, **given)
 
 
 def _answer_epochs(
@@ -405,7 +479,8 @@ examples = {
     "explain": ["nodes.yaml plan.json n3"],
     "run": [
         "nodes.yaml --epochs 3 --speed 5 --baseline none",
-        "nodes.yaml --engine testbed --channels 16 --depth 2 --enlarged 2",
+        "nodes.yaml --data pictures --model my_models.py:cnn --test pictures-test",
+        "nodes.yaml --engine testbed",
         "nodes.yaml --adapt --slow n0:3:4 --kill n1:5",
     ],
     "generate": ["heavy --nodes 20 --seed 1 -o nodes.yaml -q"],

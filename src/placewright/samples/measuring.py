@@ -24,9 +24,10 @@ from placewright.samples.move import move
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.job import SampleJob, SampleSet, write_batch
+from placewright.samples.training.job import SampleJob, write_batch
 from placewright.samples.training.node_training import NodeStepTimes
 from placewright.samples.training.recipe import Recipe, steps_of
+from placewright.samples.training.sample_set import SampleSet
 from placewright.samples.training.train import training_orders
 
 SCALES = (0.5, 1.0, 3.0)

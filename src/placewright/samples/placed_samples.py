@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from placewright.samples.nodes import Nodes
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
-    from placewright.samples.training.job import SampleJob, SampleSet
+    from placewright.samples.training.job import Evaluation, SampleJob
     from placewright.samples.training.recipe import Recipe
+    from placewright.samples.training.sample_set import SampleSet
 
 AUTO = "auto"
 TIME_LIMIT_S = 60.0
@@ -40,6 +41,8 @@ def train_samples(
     loss_fn: Callable[[Any, Any], Any],
     optimizer: str | type[Any] | torch.optim.Optimizer = "sgd",
     lr: Positive = 0.1,
+    read: Callable[[Path], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
     test: Any = None,
     recipe: Recipe | None = None,
     engine: Literal["emulated", "testbed"] = "emulated",
@@ -58,15 +61,21 @@ def train_samples(
         Samples ``(inputs, target)``: a sequence or map-style data set, or a tuple of two tensors
         whose rows are samples. They are dealt out in order: the first node gets as many as the file
         says that it holds, and so on; where the file has classes, by targets. Or a data set for
-        each node, by its name, which replaces the numbers of the file.
+        each node, by its name, which replaces the numbers of the file. Or the path of a folder:
+        files that `read` makes samples of, in folders named like the nodes or dealt out by path.
     nodes
         Nodes and links, or the path of their file.
     loss_fn
         ``loss_fn(outputs, targets)``: a mean or a sum over the samples of a batch.
     optimizer, lr
         As of `placewright.train`.
+    read
+        ``read(path)``: the sample ``(inputs, target)`` of a file.
+    collate
+        Makes a batch ``(inputs, targets)`` of a list of samples, as of a ``DataLoader``. Where it
+        pads, samples are padded to the largest one of all on every node.
     test
-        More samples, of which loss and accuracy are computed after every epoch.
+        More samples, or a folder of them: loss and accuracy after every epoch are of these.
     recipe
         How to train; its epochs are those of the nodes file where none is given.
     engine
@@ -79,7 +88,7 @@ def train_samples(
     ------
     InputError
         A testbed cannot run faster than real time; the file lacks what it needs; or samples are
-        no pairs, or do not make a batch.
+        no pairs, do not make a batch or cannot be read, with the name of the first one.
     UnsupportedError
         No testbed can be made here; or the model cannot be captured, or mixes samples.
 
@@ -90,17 +99,49 @@ def train_samples(
     ...     print(placed.plan())
     ...     placed.train()
     """
-    from placewright.samples.training.job import SampleJob, SampleSet
-
-    sets = _sets(dataset)
-    problem = _problem(nodes)
-    if isinstance(sets, Mapping):
-        problem, samples = _joined(problem, sets)
-    else:
-        samples = sets
-    tested = None if test is None else SampleSet(test, "test")
-    job = SampleJob(model, loss_fn, samples, optimizer, lr, tested)
+    problem, job = job_of(
+        model,
+        dataset,
+        _problem(nodes),
+        loss_fn=loss_fn,
+        optimizer=optimizer,
+        lr=lr,
+        read=read,
+        collate=collate,
+        test=test,
+    )
     return placed_job(job, problem, recipe=recipe, engine=engine, speed=speed)
+
+
+def job_of(
+    model: Any,
+    dataset: Any,
+    problem: SampleProblem,
+    *,
+    loss_fn: Callable[[Any, Any], Any],
+    optimizer: str | type[Any] | torch.optim.Optimizer = "sgd",
+    lr: float = 0.1,
+    read: Callable[[Path], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    test: Any = None,
+) -> tuple[SampleProblem, SampleJob]:
+    """The problem with the samples that nodes have of their own, and what they train.
+
+    See `train_samples`.
+    """
+    from placewright.samples.training.job import SampleJob
+    from placewright.samples.training.sample_set import SampleSet, files_in
+
+    if isinstance(dataset, str | os.PathLike):
+        dataset = files_in(Path(dataset), read, problem.node_names)
+    if isinstance(test, str | os.PathLike):
+        test = files_in(Path(test), read)
+    if isinstance(dataset, Mapping):
+        problem, samples = _joined(problem, dataset, collate)
+    else:
+        samples = SampleSet(dataset, "dataset", collate)
+    tested = None if test is None else SampleSet(test, "test", collate)
+    return problem, SampleJob(model, loss_fn, samples, optimizer, lr, tested)
 
 
 def placed_job(
@@ -136,48 +177,42 @@ def _problem(nodes: SampleProblem | str | os.PathLike[str]) -> SampleProblem:
     return nodes if isinstance(nodes, SampleProblem) else read_problem(Path(nodes))
 
 
-def _sets(dataset: Any) -> Any:
-    """One set of samples, or one by the name of each node."""
-    from placewright.samples.training.job import SampleSet
+def _joined(
+    problem: SampleProblem,
+    datasets: Mapping[str, Any],
+    collate: Callable[[list[Any]], Any] | None,
+) -> tuple[SampleProblem, SampleSet]:
+    """The problem with the samples of each node's own set, and all samples in its order."""
+    from placewright.samples.training.sample_set import SampleSet
 
-    if isinstance(dataset, Mapping) and not dataset:
+    if not datasets:
         raise InputError(
             "no node has a data set",
             where="dataset",
             by="got an empty mapping",
             hint="give a data set, or one for each node by its name",
         )
-    if isinstance(dataset, Mapping):
-        return {name: SampleSet(own, f"dataset of node {name}") for name, own in dataset.items()}
-    return SampleSet(dataset, "dataset")
-
-
-def _joined(
-    problem: SampleProblem, sets: Mapping[str, SampleSet]
-) -> tuple[SampleProblem, SampleSet]:
-    """The problem with the samples of each node's own set, and all samples in its order."""
-    from placewright.samples.training.job import SampleSet
-
-    for name in sets:
+    for name in datasets:
         if name not in problem.node_names:
             raise UnknownNameError("node", name, problem.node_names, where="dataset")
+    sets = {name: SampleSet(own, f"dataset of node {name}") for name, own in datasets.items()}
     found: list[tuple[SampleSet, int]] = []
     counts = np.zeros_like(problem.samples)
     for i, name in enumerate(problem.node_names):
-        own = sets.get(name)
-        labels = (
-            [] if own is None else [own.label(k) if problem.k > 1 else 0 for k in range(len(own))]
-        )
+        if (own := sets.get(name)) is None:
+            continue
+        labels = [own.label(k) if problem.k > 1 else 0 for k in range(len(own))]
         if labels and not 0 <= min(labels) <= max(labels) < problem.k:
+            odd = min(labels) if min(labels) < 0 else max(labels)
             raise InputError(
                 "a sample has a class that the nodes file has not",
-                where=f"node {name}",
-                by=f"{max(labels)}, the file has {problem.k} classes",
+                where=f"node {name}, {own.name(labels.index(odd))}",
+                by=f"{odd}, the file has {problem.k} classes",
+                hint="name all classes in the file, in the order of the targets",
             )
         counts[i] = np.bincount(np.array(labels, dtype=np.int64), minlength=problem.k)
-        for c in range(problem.k):
-            found += [(own, k) for k, label in enumerate(labels) if label == c]  # type: ignore[misc]
-    return problem.replace(samples=counts), SampleSet(_Picked(found), "dataset")
+        found += [(own, k) for k in np.argsort(labels, kind="stable").tolist()]
+    return problem.replace(samples=counts), SampleSet(_Picked(found), "dataset", collate)
 
 
 class _Picked:
@@ -192,6 +227,11 @@ class _Picked:
     def __getitem__(self, k: int) -> tuple[Any, Any]:
         samples, at = self._found[k]
         return samples[at]
+
+    def sample_name(self, k: int) -> str:
+        """That of its own set."""
+        samples, at = self._found[k]
+        return samples.name(at)
 
 
 class PlacedSamples:
@@ -319,11 +359,40 @@ class PlacedSamples:
         return run
 
     @checked
+    def evaluate(self, data: Any = None) -> Evaluation:
+        """Loss and accuracy of the model as it is now, in this process.
+
+        Parameters
+        ----------
+        data
+            A data set or a tuple of two tensors, as for training; the test samples without it.
+
+        Raises
+        ------
+        InputError
+            There are no samples, or they do not make a batch.
+        """
+        from placewright.samples.training.sample_set import SampleSet
+
+        if data is None and self.job.test is None:
+            raise InputError(
+                "there is nothing to evaluate on",
+                where="evaluate",
+                hint="give samples here, or train_samples(..., test=...)",
+            )
+        collate = self.job.samples.collate
+        samples = self.job.test if data is None else SampleSet(data, "data", collate)
+        assert samples is not None
+        return self.job.evaluate(samples)
+
+    @checked
     def adapt(
         self,
         planner: str = AUTO,
         *,
         planning_s: float | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
         disturbances: Sequence[Disturbance] = (),
     ) -> Generator[AdaptiveEpoch, None, None]:
         """Train epoch after epoch, planned again when nodes change speed or leave.
@@ -334,6 +403,10 @@ class PlacedSamples:
         ----------
         planning_s
             Time limit of each plan, while all nodes wait; ten seconds by default.
+        checkpoint
+            File that is written after every epoch: the training state, and how many have ended.
+        resume
+            Go on from the checkpoint. Samples are dealt out again, and move again where it pays.
         disturbances
             Disturbances, for tests and measurements.
 
@@ -347,8 +420,13 @@ class PlacedSamples:
         from placewright.runtime.scratch import Scratch
         from placewright.samples.adaptive import PLANNING_S, Adaptive
         from placewright.samples.data import deal
+        from placewright.samples.training.train import read_since
 
         problem, up = self.problem, self._up
+        if resume and checkpoint is None:
+            raise InputError("there is no checkpoint to go on from", where="resume")
+        file = None if checkpoint is None else Path(checkpoint)
+        since = read_since(file, self.job, self.recipe.epochs) if resume and file else None
         size = 0.0 if up is None else problem.sample_bytes
         with Scratch() as folder:
             shards, digests = deal(problem, self.job.samples, Path(folder), file_bytes=size)
@@ -362,6 +440,8 @@ class PlacedSamples:
                 planner=planner,
                 planning_s=PLANNING_S if planning_s is None else planning_s,
                 disturbances=disturbances,
+                since=since,
+                checkpoint=file,
                 workers=None if up is None else up.workers,
                 slow_down=None if up is None else self._slow_down,
             )

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
-from torch.utils.data import default_collate
 
-from placewright.capturing.containers import leaves_of
 from placewright.capturing.gradients import BatchProgram, BatchPrograms, counting, evaluated
 from placewright.capturing.guards import Guards
 from placewright.capturing.lowered import input_name
-from placewright.capturing.source import ModelSource
-from placewright.capturing.split_loss import split_loss
+from placewright.capturing.mode import in_mode
+from placewright.capturing.source import ModelSource, as_arguments
+from placewright.capturing.split_loss import CountedMeans, split_loss
 from placewright.capturing.updates import (
     GivenOptimizer,
     Update,
@@ -32,9 +30,12 @@ from placewright.capturing.updates import (
     write_states,
 )
 from placewright.capturing.zoo.digits import classifier, pictures
-from placewright.errors import InputError, UnsupportedError, described
+from placewright.errors import InputError, UnsupportedError
 from placewright.io.stored import write_file
+from placewright.planning.contract import LOG
 from placewright.samples.problem import SampleProblem
+from placewright.samples.training.node_training import correct_of
+from placewright.samples.training.sample_set import SampleSet, tensors
 
 TESTED = 256
 """Samples of the test set that are looked at at once."""
@@ -42,115 +43,19 @@ TESTED = 256
 EXAMPLE = 32
 """Samples on which the loss is tried."""
 
+PADDED = 1e-3
+"""Relative difference of a loss with and without padding that rounding does not explain."""
 
-class SampleSet:
-    """The samples of a data set: a pair of inputs and target each.
 
-    Parameters
-    ----------
-    data
-        A sequence or map-style data set of pairs ``(inputs, target)``, or one pair of tensors whose
-        rows are the samples. Inputs may be nested, as ``torch.utils.data.default_collate`` takes
-        them.
+class Evaluation(NamedTuple):
+    """Loss of the samples that count, share that is classified correctly, number of samples.
+
+    The accuracy is not a number where outputs are no scores of classes.
     """
 
-    def __init__(self, data: Any, where: str) -> None:
-        rows = isinstance(data, tuple) and len(data) == 2 and all(map(_is_batch, data))
-        if rows:
-            sizes = {len(leaf) for leaf in tree_leaves(data)}
-            if len(sizes) > 1:
-                raise InputError(
-                    "inputs and targets differ in their number of rows",
-                    where=where,
-                    by=", ".join(map(str, sorted(sizes))),
-                )
-        elif isinstance(data, str | bytes) or not _is_numbered(data):
-            raise InputError(
-                "samples have no length, or cannot be taken by number",
-                where=where,
-                by=f"got {type(data).__name__}",
-                hint="give a map-style data set of pairs (inputs, target), or two tensors",
-            )
-        self._data, self._rows, self.where = data, rows, where
-
-    def __len__(self) -> int:
-        return len(tree_leaves(self._data)[0]) if self._rows else len(self._data)
-
-    def __getitem__(self, k: int) -> tuple[Any, Any]:
-        if self._rows:
-            inputs, target = _row(self._data, k)
-            return inputs, target
-        try:
-            found = self._data[k]
-        except (LookupError, TypeError, ValueError) as error:
-            raise InputError(
-                f"a sample cannot be taken: {described(error)}"[:300],
-                where=f"{self.where}, sample {k}",
-                hint="samples are numbered from 0",
-            ) from error
-        if not isinstance(found, tuple | list) or len(found) != 2:
-            raise InputError(
-                "a sample is no pair of inputs and target",
-                where=f"{self.where}, sample {k}",
-                by=f"got {type(found).__name__}",
-                hint="let the data set return (inputs, target)",
-            )
-        return found[0], found[1]
-
-    def batch(self, count: int) -> tuple[Any, Any]:
-        """The first samples as one batch, from the beginning again where there are fewer."""
-        try:
-            inputs, targets = default_collate([self[k % len(self)] for k in range(count)])
-        except (TypeError, RuntimeError, KeyError, ValueError) as error:
-            raise InputError(
-                f"samples do not make a batch: {error}"[:300],
-                where=self.where,
-                hint="samples have tensors, arrays or numbers of equal shapes",
-            ) from error
-        return inputs, targets
-
-    def arrays(self, k: int) -> tuple[np.ndarray[Any, Any], ...]:
-        """Tensors of sample `k`, inputs first, as a batch holds them."""
-        inputs, targets = default_collate([self[k % len(self)]])
-        return tuple(leaf[0].numpy() for leaf in _tensors(inputs, targets))
-
-    def label(self, k: int) -> int:
-        """The class of sample `k`: its target, a whole number.
-
-        Raises `InputError`: the target is something else.
-        """
-        target = self[k % len(self)][1]
-        number = np.asarray(target)
-        if number.ndim or number.dtype.kind not in "iu":
-            raise InputError(
-                "the target of a sample is no class",
-                where=f"{self.where}, sample {k}",
-                by=f"got {type(target).__name__} of shape {number.shape}",
-                hint="classes of a nodes file are whole targets, counted from 0",
-            )
-        return int(number)
-
-
-def _is_numbered(data: Any) -> bool:
-    """Whether it has a length and parts by number."""
-    try:
-        return len(data) >= 0 and hasattr(data, "__getitem__")
-    except TypeError:
-        return False
-
-
-def _is_batch(data: Any) -> bool:
-    """Whether these are tensors (nested, perhaps) whose rows are samples."""
-    leaves = tree_leaves(data)
-    return bool(leaves) and all(isinstance(x, Tensor) and x.dim() > 0 for x in leaves)
-
-
-def _row(data: Any, k: int) -> Any:
-    return torch.utils._pytree.tree_map(lambda x: x[k], data)
-
-
-def _tensors(inputs: Any, targets: Any) -> list[Tensor]:
-    return [leaf for _, leaf in (*leaves_of(inputs), *leaves_of(targets))]
+    loss: float
+    accuracy: float
+    samples: int
 
 
 @dataclass(slots=True, eq=False)
@@ -195,12 +100,14 @@ class SampleJob:
                 raise InputError("there is no sample", where=samples.where)
             if samples is not None:
                 samples.batch(1)
+        self.samples.pad_alike(self.test)
         refuse_options(self.optimizer, "accumulate", "autocast", "scaler")
         _ = self._source(1), self.update  # refuse what is no model, and other optimizers
         refuse_trained_loss(self.model, self.loss_fn)
         if isinstance(self.optimizer, Optimizer):
             check_parameters(self.optimizer, self.model, type(self.model).__name__)
         self._capture()
+        self._note_padding()
 
     @property
     def update(self) -> Update:
@@ -251,6 +158,53 @@ class SampleJob:
         self._mean = found.counted.index(True) if any(found.counted) else -1
         return found.reduction
 
+    def _note_padding(self) -> None:
+        """Warn where the loss of a sample depends on how far `collate` has padded it."""
+        padded = self.samples.padded
+        if padded is None:
+            return
+        with in_mode(self.model, self.loss_fn, training=False), torch.no_grad():
+            try:
+                alone, beside = (float(self.loss_fn(self._called(x), y)) for x, y in padded)
+            except RuntimeError:  # a model of one shape, which its samples are always padded to
+                return
+        if not math.isclose(alone, beside, rel_tol=PADDED, abs_tol=PADDED):
+            LOG.warning(
+                "the loss of %s depends on padding: %.6g for a sample alone, %.6g padded to the "
+                "largest one, as nodes train it; mask what is padded",
+                type(self.model).__name__,
+                alone,
+                beside,
+            )
+
+    def _called(self, inputs: Any) -> Any:
+        """What the model returns for a batch."""
+        arguments = as_arguments(inputs, type(self.model).__name__)
+        return self.model(**arguments) if isinstance(arguments, dict) else self.model(*arguments)
+
+    def evaluate(self, samples: SampleSet) -> Evaluation:
+        """Loss and accuracy of the model as it is now, in evaluation mode.
+
+        Raises `InputError`: there is no sample.
+        """
+        if not len(samples):
+            raise InputError("there is no sample", where=samples.where)
+        loss = counted = correct = 0.0
+        with in_mode(self.model, self.loss_fn, training=False), torch.no_grad():
+            for first in range(0, len(samples), TESTED):
+                rows = range(first, min(first + TESTED, len(samples)))
+                inputs, targets = samples.rows(rows)
+                outputs = self._called(inputs)
+                with CountedMeans() as means:
+                    mean = float(self.loss_fn(outputs, targets))
+                count = float(means.counts[self._mean]) if self._mean >= 0 else float(len(rows))
+                loss += mean * (count if self.reduction == "mean" else 1.0) if count else 0.0
+                counted += count
+                scores = outputs if isinstance(outputs, Tensor) else None
+                labels = targets if isinstance(targets, Tensor) else None
+                correct += math.nan if labels is None else correct_of(scores, labels)
+        return Evaluation(loss / counted, correct / len(samples), len(samples))
+
     def programs(self, sizes: Sequence[int]) -> tuple[BatchProgram, ...]:
         """Loss and gradients for batches of these sizes."""
         return tuple(self._gradients.of(size) for size in sorted(set(sizes)))
@@ -296,8 +250,8 @@ class SampleJob:
 def write_batch(samples: SampleSet, count: int, path: Path) -> str:
     """The first `count` samples as a file of tensors ``0``, ``1``, ...; its path."""
     inputs, targets = samples.batch(count)
-    tensors = enumerate(_tensors(inputs, targets))
-    save_file({str(k): leaf.contiguous() for k, leaf in tensors}, path)
+    leaves = enumerate(tensors(inputs, targets))
+    save_file({str(k): leaf.contiguous() for k, leaf in leaves}, path)
     return str(path)
 
 

@@ -394,7 +394,7 @@ class Learner:
             count = self._count(own)
             loss += float(made["output.0"]) * (count if self.mean else 1.0) if count else 0.0
             counted += count
-            correct += _correct(made.get("output.1"), own[-1])
+            correct += correct_of(made.get("output.1"), own[-1])
         return loss / counted, correct / len(leaves[0])
 
     def _all_summed(self, dist: Any, own: Tensor) -> Tensor:
@@ -462,7 +462,8 @@ class _TensorProgram:
         return self.run(dict(zip(self.batch, leaves, strict=True)))
 
 
-def _correct(scores: Tensor | None, labels: Tensor) -> float:
+def correct_of(scores: Tensor | None, labels: Tensor) -> float:
+    """How many are classified correctly; not a number where `scores` are none of classes."""
     if scores is None or scores.dim() != 2 or labels.dim() != 1 or labels.is_floating_point():
         return float("nan")
     return float((scores.argmax(dim=1) == labels).sum())

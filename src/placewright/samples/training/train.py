@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
 
+from placewright.capturing.updates import OPTIMIZER
+from placewright.errors import InputError, described
+from placewright.io.stored import write_file
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime import limits
 from placewright.runtime.scratch import Scratch
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LONGEST_S = 600.0
+
+EPOCHS = "placewright.samples.epochs"
+"""Key of a checkpoint's metadata."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +64,50 @@ class Since:
 
     epochs: int = 0
     state: Mapping[str, Tensor] | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Write both to a checkpoint, atomically, after at least one epoch."""
+        assert self.state is not None
+        held = {name: value.contiguous() for name, value in self.state.items()}
+        return write_file(path, save(held, metadata={EPOCHS: str(self.epochs)}))
+
+
+def read_since(path: str | Path, job: SampleJob, epochs: int) -> Since:
+    """The checkpoint that `Since.save` wrote, of a run of so many epochs.
+
+    Raises `InputError`: there is none, it is damaged, of another model, or of a run that has ended.
+    """
+    where, expected = str(path), job.state()
+    try:
+        with safe_open(path, framework="pt") as file:
+            done = int((file.metadata() or {})[EPOCHS])
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:  # whatever a damaged file makes of a parser
+        raise InputError(
+            "is no checkpoint of training on nodes, or a damaged one",
+            where=where,
+            by=described(error)[:120],
+            hint="name the file that an earlier run wrote as its checkpoint",
+        ) from None
+    for name, value in expected.items():
+        if name.startswith(OPTIMIZER):
+            continue
+        if name not in state or state[name].shape != value.shape:
+            got = "is missing" if name not in state else f"has shape {list(state[name].shape)}"
+            raise InputError(
+                "the checkpoint is of another model",
+                where=where,
+                by=f"{name} {got}, the model's is {list(value.shape)}",
+                hint="give the model that it was written for",
+            )
+    if done >= epochs:
+        raise InputError(
+            "all epochs are in the checkpoint",
+            where=where,
+            by=f"{done} of {epochs}",
+            hint="ask for more epochs, or start without resuming",
+        )
+    return Since(done, state)
 
 
 def train(
