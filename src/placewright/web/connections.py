@@ -86,7 +86,10 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Refuse one too many; wait for a head."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` whenever a byte is left
+        # `pause_writing` whenever a byte is left. Over TLS uvloop would never resume then: there it
+        # is left at its default, 64 KiB that are not read.
+        if transport.get_extra_info("sslcontext") is None:
+            transport.set_write_buffer_limits(high=0)
         self._reserved = len(self.connections) > most_connections()
         if self._reserved:
             if len(self._beyond) >= RESERVED:

@@ -1,8 +1,10 @@
-"""`listen`: the socket that a server of HTTP accepts connections on."""
+"""`listen`: the socket that a server of HTTP accepts connections on, and its certificate."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+from pathlib import Path
 
 from placewright.errors import InputError
 
@@ -28,7 +30,35 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
+def address_of(listening: socket.socket, scheme: str = "http") -> str:
     """``http://HOST:PORT`` of a socket that listens."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Raise where a server could not answer with these PEM files; both ``None``: without TLS.
+
+    Raises `InputError`: one is missing, is no PEM file or has a password, or they do not fit.
+    """
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        raise InputError(
+            "TLS needs a certificate and its key",
+            where=str(certificate or key),
+            hint="give both, --tls-cert FILE and --tls-key FILE",
+        )
+    for file in (certificate, key):
+        if not file.is_file():
+            raise InputError("no such file", where=str(file))
+    try:
+        # A password that is asked for would be waited for at the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: "")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "no certificate and key that belong together",
+            where=f"{certificate}, {key}",
+            by=str(error)[:120],
+            hint="give PEM files, the key without a password",
+        ) from None

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
+from placewright.errors import InputError
+
 
 class Refusal(Exception):  # noqa: N818  (an answer to a client, not a failure of ours)
     """An HTTP answer other than 200.
@@ -55,11 +57,17 @@ _FORMS = ("text/plain", "multipart/form-data")
 ``application/x-www-form-urlencoded``, is what curl and urllib send when nothing else is said."""
 
 
-def refuse_foreign(method: str, headers: Mapping[str, str], hosts: Collection[str]) -> None:
+def refuse_foreign(
+    method: str,
+    headers: Mapping[str, str],
+    hosts: Collection[str],
+    origins: Collection[str] = (),
+) -> None:
     """Refuse a request for another host, or one of another origin that would change something.
 
     `hosts`: names that clients may call this server by. A request without a host comes from no
     browser.
+    `origins`: whose pages are answered, besides this server's own.
     Raises `Refusal`: 403 or 415.
     """
     host, origin = headers.get("host", ""), headers.get("origin")
@@ -69,6 +77,8 @@ def refuse_foreign(method: str, headers: Mapping[str, str], hosts: Collection[st
             f"this server is not {host!r:.100}; serve with --allow-host NAME if it is",
             code="forbidden",
         )
+    if origin in origins:
+        return
     if origin is not None and origin.partition("://")[2] != host:
         raise Refusal(403, "a page of another origin is not answered", code="forbidden")
     if method in ("GET", "HEAD"):  # they change nothing, and browsers keep answers from the page
@@ -78,6 +88,17 @@ def refuse_foreign(method: str, headers: Mapping[str, str], hosts: Collection[st
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _FORMS:
         raise Refusal(415, f"Content-Type {kind} is not taken: send application/json")
+
+
+def check_origin(origin: str) -> None:
+    """Raise an `InputError` of what no browser sends as an ``Origin``, and of a wildcard."""
+    parts = urlsplit(origin)
+    if parts.scheme not in ("http", "https") or origin != f"{parts.scheme}://{parts.netloc}":
+        raise InputError(
+            "no origin that can be allowed",
+            where=f"origin {origin!r:.100}",
+            hint="name each one as browsers do: https://example.org, with a port if it has one",
+        )
 
 
 def host_name(host: str) -> str | None:

@@ -72,9 +72,10 @@ class Application(Site):
         *,
         token: str = "",
         hosts: Collection[str] = (),
+        origins: Collection[str] = (),
         limits: HttpLimits | None = None,
     ) -> None:
-        super().__init__(token=token, hosts=hosts, limits=limits)
+        super().__init__(token=token, hosts=hosts, origins=origins, limits=limits)
         self.dispatcher, self.observer = dispatcher, observer
         self._uploads = BodyBudget(self.limits.model_bytes)
         self._reading = asyncio.Lock()

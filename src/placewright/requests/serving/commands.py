@@ -149,6 +149,27 @@ def serve(
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            "--grpc-port", min=0, max=65535, help="Answer gRPC there, too; 0: a free one."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="PEM; answer over TLS alone."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Of the certificate, PEM.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-origin",
+            metavar="ORIGIN",
+            help="Answer pages of https://example.org, too (CORS); several times.",
+        ),
+    ] = None,
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Rows that may wait; 429 beyond.")
     ] = 1000,
@@ -197,6 +218,10 @@ def serve(
         port=port,
         token=os.environ.get(TOKEN, ""),
         hosts=tuple(allow_host or ()),
+        origins=tuple(allow_origin or ()),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        grpc_port=grpc_port,
         most_waiting=max_waiting,
         most_batch=max_batch,
         drain_s=drain,
@@ -208,10 +233,15 @@ def serve(
         names = running.application.models
         made = "" if options.token or language_model else running.application.admin_token
         console.show(
-            lambda: {"url": running.url, "models": names} | ({"admin_token": made} if made else {}),
+            lambda: (
+                {"url": running.url, "models": names}
+                | ({"grpc": running.grpc} if running.grpc else {})
+                | ({"admin_token": made} if made else {})
+            ),
             lambda: (
                 f"serving {', '.join(names)} at {running.url}"
                 + ("/v1" if language_model else " (live page there too)")
+                + (f", gRPC at {running.grpc}" if running.grpc else "")
                 + (f"\ntoken for /admin: {made}" if made else "")
             ),
         )
@@ -225,6 +255,7 @@ def serve(
             "--models": models,
             "--expect": expect,
             "--log": log,
+            "--grpc-port": grpc_port is not None,
             "--policy": policy != "auto",
             "--success-worth": success_worth,
             "--max-batch": max_batch != 16,

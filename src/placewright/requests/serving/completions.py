@@ -296,9 +296,10 @@ class Completions(Site):
         most_waiting: int = 1000,
         token: str = "",
         hosts: Collection[str] = (),
+        origins: Collection[str] = (),
         limits: HttpLimits | None = None,
     ) -> None:
-        super().__init__(token=token, hosts=hosts, limits=limits)
+        super().__init__(token=token, hosts=hosts, origins=origins, limits=limits)
         self.model, self.numbers = model, Numbers()
         self._places = Places(model.users, most_waiting)
         self._threads = ThreadPoolExecutor(model.users, "placewright-text")

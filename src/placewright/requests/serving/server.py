@@ -42,11 +42,12 @@ from placewright.requests.serving.observing import Observer, event
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.site import HttpLimits, Site
 from placewright.requests.serving.workers import ended
-from placewright.web.listening import address_of, listen
-from placewright.web.refusals import LOOPBACK
+from placewright.web.listening import address_of, check_tls, listen
+from placewright.web.refusals import LOOPBACK, check_origin
 
 if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
+    from placewright.requests.serving.grpc_interface import GrpcInterface
 
 TOKEN = "PLACEWRIGHT_TOKEN"
 """Environment variable of the token that clients have to send."""
@@ -58,6 +59,9 @@ FLUSH_S = 0.5
 
 LAST_CONNECTIONS_S, ACCEPTING_S = 1.0, 0.05
 """At most for connections that are open when the server ends; between two looks for them."""
+
+GRACE_S = 1.0
+"""For gRPC calls that are answered when the server ends."""
 
 ENDING_S = 10.0
 """Waited for processes at the end; one whose start hangs is left to the end of this process."""
@@ -102,6 +106,12 @@ class ServingOptions:
         Bearer token that clients send; empty: none, and one that is made for ``/admin``.
     hosts
         Names in the ``Host`` of requests that are answered, besides loopback and `host`.
+    origins
+        Of other sites, ``https://example.org``, whose pages may send requests (CORS).
+    tls_cert, tls_key
+        PEM files of the certificates and of their key: clients are answered over TLS alone.
+    grpc_port
+        Where gRPC is answered too; 0 takes a free port, ``None``: nowhere.
     most_waiting, most_batch
         Rows that may wait, and of the largest batch.
     drain_s
@@ -118,6 +128,10 @@ class ServingOptions:
     port: Annotated[int, Range(0, 65535)] = 8000
     token: str = ""
     hosts: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    grpc_port: Annotated[int, Range(0, 65535)] | None = None
     most_waiting: Count = 1000
     most_batch: Count = 16
     drain_s: float = 10.0
@@ -133,6 +147,9 @@ class ServingOptions:
                 where=f"host {self.host!r}",
                 hint=f"set {TOKEN} to a long random text, or listen on 127.0.0.1",
             )
+        check_tls(self.tls_cert, self.tls_key)
+        for origin in self.origins:
+            check_origin(origin)
         sendable = self.token.isascii() and self.token.isprintable() and " " not in self.token
         if self.token and not (len(self.token) >= TOKEN_CHARACTERS and sendable):
             raise InputError(
@@ -148,10 +165,12 @@ class Serving:
     """An HTTP interface that takes requests.
 
     `url`: where.
+    `grpc`: ``HOST:PORT`` where gRPC is answered; empty: nowhere.
     """
 
     url: str
     application: Site
+    grpc: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,27 +356,33 @@ async def serving(
             observer,
             token=options.token,
             hosts=[name.lower() for name in (options.host, *options.hosts)],
+            origins=options.origins,
             limits=options.limits,
         )
-        listener = Listener(application, listening)
+        listener = Listener(application, listening, options.tls_cert, options.tls_key)
+        calls = _grpc_interface(application, options)
         try:
             async with _beside(dispatcher.watch(), _flush(observer)):
                 for name, speed in server_speeds(cluster).items():
                     await dispatcher.fleet.add_server(name, speed)
                 await _choose(options.policy, dispatcher)
                 url = listener.begin()
+                place = "" if calls is None else await calls.begin()
                 event(
                     "started",
                     url=url,
+                    **({"grpc": place} if place else {}),
                     servers=list(server_speeds(cluster)),
                     models=[f.name for f in families],
                 )
-                yield Running(url, application, dispatcher, observer)
+                yield Running(url, application, dispatcher, observer, grpc=place)
                 await dispatcher.drain(options.drain_s)
                 left = dispatcher.queue.count + dispatcher.under_way
                 event("drained", unanswered=left, outcomes=dict(observer.totals))
         finally:
             dispatcher.close()
+            if calls is not None:
+                await calls.end(GRACE_S)
             await listener.end()
             observer.close()
             await ended(ENDING_S)
@@ -375,9 +400,10 @@ async def serving_text(
             most_waiting=options.most_waiting,
             token=options.token,
             hosts=[name.lower() for name in (options.host, *options.hosts)],
+            origins=options.origins,
             limits=options.limits,
         )
-        listener = Listener(application, listening)
+        listener = Listener(application, listening, options.tls_cert, options.tls_key)
         try:
             url = listener.begin()
             event("started", url=url, models=application.models)
@@ -392,8 +418,15 @@ async def serving_text(
 class Listener:
     """Connections of clients, from `begin` to `end`."""
 
-    def __init__(self, application: Site, listening: socket.socket) -> None:
-        self._http, self._listening = _http(application), listening
+    def __init__(
+        self,
+        application: Site,
+        listening: socket.socket,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+    ) -> None:
+        self._http, self._listening = _http(application, tls_cert, tls_key), listening
+        self._scheme = "http" if tls_cert is None else "https"
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> str:
@@ -402,7 +435,7 @@ class Listener:
         gc.collect()
         # A collection of all that was imported would take some 50 ms of a request.
         gc.freeze()
-        return address_of(self._listening)
+        return address_of(self._listening, self._scheme)
 
     async def end(self) -> None:
         """Answer what has come, and no more."""
@@ -411,6 +444,9 @@ class Listener:
             await _accept_the_last(self._listening)
             self._http.should_exit = True
             await self._task
+            # Over TLS a client may leave the end of its connection unanswered, for half a minute.
+            for connection in list(self._http.server_state.connections):
+                connection.transport.abort()
 
 
 async def _choose(policy: StartsPolicies, dispatcher: Dispatcher) -> None:
@@ -478,7 +514,19 @@ def _run(main: Any) -> None:
         runner.run(main)
 
 
-def _http(application: Site) -> Any:
+def _grpc_interface(application: Site, options: ServingOptions) -> GrpcInterface | None:
+    """What answers gRPC, where that is asked for."""
+    if options.grpc_port is None:
+        return None
+    from placewright.requests.serving.grpc_interface import GrpcInterface
+
+    files = (options.tls_key, options.tls_cert)
+    pem = [file.read_bytes() for file in files if file is not None]
+    certificate = (pem[0], pem[1]) if pem else None
+    return GrpcInterface(application, options.host, options.grpc_port, certificate)
+
+
+def _http(application: Site, tls_cert: Path | None, tls_key: Path | None) -> Any:
     try:
         import uvicorn
     except ImportError:
@@ -506,6 +554,8 @@ def _http(application: Site) -> Any:
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=5,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
         )
     )
 

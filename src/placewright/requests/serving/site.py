@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -61,14 +61,22 @@ class Site(ABC):
         Bearer token that every request but those for health needs; empty: none.
     hosts
         Names of this server besides loopback and the address that a client has connected to.
+    origins
+        Of other sites, whose pages may send requests (CORS), not those of ``/admin``.
     """
 
     def __init__(
-        self, *, token: str = "", hosts: Collection[str] = (), limits: HttpLimits | None = None
+        self,
+        *,
+        token: str = "",
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        limits: HttpLimits | None = None,
     ) -> None:
         self.limits = HttpLimits() if limits is None else limits
         self.admin_token = token or secrets.token_urlsafe(24)
         self._token, self._hosts = token, frozenset([*LOOPBACK, *hosts])
+        self._origins = frozenset(origins)
         self._bodies = BodyBudget(self.limits.bodies_bytes)
 
     @property
@@ -106,14 +114,22 @@ class Site(ABC):
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         try:
             host = (scope.get("server") or ("",))[0]
-            refuse_foreign(scope["method"], headers, self._hosts | {host})
-            reply = await self.reply(scope, headers, receive)
+            admin = path_parts(scope)[:1] == ["admin"]
+            origins = frozenset[str]() if admin else self._origins
+            refuse_foreign(scope["method"], headers, self._hosts | {host}, origins)
+            if scope["method"] == "OPTIONS" and headers.get("origin") in origins:
+                reply = _preflight(headers)
+            else:
+                reply = await self.reply(scope, headers, receive)
         except Refusal as refusal:
             reply = self.refused(refusal)
         except PlacewrightError as error:
             reply = self.refused(refusal_of(error))
         except asyncio.CancelledError:  # by uvicorn, at the end
             reply = self.refused(shutting_down())
+        if (origin := headers.get("origin")) in self._origins:
+            allowed = [(b"access-control-allow-origin", origin.encode()), *_READABLE]
+            reply = replace(reply, headers=(*reply.headers, *allowed))
         await self._send(reply, scope, send)
 
     async def _send(self, reply: Reply, scope: Mapping[str, Any], send: Send) -> None:
@@ -144,6 +160,30 @@ class Site(ABC):
         """Refuse who has not the token, where there is one; health is for everybody."""
         if self._token and parts[:2] != ["v2", "health"]:
             authorize(headers, self._token)
+
+
+_READABLE = (
+    (b"access-control-expose-headers", b"inference-header-content-length, retry-after"),
+    (b"vary", b"origin"),
+)
+
+PREFLIGHT_S = 600
+"""How long a browser may keep the answer to whether a page may send requests."""
+
+
+def _preflight(headers: Mapping[str, str]) -> Reply:
+    """What a page of an allowed origin may send: its own headers, a token among them."""
+    wanted = headers.get("access-control-request-headers", "")
+    named = [name.strip() for name in wanted.split(",")]
+    kept = ", ".join(name for name in named if name.replace("-", "").isalnum() and name.isascii())
+    return Reply(
+        status=204,
+        headers=(
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-allow-headers", kept.encode()),
+            (b"access-control-max-age", str(PREFLIGHT_S).encode()),
+        ),
+    )
 
 
 def authorize(headers: Mapping[str, str], token: str) -> None:

@@ -1,0 +1,435 @@
+"""`GrpcInterface`: the Open Inference Protocol over gRPC, as a layer on `Application`.
+
+    gRPC call                          what the application is asked
+    ServerLive, ServerReady            GET  /v2/health/live, /v2/health/ready
+    ServerMetadata, ModelMetadata      GET  /v2, /v2/models/{name}[/versions/{version}]
+    ModelReady                         GET  .../ready
+    ModelInfer                         POST .../infer, tensors as binary data
+    RepositoryIndex (Triton's)         POST /v2/repository/index
+
+So tokens (metadata ``authorization``), limits, needs, refusals and the log are those of HTTP. A
+client's own timeout is the deadline of a request that gives none; a call that is cancelled is a
+client that has left. Every other call of Triton's service is answered with UNIMPLEMENTED.
+
+Source: ``open_inference_grpc.proto`` of the protocol (Apache-2.0), whose names and field numbers
+stand in `_MESSAGES`; descriptors are made of them here, so that nothing is generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from placewright.errors import InputError, MissingDependencyError, PlacewrightError
+from placewright.requests.serving.protocol import LENGTH, MOST_DEADLINE_S
+from placewright.requests.serving.refusals import shutting_down
+from placewright.requests.serving.replies import Reply, refusal_of
+from placewright.requests.serving.site import Site
+from placewright.requests.serving.tensors import NUMPY, to_bytes
+from placewright.web.bodies import PRESENCE, Message, Presence
+from placewright.web.connections import CONNECTIONS
+from placewright.web.refusals import Refusal
+
+SERVICE = "inference.GRPCInferenceService"
+
+HEAD_BYTES = 1 << 20
+"""Of a message beside its tensors."""
+
+_CHOICES = "bool_param:1:bool int64_param:2:int64 string_param:3:string double_param:4:double"
+_INFER = "name:1:string datatype:2:string shape:3:int64* parameters:4:InferParameter%"
+
+_MESSAGES = {
+    "ServerLiveRequest": "",
+    "ServerLiveResponse": "live:1:bool",
+    "ServerReadyRequest": "",
+    "ServerReadyResponse": "ready:1:bool",
+    "ModelReadyRequest": "name:1:string version:2:string",
+    "ModelReadyResponse": "ready:1:bool",
+    "ServerMetadataRequest": "",
+    "ServerMetadataResponse": "name:1:string version:2:string extensions:3:string*",
+    "ModelMetadataRequest": "name:1:string version:2:string",
+    "TensorMetadata": "name:1:string datatype:2:string shape:3:int64*",
+    "ModelMetadataResponse": "name:1:string versions:2:string* platform:3:string "
+    "inputs:4:TensorMetadata* outputs:5:TensorMetadata* properties:6:string%",
+    "InferParameter": f"{_CHOICES} uint64_param:5:uint64",
+    "InferTensorContents": "bool_contents:1:bool* int_contents:2:int32* int64_contents:3:int64* "
+    "uint_contents:4:uint32* uint64_contents:5:uint64* fp32_contents:6:float* "
+    "fp64_contents:7:double* bytes_contents:8:bytes*",
+    "InferInputTensor": f"{_INFER} contents:5:InferTensorContents",
+    "InferRequestedOutputTensor": "name:1:string parameters:2:InferParameter%",
+    "InferOutputTensor": f"{_INFER} contents:5:InferTensorContents",
+    "ModelInferRequest": "model_name:1:string model_version:2:string id:3:string "
+    "parameters:4:InferParameter% inputs:5:InferInputTensor* "
+    "outputs:6:InferRequestedOutputTensor* raw_input_contents:7:bytes*",
+    "ModelInferResponse": "model_name:1:string model_version:2:string id:3:string "
+    "parameters:4:InferParameter% outputs:5:InferOutputTensor* raw_output_contents:6:bytes*",
+    "RepositoryIndexRequest": "repository_name:1:string ready:2:bool",
+    "ModelIndex": "name:1:string version:2:string state:3:string reason:4:string",
+    "RepositoryIndexResponse": "models:1:ModelIndex*",
+}
+"""Fields as NAME:NUMBER:TYPE, ``*`` repeated, ``%`` a map from strings. On the wire a message has
+no name, so that those that are nested in the published file stand beside the others here."""
+
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+"""Where a tensor's values stand that are not raw; FP16 has none."""
+
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    415: "INVALID_ARGUMENT",
+    422: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    503: "UNAVAILABLE",
+}
+"""Of gRPC, by HTTP status; INTERNAL for others."""
+
+
+class GrpcInterface:
+    """Answers gRPC calls in the running loop, from `begin` to `end`.
+
+    `certificate`: PEM of key and of certificates; ``None``: without TLS.
+    Raises `MissingDependencyError`: grpcio is not installed.
+    """
+
+    def __init__(
+        self, application: Site, host: str, port: int, certificate: tuple[bytes, bytes] | None
+    ) -> None:
+        try:
+            import grpc
+        except ImportError:
+            raise MissingDependencyError("grpcio", extra="grpc", purpose="gRPC") from None
+        self._grpc, self._application = grpc, application
+        self._host, self._port, self._certificate = host, port, certificate
+        self._messages = _message_classes()
+        self._server: Any = None
+
+    async def begin(self) -> str:
+        """Answer clients; ``HOST:PORT``.
+
+        Raises `InputError`: nobody can listen there.
+        """
+        most = self._application.limits.body_bytes + HEAD_BYTES
+        options = [
+            ("grpc.max_receive_message_length", most),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ]
+        server = self._grpc.aio.server(options=options, maximum_concurrent_rpcs=CONNECTIONS)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        place = f"{host}:{self._port}"
+        try:
+            if self._certificate is None:
+                port = server.add_insecure_port(place)
+            else:
+                credentials = self._grpc.ssl_server_credentials([self._certificate])
+                port = server.add_secure_port(place, credentials)
+        except RuntimeError as error:
+            raise InputError(
+                "cannot listen there for gRPC",
+                where=place,
+                by=str(error)[:100],
+                hint="give another --grpc-port; 0 takes a free one",
+            ) from None
+        await server.start()
+        self._server = server
+        return f"{host}:{port}"
+
+    async def end(self, grace_s: float) -> None:
+        """Answer what has come, and no more."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def _handlers(self) -> Any:
+        calls: dict[str, Callable[[Any, Any], Awaitable[Any]]] = {
+            "ServerLive": self._health("live"),
+            "ServerReady": self._health("ready"),
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._model_infer,
+            "RepositoryIndex": self._repository_index,
+        }
+        made = {
+            name: self._grpc.unary_unary_rpc_method_handler(
+                call,
+                request_deserializer=self._messages[f"{name}Request"].FromString,
+                response_serializer=self._messages[f"{name}Response"].SerializeToString,
+            )
+            for name, call in calls.items()
+        }
+        return self._grpc.method_handlers_generic_handler(SERVICE, made)
+
+    def _health(self, word: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        name = f"Server{word.title()}Response"
+
+        async def answer(request: Any, context: Any) -> Any:
+            try:
+                await self._ask("GET", ["v2", "health", word], context)
+            except Refusal:
+                return self._messages[name](**{word: False})
+            return self._messages[name](**{word: True})
+
+        return answer
+
+    async def _model_ready(self, request: Any, context: Any) -> Any:
+        path = [*_model(request.name, request.version), "ready"]
+        try:
+            await self._ask("GET", path, context)
+        except Refusal as refusal:
+            if refusal.status not in (404, 503):
+                await self._abort(context, refusal)
+            return self._messages["ModelReadyResponse"](ready=False)
+        return self._messages["ModelReadyResponse"](ready=True)
+
+    async def _server_metadata(self, request: Any, context: Any) -> Any:
+        return await self._document("ServerMetadataResponse", "GET", ["v2"], context)
+
+    async def _model_metadata(self, request: Any, context: Any) -> Any:
+        path = _model(request.name, request.version)
+        return await self._document("ModelMetadataResponse", "GET", path, context)
+
+    async def _repository_index(self, request: Any, context: Any) -> Any:
+        reply = await self._answered("POST", ["v2", "repository", "index"], context)
+        entry, response = self._messages["ModelIndex"], self._messages["RepositoryIndexResponse"]
+        return response(models=[entry(**each) for each in json.loads(reply.body)])
+
+    async def _model_infer(self, request: Any, context: Any) -> Any:
+        path = [*_model(request.model_name, request.model_version), "infer"]
+        try:
+            body, length = _http_body(request)
+        except Refusal as refusal:
+            await self._abort(context, refusal)
+        headers = {LENGTH: str(length), "content-length": str(len(body))}
+        left_s = context.time_remaining()
+        if left_s is not None and 0 < left_s <= MOST_DEADLINE_S:
+            headers["x-request-timeout-seconds"] = str(left_s)
+        reply = await self._answered("POST", path, context, headers, body)
+        return self._response(reply)
+
+    def _response(self, reply: Reply) -> Any:
+        """The protocol's answer of an HTTP answer with binary data."""
+        size = int(dict(reply.headers).get(LENGTH.encode(), str(len(reply.body)).encode()))
+        head, place, raw, outputs = json.loads(reply.body[:size]), size, [], []
+        for output in head["outputs"]:
+            end = place + output["parameters"]["binary_data_size"]
+            raw.append(reply.body[place:end])
+            place = end
+            fields = {key: output[key] for key in ("name", "datatype", "shape")}
+            outputs.append(self._messages["InferOutputTensor"](**fields))
+        return self._messages["ModelInferResponse"](
+            model_name=head["model_name"],
+            model_version=head["model_version"],
+            id=head.get("id", ""),
+            parameters={k: self._parameter(v) for k, v in head["parameters"].items()},
+            outputs=outputs,
+            raw_output_contents=raw,
+        )
+
+    def _parameter(self, value: Any) -> Any:
+        kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+        return self._messages["InferParameter"](**{kinds[type(value)]: value})
+
+    async def _document(self, name: str, method: str, path: list[str], context: Any) -> Any:
+        """A message of this kind with what the application says as JSON."""
+        from google.protobuf.json_format import ParseDict
+
+        reply = await self._answered(method, path, context)
+        return ParseDict(json.loads(reply.body), self._messages[name]())
+
+    async def _answered(
+        self,
+        method: str,
+        path: list[str],
+        context: Any,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Reply:
+        """The application's answer; a refusal ends the call."""
+        try:
+            return await self._ask(method, path, context, headers, body)
+        except Refusal as refusal:
+            await self._abort(context, refusal)
+            raise
+
+    async def _abort(self, context: Any, refusal: Refusal) -> None:
+        """End the call with the code of the refusal's status."""
+        code = self._grpc.StatusCode[_CODES.get(refusal.status, "INTERNAL")]
+        after = refusal.retry_after_s
+        trailing = () if after is None else (("retry-after", f"{after:g}"),)
+        await context.abort(code, refusal.reason, trailing)
+
+    async def _ask(
+        self,
+        method: str,
+        path: list[str],
+        context: Any,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Reply:
+        """What the application answers; raises the `Refusal` where it refuses."""
+        presence = Presence()
+        scope = {
+            "method": method,
+            "path": "/" + "/".join(path),
+            "raw_path": "/".join(["", *(quote(part, safe="") for part in path)]).encode(),
+            "query_string": b"",
+            "extensions": {PRESENCE: {"client": presence}},
+        }
+        sent = {
+            key: value
+            for key, value in context.invocation_metadata() or ()
+            if isinstance(value, str) and (key == "authorization" or key.startswith("x-"))
+        }
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        work = asyncio.ensure_future(
+            self._application.reply(scope, {**(headers or {}), **sent}, receive)
+        )
+        try:
+            return await asyncio.shield(work)
+        except PlacewrightError as error:
+            raise refusal_of(error) from error
+        except asyncio.CancelledError:
+            if work.cancelled():
+                raise shutting_down() from None
+            presence.leave()  # the rows wait no more, and are counted as `client-gone`
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            raise
+
+
+def _model(name: str, version: str) -> list[str]:
+    return ["v2", "models", name, *(["versions", version] if version else [])]
+
+
+def _http_body(request: Any) -> tuple[bytes, int]:
+    """A request as the HTTP protocol has it, and the length of its JSON.
+
+    Raises `Refusal`: 400: tensors that are raw and others, or a datatype without values.
+    """
+    raw = list(request.raw_input_contents)
+    if raw and len(raw) != len(request.inputs):
+        raise Refusal(400, f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs")
+    parameters = {key: _value(each) for key, each in request.parameters.items()}
+    binary = raw or [_raw(each) for each in request.inputs]
+    head: dict[str, Any] = {
+        "id": request.id,
+        "parameters": parameters | {"binary_data_output": True},
+        "inputs": [
+            {
+                "name": each.name,
+                "datatype": each.datatype,
+                "shape": list(each.shape),
+                "parameters": {"binary_data_size": len(data)},
+            }
+            for each, data in zip(request.inputs, binary, strict=True)
+        ],
+    }
+    if request.outputs:
+        head["outputs"] = [
+            {
+                "name": each.name,
+                "parameters": {k: _value(v) for k, v in each.parameters.items()}
+                | {"binary_data": True},
+            }
+            for each in request.outputs
+        ]
+    text = json.dumps(head).encode()
+    return b"".join([text, *binary]), len(text)
+
+
+def _value(parameter: Any) -> Any:
+    """What a parameter holds."""
+    chosen = parameter.ListFields()
+    if len(chosen) != 1:
+        raise Refusal(400, "a parameter has one value")
+    return chosen[0][1]
+
+
+def _raw(tensor: Any) -> bytes:
+    """A tensor's typed values as raw data."""
+    name = _CONTENTS.get(tensor.datatype)
+    if name is None:
+        raise Refusal(400, f"input {tensor.name!r}: {tensor.datatype:.20} has raw contents only")
+    values = list(getattr(tensor.contents, name))
+    if tensor.datatype == "BYTES":
+        return b"".join(len(text).to_bytes(4, "little") + text for text in values)
+    try:
+        return to_bytes(np.array(values, NUMPY[tensor.datatype]))
+    except OverflowError:
+        raise Refusal(400, f"input {tensor.name!r}: a value is no {tensor.datatype}") from None
+
+
+def _message_classes() -> dict[str, Any]:
+    """The messages by name, in a pool of their own: other libraries may have them, too."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(
+        name="placewright_open_inference.proto", package="inference", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        _describe(file.message_type.add(name=name), fields)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"inference.{name}"))
+        for name in _MESSAGES
+    }
+
+
+def _describe(message: Any, fields: str) -> None:
+    """Add the fields, and for a map the entry that protobuf has for it."""
+    choice = "bool_param" in fields
+    if choice:
+        message.oneof_decl.add(name="parameter_choice")
+    for name, number, kind in _fields(fields):
+        single = kind.rstrip("*%")
+        repeated = kind != single
+        if kind.endswith("%"):
+            entry = message.nested_type.add(name=f"{name.title()}Entry")
+            entry.options.map_entry = True
+            _add_field(entry, "key", 1, "string")
+            _add_field(entry, "value", 2, single)
+            single = f"{message.name}.{entry.name}"
+        field = _add_field(message, name, number, single, repeated=repeated)
+        if choice:
+            field.oneof_index = 0
+
+
+def _fields(text: str) -> Iterator[tuple[str, int, str]]:
+    for field in text.split():
+        name, number, kind = field.split(":")
+        yield name, int(number), kind
+
+
+def _add_field(message: Any, name: str, number: int, kind: str, *, repeated: bool = False) -> Any:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+
+    field = message.field.add(name=name, number=number)
+    field.label = Field.LABEL_REPEATED if repeated else Field.LABEL_OPTIONAL
+    scalar = getattr(Field, f"TYPE_{kind.upper()}", None)
+    field.type = Field.TYPE_MESSAGE if scalar is None else scalar
+    if scalar is None:
+        field.type_name = f".inference.{kind}"
+    return field

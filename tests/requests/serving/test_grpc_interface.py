@@ -1,0 +1,242 @@
+"""The protocol over gRPC, called by Triton's client; TLS and pages of other origins beside it."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewright.errors import InputError
+from placewright.requests.serving.grpc_interface import _message_classes
+from placewright.requests.serving.server import Running, ServingOptions, serve
+from tests.requests.serving.models import family
+
+client = pytest.importorskip("tritonclient.grpc")
+HEADERS = {"authorization": "Bearer a-token-of-clients"}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Of localhost, for a day."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs openssl")
+    return cert, key
+
+
+@pytest.fixture(scope="module")
+def running(certificate: tuple[Path, Path]) -> Iterator[Running]:
+    """One server with TLS, gRPC, a token, and pages of one origin."""
+    cert, key = certificate
+    options = ServingOptions(
+        port=0,
+        grpc_port=0,
+        tls_cert=cert,
+        tls_key=key,
+        token="a-token-of-clients",
+        origins=("https://example.org",),
+    )
+    with serve([family()], {"a": 1.0}, options) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def triton(running: Running, certificate: tuple[Path, Path]) -> Iterator[Any]:
+    """Triton's client."""
+    with client.InferenceServerClient(
+        running.grpc, ssl=True, root_certificates=str(certificate[0])
+    ) as found:
+        yield found
+
+
+def test_messages_are_those_that_are_published() -> None:
+    """Names, numbers and types of all fields, against the descriptors of Triton's client."""
+    published = client.service_pb2.DESCRIPTOR.message_types_by_name
+    nested = {
+        "TensorMetadata": "ModelMetadataResponse",
+        "InferInputTensor": "ModelInferRequest",
+        "InferRequestedOutputTensor": "ModelInferRequest",
+        "InferOutputTensor": "ModelInferResponse",
+        "ModelIndex": "RepositoryIndexResponse",
+    }
+    for name, made in _message_classes().items():
+        theirs = published[nested.get(name, name)]
+        theirs = theirs.nested_types_by_name[name] if name in nested else theirs
+        ours = {f.name: (f.number, f.type, f.is_repeated) for f in made.DESCRIPTOR.fields}
+        ours.pop("properties", None)  # the protocol's own, which Triton lacks
+        assert ours == {f.name: (f.number, f.type, f.is_repeated) for f in theirs.fields}
+
+
+def asked(rows: Any) -> Any:
+    """An input of the family."""
+    tensor = client.InferInput("x", list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(rows)
+    return tensor
+
+
+def test_a_client_of_triton_is_answered(triton: Any) -> None:
+    """Health, metadata, the index, and inference with needs and an output by name."""
+    assert triton.is_server_live()
+    assert triton.is_server_ready()
+    assert triton.is_model_ready("double", headers=HEADERS)
+    assert not triton.is_model_ready("other", headers=HEADERS)
+    assert triton.get_server_metadata(headers=HEADERS).name == "placewright"
+    metadata = triton.get_model_metadata("double", headers=HEADERS)
+    assert [(t.name, t.datatype, list(t.shape)) for t in metadata.inputs] == [
+        ("x", "FP32", [-1, 4])
+    ]
+    assert triton.get_model_repository_index(headers=HEADERS).models[0].name == "double"
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    answer = triton.infer(
+        "double",
+        [asked(rows)],
+        outputs=[client.InferRequestedOutput("y")],
+        request_id="seven",
+        parameters={"deadline_ms": 5000, "min_accuracy": 0.8},
+        headers=HEADERS,
+        client_timeout=20,
+    )
+    np.testing.assert_array_equal(answer.as_numpy("y"), 2 * rows)
+    head = answer.get_response()
+    assert (head.id, head.model_version) == ("seven", "1")
+    assert head.parameters["variant"].string_param == "large"
+    assert head.parameters["deadline_ms"].double_param == 5000
+
+
+def test_the_timeout_of_a_client_is_its_deadline(triton: Any) -> None:
+    """Where the request gives none."""
+    rows = np.ones((1, 4), np.float32)
+    answer = triton.infer("double", [asked(rows)], headers=HEADERS, client_timeout=7.5)
+    assert 4000 < answer.get_response().parameters["deadline_ms"].double_param < 8000
+
+
+def test_values_may_stand_in_typed_lists(triton: Any) -> None:
+    """As the protocol has them beside raw ones."""
+    pb = client.service_pb2
+    tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 4])
+    tensor.contents.fp32_contents.extend([1, 2, 3, 4])
+    request = pb.ModelInferRequest(model_name="double", inputs=[tensor])
+    metadata = tuple(HEADERS.items())
+    answer = triton._client_stub.ModelInfer(request, metadata=metadata)
+    assert np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "parameters", "headers", "status", "words"),
+    [
+        ("double", 1, {}, {}, "UNAUTHENTICATED", "Bearer"),
+        ("duble", 1, {}, HEADERS, "NOT_FOUND", "did you mean 'double'|double"),
+        ("double", 1, {"deadlin_ms": 5}, HEADERS, "INVALID_ARGUMENT", "did you mean 'deadline_ms'"),
+        ("double", 1, {"min_accuracy": 0.99}, HEADERS, "FAILED_PRECONDITION", "accura"),
+        ("double", 300, {}, HEADERS, "INVALID_ARGUMENT", "300 rows"),
+    ],
+)
+def test_refusals_have_the_codes_of_grpc(
+    triton: Any,
+    model: str,
+    rows: int,
+    parameters: dict[str, Any],
+    headers: dict[str, str],
+    status: str,
+    words: str,
+) -> None:
+    """And the reasons of HTTP."""
+    from tritonclient.utils import InferenceServerException
+
+    inputs = [asked(np.ones((rows, 4), np.float32))]
+    with pytest.raises(InferenceServerException, match=words) as found:
+        triton.infer(model, inputs, parameters=parameters, headers=headers)
+    assert found.value.status() == f"StatusCode.{status}"
+
+
+def test_a_call_that_is_not_served_is_unimplemented(triton: Any) -> None:
+    """Shared memory, say."""
+    from tritonclient.utils import InferenceServerException
+
+    with pytest.raises(InferenceServerException) as found:
+        triton.get_system_shared_memory_status(headers=HEADERS)
+    assert found.value.status() == "StatusCode.UNIMPLEMENTED"
+
+
+@dataclass
+class Answer:
+    """Of a server over TLS."""
+
+    status: int
+    headers: Any
+    body: bytes
+
+
+def http(
+    running: Running, certificate: tuple[Path, Path], path: str, method: str = "GET", **headers: str
+) -> Answer:
+    """An answer over TLS; names of headers with underscores."""
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(running.url + path, headers=sent, method=method)
+    try:
+        with urllib.request.urlopen(request, context=context, timeout=10) as found:
+            return Answer(found.status, found.headers, found.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.headers, error.read())
+
+
+def test_clients_are_answered_over_tls_alone(
+    running: Running, certificate: tuple[Path, Path]
+) -> None:
+    """The address says so."""
+    assert running.url.startswith("https://")
+    assert json.loads(http(running, certificate, "/v2/health/live").body) == {"live": True}
+    with pytest.raises(OSError, match=r"."):
+        urllib.request.urlopen(running.url.replace("https", "http") + "/v2/health/live", timeout=5)
+
+
+def test_pages_of_an_allowed_origin_are_answered(
+    running: Running, certificate: tuple[Path, Path]
+) -> None:
+    """Their browser asks first; nobody else's page is, and none administers."""
+    ours, other = "https://example.org", "https://example.com"
+    asks = {"access_control_request_method": "POST"}
+    asks |= {"access_control_request_headers": "authorization,content-type"}
+    path = "/v2/models/double/infer"
+    answer = http(running, certificate, path, "OPTIONS", origin=ours, **asks)
+    assert answer.status == 204
+    assert answer.headers["access-control-allow-origin"] == ours
+    assert answer.headers["access-control-allow-headers"] == "authorization, content-type"
+    answer = http(running, certificate, "/v2", origin=ours, sec_fetch_site="cross-site", **HEADERS)
+    assert (answer.status, answer.headers["access-control-allow-origin"]) == (200, ours)
+    assert http(running, certificate, path, "OPTIONS", origin=other, **asks).status == 403
+    answer = http(running, certificate, "/admin/servers", origin=ours, **HEADERS)
+    assert answer.status == 403
+
+
+def test_wrong_files_and_origins_are_refused_before_the_start(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A missing key, no PEM, another key's certificate, and a wildcard."""
+    cert, key = certificate
+    with pytest.raises(InputError, match="a certificate and its key"):
+        ServingOptions(tls_cert=cert)
+    with pytest.raises(InputError, match="no such file"):
+        ServingOptions(tls_cert=cert, tls_key=tmp_path / "x")
+    with pytest.raises(InputError, match="belong together"):
+        ServingOptions(tls_cert=key, tls_key=key)
+    for origin in ("*", "example.org", "https://example.org/"):
+        with pytest.raises(InputError, match="no origin"):
+            ServingOptions(origins=(origin,))
