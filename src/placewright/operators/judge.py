@@ -110,11 +110,11 @@ class OperatorJudge:
             memory=memory,
         )
 
-    def load_scratch(self) -> FloatArray | None:
-        """What kernels add up loads in, shape (m + channels,), where values are periods."""
+    def load_scratch(self) -> FloatArray:
+        """What kernels add up loads in, shape (m + channels,); empty where values are makespans."""
         p = self.problem
         throughput = p.objective is Objective.THROUGHPUT
-        return np.zeros(p.m + len(p.channel_names)) if throughput else None
+        return np.zeros(p.m + len(p.channel_names) if throughput else 0)
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
         """Judge a plan that `check_plan` has passed."""
@@ -171,7 +171,7 @@ class OperatorJudge:
     def _judgement(self, plan: OperatorPlan) -> OperatorJudgement:
         """What the full simulator's state says after a simulation."""
         p, (w, x, o), place = self.problem, self.full, plan.placement
-        if (scratch := self.load_scratch()) is None:
+        if not len(scratch := self.load_scratch()):
             value = float(makespan(x, o))
         else:
             value = float(period(w, x, o, self.mode(), thawed(place), scratch))

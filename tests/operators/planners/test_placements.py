@@ -97,7 +97,9 @@ def test_the_walk_is_the_same_with_the_full_simulator_from_the_start(seed: int) 
         start = score_all(judge, [place])[0]
         with pytest.MonkeyPatch.context() as patch:
             if full:
-                patch.setattr(placements, "_asked", lambda judge: (judge.full, None))
+                patch.setattr(
+                    placements, "_asked", lambda judge: (judge.full, judge.load_scratch())
+                )
             ends.append(improve(judge, groups_of(problem), start, moves=150, heat=1.0, seed=3))
     assert ends[0].score == ends[1].score
     assert np.array_equal(ends[0].place, ends[1].place)
@@ -140,6 +142,6 @@ def test_operators_that_end_together_are_taken_in_input_order() -> None:
     judge, groups = OperatorJudge(problem), groups_of(problem)
     start = score_plan(judge, OperatorPlan(np.zeros(n, dtype=np.int64), order))
     walk = begin(n, start.place, (0.0, 0.0), 0)
-    list_critical(placements._instance(judge, groups, start), judge, walk, None)
+    list_critical(placements._instance(judge, groups, start), judge, walk, judge.load_scratch())
     before = order[np.flatnonzero(order == 0)[0] : -1]
     assert walk.critical[:2].tolist() == [n - 1, before.min()]

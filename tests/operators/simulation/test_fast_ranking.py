@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import typeof
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
 from placewright.operators.judge import OperatorJudge
@@ -35,3 +36,12 @@ def test_the_rank_is_the_longest_way() -> None:
     )
     simulate(judge.fast, judge.mode(Dispatch.READY), np.array([0, 1, 1]), NO_ORDER)
     assert judge.fast.rank[:3].tolist() == [-15.0, -6.0, -4.0]
+
+
+def test_every_problem_has_the_same_types() -> None:
+    """Also one without tensors: for other types all kernels would be compiled again."""
+    alone = OperatorJudge(tiny([[1.0]]))
+    two = OperatorJudge(tiny([[1.0, 1.0]] * 2, [(0, 8.0, [1])], objective="throughput"))
+    assert typeof(alone.fast) == typeof(two.fast)
+    assert typeof(alone.full) == typeof(two.full)
+    assert typeof(alone.load_scratch()) == typeof(two.load_scratch())

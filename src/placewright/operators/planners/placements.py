@@ -122,10 +122,10 @@ def improve(
     return Start(walk.best.copy(), best, start.order, start.dispatch)
 
 
-def _asked(judge: OperatorJudge) -> tuple[SimulatorState | None, FloatArray | None]:
+def _asked(judge: OperatorJudge) -> tuple[SimulatorState | None, FloatArray]:
     """What moves are scored with beside the fast simulator, as `run_many` takes it."""
     load_s = judge.load_scratch()
-    full = judge.full if load_s is not None or judge.mode().serial else None
+    full = judge.full if len(load_s) or judge.mode().serial else None
     return full, load_s
 
 
@@ -265,7 +265,7 @@ def begin(groups: int, place: IntArray, score: tuple[float, float], seed: int) -
 def anneal_moves(
     s: PlacementInstance,
     full: SimulatorState | None,
-    load_s: FloatArray | None,
+    load_s: FloatArray,
     walk: PlacementWalk,
     evaluations: int,
     cooling: float,
@@ -429,7 +429,7 @@ def _exchange(s: PlacementInstance, walk: PlacementWalk, i: int, there: int) -> 
 
 
 def list_critical(
-    s: PlacementInstance, judge: OperatorJudge, walk: PlacementWalk, load_s: FloatArray | None
+    s: PlacementInstance, judge: OperatorJudge, walk: PlacementWalk, load_s: FloatArray
 ) -> None:
     """List the critical path: from the last operator back along what each one waited for.
 
@@ -439,7 +439,7 @@ def list_critical(
     walk.counts[CRITICAL] = 0
     walk.counts[EVALUATED] += 1
     simulator = judge.full
-    if load_s is not None and not s.mode.serial:
+    if len(load_s) and not s.mode.serial:
         period(*simulator, s.mode, walk.place, load_s)
         found = _on_the_busiest(judge.problem, walk.place, load_s)
         walk.critical[: len(found)] = found

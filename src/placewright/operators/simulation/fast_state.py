@@ -351,7 +351,8 @@ def _byte_state(n: int, m: int, tensors: int, edges: int) -> dict[str, Any]:
         "arrival_s": np.zeros(_interleaved(n) * edges),
         "copy": _indices(edges),
         "until_s": np.zeros(copies),
-        "changes": _rows(2 * copies + 1, CHANGE),
+        # At least two: the column of a single row is contiguous, another type to compile for.
+        "changes": _rows(2 * copies + 2, CHANGE),
         # As many cells as there can be changes, so that a cell has one or two on average.
         "cells": _rows(m * (1 + 2 * copies // m), CELL),
         "by_time": _indices(2 * copies + 1),

@@ -38,7 +38,7 @@ def score(
     mode: Mode,
     place: IntArray,
     order: IntArray,
-    load_s: FloatArray | None,
+    load_s: FloatArray,
 ) -> tuple[float, int]:
     """Value and bytes over; ``inf`` and 0 where a placement cannot be simulated.
 
@@ -53,16 +53,13 @@ def score(
 
 
 @njit_inline
-def _needs_simulation(s: FastState, mode: Mode, load_s: FloatArray | None) -> bool:
+def _needs_simulation(s: FastState, mode: Mode, load_s: FloatArray) -> bool:
     """Whether the loads alone do not suffice."""
-    needed = True
-    if load_s is not None:
-        needed = mode.memory or mode.in_order or not s.all_linked
-    return needed
+    return len(load_s) == 0 or mode.memory or mode.in_order or not s.all_linked
 
 
 @njit_inline
-def _has_events(s: FastState, mode: Mode, load_s: FloatArray | None) -> bool:
+def _has_events(s: FastState, mode: Mode, load_s: FloatArray) -> bool:
     """Whether the fast simulator is asked: it knows no serial mode."""
     return _needs_simulation(s, mode, load_s) and not mode.serial
 
@@ -83,19 +80,19 @@ def _finished(
     mode: Mode,
     place: IntArray,
     order: IntArray,
-    load_s: FloatArray | None,
+    load_s: FloatArray,
     value: float,
     over: int,
 ) -> tuple[float, int]:
     """What the fast simulator found, or the full one where that is unsure; then the loads."""
-    # Numba compiles neither branch for an argument that is None.
+    # Numba does not compile it for an argument that is None.
     if full is not None:
         if _needs_simulation(s, mode, load_s) and value == UNSURE:
             value, over = np.inf, 0
             if simulate(full.w, full.x, full.o, mode, place, order) == DONE:
                 value = makespan(full.x, full.o)
                 over = over_bytes(full.w, full.o) if mode.memory else 0
-        if load_s is not None and value < np.inf:
+        if len(load_s) > 0 and value < np.inf:
             value = period(full.w, full.x, full.o, mode, place, load_s)
     return value, over
 
@@ -105,7 +102,7 @@ def run_many(
     s: FastState,
     full: SimulatorState | None,
     mode: Mode,
-    load_s: FloatArray | None,
+    load_s: FloatArray,
     placements: IntArray,
     order: IntArray,
     value_s: FloatArray,
@@ -113,15 +110,15 @@ def run_many(
 ) -> None:
     """`score` for every row; as many as the fast simulator interleaves are simulated at once.
 
-    Each combination of what is ``None`` is compiled on its own, when it is needed first.
+    With and without `full` it is compiled on its own, when it is needed first.
 
     Parameters
     ----------
     full
         ``None``: rows of which the fast simulator is unsure get the value `UNSURE`.
     load_s
-        Scratch of `period` where values are those (throughput), which needs `full`; ``None``:
-        values are makespans.
+        Scratch of `period` where values are those (throughput), which needs `full`; empty: values
+        are makespans.
     """
     interleaved, rows = len(s.unfinished), len(placements)
     for first in range(0, rows, interleaved):
