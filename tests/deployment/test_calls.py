@@ -322,3 +322,21 @@ def test_caches_and_output_classes_of_transformers_go_in_and_out() -> None:
     after = expected(model, ids[:, :1], past_key_values=wanted.past_key_values)
     assert torch.allclose(then.logits, after.logits, rtol=0, atol=1e-6)
     assert then.past_key_values.get_seq_length() == 4
+
+
+def test_calls_draw_from_the_generator_of_the_caller() -> None:
+    """What `torch.manual_seed` sets holds, in calls and for what is drawn between them."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 2)).eval()
+    model[1].train()
+    with placed(model) as up:
+        found = drawn(up)
+        assert not torch.equal(found[0], found[1])
+    with torch.no_grad():
+        assert all(map(torch.equal, found, drawn(model)))
+
+
+def drawn(model: Any) -> list[Tensor]:
+    """Two calls, a number of the caller's and a smaller call, from one seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        return [model(X), model(X), torch.rand(1), model(X[:3])]

@@ -64,6 +64,7 @@ def test_training_from_files_ends_in_files(folder: Path, tmp_path: Path) -> None
     for model, weights in ((net(), None), (on_meta(), folder)):
         settings: dict[str, Any] = {"training": True, "loss_fn": loss, "targets": y}
         with placed(model, weights=weights, **settings) as up:
+            torch.manual_seed(0)
             with up.trainer() as trainer:
                 trainer.step(X, y)
                 trainer.finish()

@@ -25,6 +25,9 @@ from placewright.io.tensor_files import write_tensors
 Batch = Mapping[str, torch.Tensor]
 """Inputs and targets by program input."""
 
+RANDOM = "random"
+"""With a batch, the state of the random-number generator before its step."""
+
 TRIES = 2
 """Times that one snapshot is begun where workers are lost over it."""
 
@@ -78,6 +81,8 @@ class ReplayLog:
         Gives what the process of the loop keeps, for every snapshot.
     restored
         The notes of the snapshot that the run continues from.
+    restored_random
+        Its state of the generator.
     """
 
     job: TrainingJob
@@ -87,6 +92,7 @@ class ReplayLog:
     saved: int = 0
     notes: Callable[[], Mapping[str, Any]] = dict
     restored: Mapping[str, Any] = field(default_factory=dict)
+    restored_random: bytes = b""
     _batches: dict[int, Batch | None] = field(default_factory=dict)
 
     @classmethod
@@ -103,9 +109,11 @@ class ReplayLog:
         except BaseException:
             lock.release()
             raise
-        step = 0 if found is None else found.step
-        notes = {} if found is None else found.notes
-        return cls(job, snapshots, lock, step, step, restored=notes)
+        made = cls(job, snapshots, lock)
+        if found is not None:
+            made.counted = made.saved = found.step
+            made.restored, made.restored_random = found.notes, found.random_state
+        return made
 
     def take(self, step: int, batch: Batch | None) -> None:
         """Keep a copy of the batch of a step that is about to be done: buffers are reused."""

@@ -150,6 +150,8 @@ class FaultTolerantRun(ABC, Generic[Workers]):
         No step is given up before it has taken so many seconds.
     session
         The workers, ``None`` where none are up; the run ends them.
+    random
+        State of the generator after the last step, where its batch brought the one before.
     """
 
     job: DistributedJob
@@ -163,6 +165,7 @@ class FaultTolerantRun(ABC, Generic[Workers]):
     log: ReplayLog = field(init=False)
     snapshot_schedule: SnapshotSchedule = field(init=False)
     session: Workers | None = field(default=None, kw_only=True)
+    random: bytes = field(default=b"", kw_only=True)
 
     def __post_init__(self) -> None:
         names, reachable = self.job.node_names, self.job.reachable

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from placewright.adapt.replay_log import RANDOM, Batch
 from placewright.capturing.guards import Changes, Guards, changed_model
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 from placewright.report.history import QUIET, event_text
+from placewright.runtime.random_state import set_random_state
 
 if TYPE_CHECKING:
     import torch
@@ -109,6 +111,24 @@ class TrainingProgram(ABC, Generic[Run]):
                 if name in learned:
                     member.copy_(learned[name])
         self.write_optimizer(state)
+
+    @contextmanager
+    def drawing(self, batch: Batch, *, draws: bool) -> Iterator[Batch]:
+        """A batch whose step draws what eager PyTorch would draw, from this process's generator.
+
+        Behind the block the generator is where eager PyTorch leaves it. The first step of a
+        continued run goes on with the numbers of the snapshot.
+
+        `draws`: whether the step draws at all.
+        """
+        if not draws:
+            yield batch
+            return
+        if continued := self.run.log.restored_random:
+            set_random_state(continued)
+            self.run.log.restored_random = b""
+        yield {**batch, RANDOM: torch.get_rng_state()}
+        set_random_state(self.run.random)
 
     def changed(self) -> None:
         """Take in that the loop has changed the model, and that workers follow it."""

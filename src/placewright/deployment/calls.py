@@ -95,6 +95,12 @@ class CallForm:
             for key, (name, _) in self.inputs.items()
         }
 
+    @property
+    def draws(self) -> bool:
+        """Whether a call draws random numbers."""
+        program = self.program.graph.program
+        return isinstance(program, Program) and program.draws
+
     def returned(self, outputs: Mapping[str, Tensor]) -> Any:
         """What the model returns, with these outputs."""
         values = (laid_out(outputs[name], spec) for name, spec in self.outputs.items())

@@ -71,13 +71,19 @@ class LoadedModel:
 
     def call(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """What the model returns for these arguments; threads of the caller take turns."""
+        from placewright.runtime.random_state import random_state, set_random_state
+
         with self._one_call:
             calls = self.calls
             self.follow_weights()
             form = calls.form(arguments := calls.arguments(args, keywords))
             with self._loaded_session() as session:
                 calls.select(session, form)
-                made = session.call(form.batch(arguments))[1]
+                # The numbers that the model itself would draw here; the rest is left to the caller.
+                random = random_state() if form.draws else b""
+                record, made = session.call(form.batch(arguments), random=random)
+                if random:
+                    set_random_state(record.random)
                 for name in form.changed:
                     self._advanced[name] = self._advanced.get(name, 0) + 1
                 return form.returned(made)

@@ -392,7 +392,9 @@ class PlacedModel(LoadedModel):
         rejoin_every
             Steps before a device that was lost once is looked for.
         seed
-            Of random numbers in the steps; that of `place` by default.
+            Of random numbers in the steps, which are a sequence of their own. By default steps
+            draw from PyTorch's global generator, as the model itself would: what
+            ``torch.manual_seed`` sets holds.
         schedulers
             One or several of ``torch.optim.lr_scheduler``, made from the optimizer object that the
             model was placed with: stepped after every update, and kept in snapshots.
@@ -464,7 +466,7 @@ class PlacedModel(LoadedModel):
             try_plans=adapt and steps is not None,
             adapt=adapt,
             policy=policy or AdaptationPolicy(),
-            seed=self._seed if seed is None else seed,
+            seed=seed,
             **settings,
         )
         program = OperatorTraining(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from placewright.adapt.replay_log import RANDOM
 from placewright.adapt.training_loop import TrainingProgram
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import BATCH, Captured, batch_tensors
@@ -90,7 +91,11 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
             if self.optimizer is not None:
                 comparison.eager.settings_of(self.optimizer)
         batch, program = self._batch(inputs, targets)
-        run.step({**batch, **self.settings.before(step, program)})
+        batch |= self.settings.before(step, program)
+        with self.drawing(batch, draws=self._draws(program)) as drawn:
+            if comparison is not None and RANDOM in drawn:
+                comparison.eager.draw_from(drawn[RANDOM])
+            run.step(drawn)
         self.settings.after(step, run.scalars)
         if comparison is not None:
             comparison.step({"loss": run.scalars["loss"]}, None)
@@ -99,7 +104,13 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
     def evaluate(self, inputs: Any) -> Any:
         """A forward pass in evaluation mode, captured when its shape first comes."""
         form = self.forms.evaluation(inputs)
-        return form.returned(self.run.evaluate(form, form.batch(inputs)))
+        given, draws = form.batch(inputs), self._draws(form.program)
+        with self.drawing(given, draws=draws) as batch:
+            return form.returned(self.run.evaluate(form, batch))
+
+    def _draws(self, program: Program) -> bool:
+        """Whether it draws from the generator of this process."""
+        return self.run.seed is None and program.draws
 
     def outputs(self) -> Any:
         """Of the last step; `InputError` where the recipe keeps none."""
@@ -171,7 +182,7 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
                 else "leave check out, or give a model with its weights",
             )
         graph, source = self.captured.graph, self.captured.source
-        return Comparison.of(graph, source, seed=run.seed, devices=run.job.cluster.devices)
+        return Comparison.of(graph, source, seed=run.seed or 0, devices=run.job.cluster.devices)
 
     def _batch(self, inputs: Any, targets: Any) -> tuple[dict[str, torch.Tensor], Program]:
         """The tensors of a batch, and the program that takes batches of its shape."""

@@ -121,7 +121,12 @@ class Program:
     settings: Mapping[str, str | bool | int] = field(default_factory=dict)
 
     @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(call.random for call in self.instructions)
+
+    @property
     def keeps_state(self) -> bool:
         """Whether a run depends on those before it: on buffers, weights or random numbers."""
         changed = any(item.mutated for item in self.inputs)
-        return changed or any(instruction.random for instruction in self.instructions)
+        return changed or self.draws

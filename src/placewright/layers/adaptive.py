@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from placewright.adapt.connectivity import reachable_on
 from placewright.adapt.device_factors import Drift
-from placewright.adapt.replay_log import Batch, Replaced
+from placewright.adapt.replay_log import RANDOM, Batch, Replaced
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.snapshot import Snapshot
 from placewright.adapt.timeline import Kind
@@ -37,7 +37,13 @@ from placewright.layers.choice import executables
 from placewright.layers.costs.passes import own_forward_s
 from placewright.layers.execution.orders import WorkerStepTimes
 from placewright.layers.execution.refusals import demand_executable
-from placewright.layers.execution.session import LayerSession, check_batch, loss_of, step_s
+from placewright.layers.execution.session import (
+    LayerSession,
+    check_batch,
+    loss_of,
+    random_of,
+    step_s,
+)
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
@@ -149,8 +155,8 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         save_file(self.job.complete(self._workers().training_state()), folder / "state.safetensors")
 
     def random_state(self) -> bytes:
-        """Nothing is drawn in a step that is the same on one process."""
-        return b""
+        """State of the generator after the last step; empty where none draws."""
+        return self.random
 
     def placement(self) -> dict[str, str]:
         """Layer -> its workers."""
@@ -200,10 +206,12 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         assert result is not None
         if batch is not None:
             self._size(session, self.job.rows_of(batch))
-            session.feed_tensors(batch)
+            session.feed_tensors({n: t for n, t in batch.items() if n != RANDOM})
+            if RANDOM in batch:
+                session.draw_from(bytes(batch[RANDOM].numpy()))
         limit_s = self.timeout.step_limit_s(self.timeline, lambda: float(result.value))
         (times,) = session.train(1, limit_s=limit_s)
-        self.loss = loss_of(times)
+        self.loss, self.random = loss_of(times), random_of(times)
         self.grad_norm = next((t.grad_norm for t in times if not math.isnan(t.grad_norm)), math.nan)
         self.overflow = any(t.overflow for t in times)
         return times

@@ -15,6 +15,7 @@ from placewright.layers.planners.space import judged as judged_plan
 from placewright.layers.problem import LayerProblem
 from placewright.measurement.measurement import SpeedUp, speed_up
 from placewright.report.text import size
+from placewright.runtime.random_state import random_state
 
 if TYPE_CHECKING:
     from placewright.layers.execution.reference import ReferenceSteps
@@ -264,7 +265,6 @@ def checked(session: LayerSession, plan: LayerPlan) -> tuple[float, float]:
     from placewright.layers.execution.reference import ReferenceSteps, seeded
 
     session.load(plan)
-    session.seed(0)
     with seeded(0):
         reference = ReferenceSteps(session.model.source, session.update)
         found = [pair for _ in range(CHECKED_STEPS) for pair in _step_errors(session, reference)]
@@ -278,6 +278,8 @@ def _step_errors(session: LayerSession, reference: ReferenceSteps) -> Iterator[t
     """Absolute and relative differences of one step."""
     from placewright.layers.execution.session import loss_of
 
+    if session.model.draws:
+        session.draw_from(random_state())
     expected_loss, expected = reference.gradients()
     (times,) = session.train(1)
     gradients = session.gradients()

@@ -27,6 +27,7 @@ from placewright.layers.execution.reference import trained_alone
 from placewright.layers.plan import LayerPlan
 from placewright.layers.run import TINY
 from placewright.report.history import event_lines
+from placewright.runtime.random_state import random_state, set_random_state
 
 MODEL = "model."
 
@@ -75,7 +76,9 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
     def step(self, inputs: Any, targets: Any) -> float:
         """One step on a batch as large as the one that was planned with, or smaller; its loss."""
         step, update = self.run.done + 1, self.run.job.update
-        self.run.step(self.run.job.batch(inputs, targets, step))
+        batch = self.run.job.batch(inputs, targets, step)
+        with self.drawing(batch, draws=self.run.job.model.draws) as drawn:
+            self.run.step(drawn)
         if self.scaler is not None and step % update.accumulate == 0:
             step_scaler(self.scaler, float(self.run.overflow))
         return self.run.loss
@@ -184,6 +187,7 @@ def train_steps(
     source = run.job.model.source
     data = batches or (lambda: repeat((source.inputs, source.targets)))
     begun, done = run.done, list[float]()
+    random = random_state()
     try:
         for inputs, targets in islice(data(), begun, begun + steps):
             done.append(trainer.step(inputs, targets))
@@ -198,7 +202,10 @@ def train_steps(
     if check:
         scaler = torch.amp.GradScaler("cpu", enabled=bool(run.job.scaler_begin))
         scaler.load_state_dict(dict(run.job.scaler_begin))
-        alone, _ = trained_alone(source, [*islice(data(), run.done)], run.job.update, scaler=scaler)
+        with torch.random.fork_rng(devices=[]):
+            set_random_state(random)
+            given = [*islice(data(), run.done)]
+            alone, _ = trained_alone(source, given, run.job.update, scaler=scaler)
         pairs = zip(losses, alone[-len(losses) :], strict=True)
         error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
         error = error if all(map(math.isfinite, losses)) else math.inf

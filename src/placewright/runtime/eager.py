@@ -101,6 +101,10 @@ class EagerSteps:
         targets = self._source.targets if targets is None else targets
         self._step.batch = StepBatch(as_arguments(inputs, ""), targets)
 
+    def draw_from(self, random: torch.Tensor) -> None:
+        """Draw from this state of the generator in the next step."""
+        self._random = random
+
     def settings_of(self, optimizer: torch.optim.Optimizer) -> None:
         """Take over what a loop may change in an optimizer: learning rates and the like."""
         for own, given in zip(self._step.updates.param_groups, optimizer.param_groups, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from placewright.runtime.messages.wire import Message
 from placewright.runtime.probe import LinkSeconds, SpeedProbe, link_seconds
 from placewright.runtime.process_group import join, nccl_group
 from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.random_state import random_state, set_random_state
 from placewright.runtime.step.devices import PlacedDevices, storable
 from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.step.sequence import Share
@@ -63,6 +65,7 @@ class StepExecutor(WorkerProgram):
         self.speed_probes: list[SpeedProbe] = []
         self.stretch = Stretch(spec.stretch) if spec.stretch > 1 else None
         self.stream: StreamExecutor | None = None
+        self.draws_from_caller = False
 
     def obey(self, name: str, arguments: Sequence[Any]) -> Any:
         """See `WorkerProgram.obey`; where memory does not suffice, says what is held."""
@@ -113,7 +116,10 @@ class StepExecutor(WorkerProgram):
         # can meet the receive of another step, which has the same tag.
         self.devices.exchange.start()
         dist.barrier()
-        return self.devices.step(watched, self.stretch)
+        logs = self.devices.step(watched, self.stretch)
+        if self.draws_from_caller:
+            logs = (replace(logs[0], random=random_state()), *logs[1:])
+        return logs
 
     @order("opening a stream")
     def open_stream(
@@ -145,29 +151,37 @@ class StepExecutor(WorkerProgram):
         self.stream = None
 
     @order("taking a batch")
-    def feed(self, batch: bytes, specs: Mapping[str, TensorSpec]) -> None:
+    def feed(self, batch: bytes, specs: Mapping[str, TensorSpec], random: bytes) -> None:
         """Replace inputs and targets from the next step on.
 
         `batch`: tensors by program input as safetensors.
         `specs`: their layouts.
+        `random`: state of the generator that the next step draws from, and gives back; if it is
+        empty, the worker's own goes on.
         """
         self.devices.feed(load(batch), specs)
+        self._draw_from(random)
 
     @order("executing a step on a batch")
     def call(
-        self, batch: bytes, specs: Mapping[str, TensorSpec], watched: bool
+        self, batch: bytes, specs: Mapping[str, TensorSpec], watched: bool, random: bytes
     ) -> tuple[tuple[StepLog, ...], bytes]:
         """Feed, execute one step and return what it made; all workers start it together.
 
-        `batch`, `specs`: as of `feed`, of the inputs that are read here.
+        `batch`, `specs`, `random`: as of `feed`, of the inputs that are read here.
 
         Returns
         -------
         Logs by device, and the outputs that were made here as safetensors.
         """
-        self.devices.feed(load(batch), specs)
+        self.feed(batch, specs, random)
         logs = self._step(watched)
         return logs, save(storable(self.devices.outputs()))
+
+    def _draw_from(self, random: bytes) -> None:
+        self.draws_from_caller = bool(random)
+        if random:
+            set_random_state(random)
 
     @order("taking another program")
     def add_program(self, key: int, share: Share, constants: bytes) -> None:
@@ -192,12 +206,12 @@ class StepExecutor(WorkerProgram):
     @order("reading its random state")
     def random_state(self) -> bytes:
         """State of the global random-number generator."""
-        return bytes(torch.get_rng_state().numpy())
+        return random_state()
 
     @order("setting its random state")
     def set_random_state(self, state: bytes) -> None:
         """Continue a sequence of random numbers that began on another worker."""
-        torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        set_random_state(state)
 
     @order("writing its outputs")
     def outputs(self, path: str) -> str:

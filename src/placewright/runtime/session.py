@@ -229,12 +229,22 @@ class Session:
         self.parts = after
         return sum(wire_bytes(m.spec) for m in moves)
 
-    def feed(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace inputs and targets (by program input) from the next step on."""
+    def feed(self, tensors: Mapping[str, torch.Tensor], random: bytes = b"") -> None:
+        """Replace inputs and targets (by program input) from the next step on.
+
+        `random`: what that step draws from, a `random_state`; its record has the one after it. By
+        default the workers' own sequence goes on.
+        """
         self.refuse_while_streaming()
         assert isinstance(self._loaded.program, Program)
         specs = {i.name: i.spec for i in self._loaded.program.inputs if i.name in tensors}
-        self.order_all("feed", save(storable(tensors)), specs)
+        batch = save(storable(tensors))
+        self.order("feed", [(batch, specs, own) for own in self._drawing(self.parts, random)])
+
+    def _drawing(self, parts: Sequence[Part], random: bytes) -> list[bytes]:
+        """By rank: `random` for the one that draws, nothing for the others."""
+        home = self.layout.processes[random_home(parts)]
+        return [random if rank == home else b"" for rank in range(len(self.group.specs))]
 
     def select(self, program: CallProgram | None) -> None:
         """Do the steps of another program of the same model, or of the loaded one (``None``).
@@ -289,7 +299,7 @@ class Session:
             )
 
     def call(
-        self, tensors: Mapping[str, torch.Tensor], *, watched: bool = False
+        self, tensors: Mapping[str, torch.Tensor], *, watched: bool = False, random: bytes = b""
     ) -> tuple[StepRecord, dict[str, torch.Tensor]]:
         """Execute one step of the selected program on a batch: one order, one answer.
 
@@ -297,6 +307,8 @@ class Session:
         ----------
         tensors
             Inputs and targets by program input; workers get those that they read.
+        random
+            As of `feed`.
 
         Returns
         -------
@@ -309,7 +321,7 @@ class Session:
         """
         self.refuse_while_streaming()
         limit_s = limits.steps_s(1, self._step_s)
-        given = self._batches(self._programs.parts(self.parts), tensors, watched)
+        given = self._batches(self._programs.parts(self.parts), tensors, watched, random)
         answers = self.order("call", given, limit_s=limit_s)
         self.executed = True
         record = self._record([logs for logs, _ in answers])
@@ -317,18 +329,22 @@ class Session:
         return record, {n: t for _, made in answers for n, t in load(made).items()}
 
     def _batches(
-        self, parts: Sequence[Part], tensors: Mapping[str, torch.Tensor], watched: bool
-    ) -> list[tuple[bytes, dict[str, TensorSpec], bool]]:
+        self,
+        parts: Sequence[Part],
+        tensors: Mapping[str, torch.Tensor],
+        watched: bool,
+        random: bytes,
+    ) -> list[tuple[bytes, dict[str, TensorSpec], bool, bytes]]:
         """The arguments of the order `call` by rank; equal batches are packed once."""
         packed: dict[tuple[str, ...], bytes] = {}
         found = []
-        for rank in range(len(self.group.specs)):
+        for rank, drawn in enumerate(self._drawing(parts, random)):
             own = [parts[d] for d in self.layout.device_group(rank)]
             specs = {i.name: i.spec for part in own for i in part.inputs if i.name in tensors}
             names = tuple(specs)
             if names not in packed:
                 packed[names] = save(storable({name: tensors[name] for name in names}))
-            found.append((packed[names], specs, watched))
+            found.append((packed[names], specs, watched, drawn))
         return found
 
     def random_state(self) -> bytes:

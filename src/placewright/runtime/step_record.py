@@ -17,6 +17,7 @@ class StepLog:
 
     `transfers`: tensor (its position in the graph), target device, start and end.
     `scalars`: outputs of one element that were made here: the loss.
+    `random`: state of the generator after the step, where it was given one to draw from.
     """
 
     start_s: float
@@ -25,6 +26,7 @@ class StepLog:
     spans_s: tuple[float, ...] = ()
     transfers: tuple[tuple[int, int, float, float], ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict)
+    random: bytes = b""
 
     @property
     def seconds(self) -> FloatArray:
@@ -50,6 +52,11 @@ class StepRecord:
     def scalars(self) -> dict[str, float]:
         """Outputs of one element by name: the loss."""
         return {name: value for log in self.logs for name, value in log.scalars.items()}
+
+    @property
+    def random(self) -> bytes:
+        """State of the generator after the step, where the session was given one before it."""
+        return next((log.random for log in self.logs if log.random), b"")
 
 
 def step_record(logs: Sequence[StepLog], hosts: Sequence[Host]) -> StepRecord:

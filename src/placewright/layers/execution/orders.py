@@ -106,6 +106,8 @@ class StageOrder:
         Of the parameters.
     everyone
         Ranks of all workers of the plan, which clip gradients together.
+    draws
+        Whether the model draws random numbers.
     """
 
     stage: int
@@ -130,6 +132,12 @@ class StageOrder:
     update: Update
     shared: tuple[str, ...] = ()
     everyone: tuple[int, ...] = ()
+    draws: bool = False
+
+    @property
+    def draws_in_order(self) -> bool:
+        """Whether all stages draw one after another, as one process does."""
+        return self.draws and len(self.shares) == 1 and self.micro_batches == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,8 @@ class WorkerStepTimes:
         Of all gradients before they were clipped; NaN where they are not.
     overflow
         Whether a scaled gradient was infinite, so that nothing was updated.
+    random
+        State of the generator after the step, of the worker that knows it.
     """
 
     step_s: float
@@ -159,3 +169,4 @@ class WorkerStepTimes:
     work_s: float = 0.0
     grad_norm: float = math.nan
     overflow: bool = False
+    random: bytes = b""

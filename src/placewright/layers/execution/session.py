@@ -147,9 +147,13 @@ class LayerSession:
         found: list[int] = self.group.order_all("state_elements")
         return found
 
-    def seed(self, seed: int) -> None:
-        """Seed the random numbers of all workers."""
-        self.group.order_all("seed", seed)
+    def draw_from(self, random: bytes) -> None:
+        """Let the next step draw from a state of the generator, as one process does.
+
+        With replicas or micro-batches workers draw numbers of their own, which depend on it. The
+        state after the step is in one of its times.
+        """
+        self.group.order_all("draw_from", random)
 
     def gradients(self) -> dict[str, Tensor]:
         """Gradients of the last step by name of the parameter."""
@@ -220,6 +224,11 @@ def check_batch(model: TracedModel, batch: Mapping[str, Tensor]) -> None:
 def loss_of(times: tuple[WorkerStepTimes, ...]) -> float:
     """The loss of the whole batch in one step."""
     return float(np.sum([t.loss for t in times]))
+
+
+def random_of(times: tuple[WorkerStepTimes, ...]) -> bytes:
+    """State of the generator after the step, where it was given one before."""
+    return next((t.random for t in times if t.random), b"")
 
 
 def step_s(times: tuple[WorkerStepTimes, ...]) -> float:

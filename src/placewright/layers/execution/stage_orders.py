@@ -16,6 +16,7 @@ from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.orders import LayerOrder, LayerProgram, StageOrder
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.profile.chain import Layer, chain, prelude_of, reads
+from placewright.layers.profile.splitting import draws
 from placewright.layers.profile.tracing import TracedStep, batch_of, feed_tensors, trace_step
 
 IN_ROWS = (Strategy.DATA, Strategy.SHARDED)
@@ -43,6 +44,11 @@ class TracedModel:
         self.split = split_loss(self.source)
         self.step = self.traced(self.batch)
         self.layers = chain(self.step)
+
+    @property
+    def draws(self) -> bool:
+        """Whether a step draws random numbers."""
+        return any(map(draws, self.step.instructions))
 
     def again(self) -> TracedModel:
         """The model traced as it is now; its batch, layers and parameters are those of before.
@@ -176,6 +182,7 @@ def stage_orders(
                     shared=tuple(tied_layers(model.layers)),
                     update=update,
                     everyone=tuple(sorted(plan.workers)),
+                    draws=model.draws,
                 )
                 orders[worker] = (*orders[worker], order)
     return orders

@@ -33,10 +33,14 @@ from placewright.layers.execution.orders import LayerOrder, StageOrder
 from placewright.layers.execution.pipeline import PipelinePart
 from placewright.layers.execution.sharding import sharded
 from placewright.runtime.emulation import Stretch
+from placewright.runtime.random_state import set_random_state
 
 Groups = Mapping[tuple[int, ...], Any]
 
 BUCKET_MB = 4
+
+MOST_REPLICAS = 1 << 20
+"""Of a stage: their seeds are apart."""
 
 OF_UPDATE = SETTINGS, SCALE, HOLD
 """What comes with a batch and is none of the model's."""
@@ -96,6 +100,29 @@ class StageStep:
             chain = groups[order.chain]
             self.pipeline = PipelinePart(orders, self.wrapped, device, chain, stretch)
         self.batched: dict[str, Tensor] = {}
+
+    def draw_from(self, random: bytes) -> None:
+        """Let the next step draw from a state of the generator.
+
+        Where stages draw in order, the later ones get it from those before. Else every replica of
+        every stage has numbers of its own.
+        """
+        order = self.order
+        set_random_state(random)
+        if not order.draws_in_order:
+            seed = int(torch.randint(2**62, ()))
+            if order.stage or order.replica:
+                torch.manual_seed(seed + order.stage * MOST_REPLICAS + order.replica)
+
+    @property
+    def ends_random(self) -> bool:
+        """Whether this worker's generator is after a step where one process's is, or stands for it.
+
+        One worker's does: all have to go on from the same state.
+        """
+        order, last = self.order, self.orders[-1]
+        ends = last.stage == last.stages - 1 if order.draws_in_order else order.stage == 0
+        return ends and self._first
 
     def feed(self, batch: Mapping[str, Tensor]) -> None:
         """Take this replica's samples of a batch, one micro-batch after another."""
@@ -318,12 +345,18 @@ class StageStep:
 
     def _stage(self, order: StageOrder) -> StageModule:
         shared = frozenset(order.shared)
+        ring, number = order.chain, order.stage
+        passes = order.draws_in_order
         return StageModule(
             [_layer(entry, self.state, self.peers, shared) for entry in order.layers],
             [entry.strategy for entry in order.layers],
             self.peers,
             is_last=order.stage == order.stages - 1,
             recompute=order.recompute,
+            draws_after=ring[(number - 1) % len(ring)] if passes and number else None,
+            draws_before=ring[(number + 1) % len(ring)]
+            if passes and number < order.stages - 1
+            else None,
         )
 
     def _wrapped(self, order: StageOrder, stage: StageModule, across: Any) -> nn.Module:
@@ -451,6 +484,8 @@ class StageModule(nn.Module):
         By layer.
     peers
         The workers of the replica; ``None`` for one alone.
+    draws_after, draws_before
+        Ranks of the stages before and behind it, where these draw from one generator in turn.
     shared_feeds
         Values of the batch that are not cut along samples.
     """
@@ -463,8 +498,12 @@ class StageModule(nn.Module):
         *,
         is_last: bool,
         recompute: bool,
+        draws_after: int | None = None,
+        draws_before: int | None = None,
     ) -> None:
         super().__init__()
+        self.draws_after, self.draws_before = draws_after, draws_before
+        self.passed: Any = None
         self.layers = nn.ModuleList(layers)
         self.in_rows = [peers is not None and s in IN_ROWS for s in strategies]
         self.peers, self.is_last, self.recompute = peers, is_last, recompute
@@ -473,12 +512,27 @@ class StageModule(nn.Module):
 
     def forward(self, *values: Tensor, **batched: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Activations of the next stage, or the loss of the worker's samples."""
-        if self.peers is None:
-            return self._forward(values, batched)
-        before = self.peers.waited_s
-        made = self._forward(values, batched)
-        self.waited_s += self.peers.waited_s - before
-        return made
+        with self._drawing():
+            if self.peers is None:
+                return self._forward(values, batched)
+            before = self.peers.waited_s
+            made = self._forward(values, batched)
+            self.waited_s += self.peers.waited_s - before
+            return made
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Go on with the random numbers of the stage before, and pass the generator on."""
+        if self.draws_after is not None:
+            state = torch.get_rng_state()
+            dist.recv(state, self.draws_after)
+            torch.set_rng_state(state)
+        yield
+        if self.draws_before is not None:
+            if self.passed is not None:
+                self.passed.wait()
+            # Not awaited: the next stage asks for it when it has the activations, sent after this.
+            self.passed = dist.isend(torch.get_rng_state(), self.draws_before)
 
     def _forward(
         self, values: tuple[Tensor, ...], batched: Mapping[str, Tensor]

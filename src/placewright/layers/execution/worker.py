@@ -34,6 +34,7 @@ from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.process_group import join
 from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.random_state import random_state
 from placewright.runtime.worker import Worker
 
 ROUNDS = 5
@@ -75,6 +76,7 @@ class LayerWorker(WorkerProgram):
         self.ends = False
         self.groups: dict[tuple[int, ...], Any] = {}
         self.step: StageStep | None = None
+        self.says_random = False
 
     @order("joining the workers of its stage")
     def join_groups(self, groups: tuple[tuple[int, ...], ...]) -> None:
@@ -119,6 +121,13 @@ class LayerWorker(WorkerProgram):
             tensors = {name: value.to(self.device) for name, value in load(batch).items()}
             self.step.feed(tensors)
 
+    @order("taking a random state")
+    def draw_from(self, random: bytes) -> None:
+        """Draw from this state in the next step, and say where it has come to."""
+        if self.step is not None:
+            self.step.draw_from(random)
+            self.says_random = self.step.ends_random
+
     @order("training a step")
     def train(self, count: int, update: bool) -> list[WorkerStepTimes]:
         """Do `count` steps, each begun by all workers together."""
@@ -141,6 +150,7 @@ class LayerWorker(WorkerProgram):
             step.work_s,
             step.grad_norm,
             step.overflow,
+            random_state() if self.says_random else b"",
         )
 
     @order("slowing down")
@@ -295,11 +305,6 @@ class LayerWorker(WorkerProgram):
     def state_elements(self) -> int:
         """Elements of optimizer states that this worker keeps."""
         return 0 if self.step is None else self.step.state_elements()
-
-    @order("setting its seed")
-    def seed(self, seed: int) -> None:
-        """Seed the random numbers."""
-        torch.manual_seed(seed)
 
     @order("writing its gradients")
     def gradients(self, path: str) -> str:

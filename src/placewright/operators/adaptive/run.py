@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from placewright.adapt.replay_log import Batch, Replaced
+from placewright.adapt.replay_log import RANDOM, Batch, Replaced
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
 from placewright.adapt.snapshot import Snapshot
 from placewright.cluster.cluster import Cluster
@@ -26,7 +26,7 @@ from placewright.measurement.check import Check
 from placewright.operators.adaptive.adaptation import Adaptation, Replanner
 from placewright.operators.adaptive.online_profile import Observed, OnlineProfile
 from placewright.operators.adaptive.policy import AdaptationPolicy
-from placewright.operators.adaptive.step_forms import EPOCH, StepForms
+from placewright.operators.adaptive.step_forms import BESIDE, StepForms
 from placewright.operators.adaptive.trials import affordable
 from placewright.operators.check import Comparison
 from placewright.operators.interference import InterferenceProfile
@@ -114,6 +114,8 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         Whether to migrate when a better plan appears.
     steps
         How many are planned in all: what a migration can gain depends on it.
+    seed
+        Of random numbers in the steps; ``None``: batches bring the state that they are drawn from.
     scalars
         The loss of the last step, by output.
     forms
@@ -127,7 +129,7 @@ class AdaptiveRun(FaultTolerantRun[Session]):
     policy: AdaptationPolicy = field(default_factory=AdaptationPolicy)
     adapt: bool = True
     steps: float = float("inf")
-    seed: int = 0
+    seed: int | None = 0
     scalars: dict[str, float] = field(default_factory=dict)
     forms: StepForms | None = None
     _made: dict[str, torch.Tensor] | None = None
@@ -180,8 +182,10 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         session, adaptation = self._active()
         assert self.forms is not None
         session.select(self.forms.placed(form, adaptation.plan.placement.tolist()))
-        found = session.call(batch)
+        given = {name: value for name, value in batch.items() if name not in BESIDE}
+        found = session.call(given, random=_random(batch))
         session.select(None)
+        self.random = found[0].random
         return found
 
     def _running(self) -> Adaptation | None:
@@ -238,7 +242,7 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         session.load(
             plan.placement.tolist(),
             execution_order(problem, judgement),
-            self.seed,
+            self.seed or 0,
             serial=problem.overlap is Overlap.SERIAL,
             peak_bytes=judgement.peak_bytes.tolist(),
         )
@@ -288,14 +292,15 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         """Do one step."""
         form = None if self.forms is None or batch is None else self.forms.of_batch(batch)
         if form is not None and batch is not None:
-            given = {name: value for name, value in batch.items() if name != EPOCH}
-            record, self._made = self._in_form(form, given)
+            record, self._made = self._in_form(form, batch)
             return record
         self._made = None
         if batch is not None:
-            session.feed(batch)
+            given = {name: value for name, value in batch.items() if name not in BESIDE}
+            session.feed(given, _random(batch))
         limit_s = self.timeout.step_limit_s(self.timeline, self._active()[1].predicted_s)
         (record,) = session.run(1, watched=watched, limit_s=limit_s)
+        self.random = record.random
         return record
 
     def _active(self) -> tuple[Session, Adaptation]:
@@ -303,6 +308,10 @@ class AdaptiveRun(FaultTolerantRun[Session]):
         session = self._workers()
         assert self.adaptation is not None
         return session, self.adaptation
+
+
+def _random(batch: Batch) -> bytes:
+    return bytes(batch[RANDOM].numpy()) if RANDOM in batch else b""
 
 
 def problem_of(problem: OperatorProblem, names: Collection[str]) -> OperatorProblem:
@@ -347,7 +356,7 @@ def check_run(run: AdaptiveRun, source: ModelSource) -> Check:
     outputs, state, timeline = run.outputs(), run.state(), run.timeline
     run.close()  # eager steps get the cores to themselves
     devices = run.job.cluster.devices
-    comparison = Comparison.of(run.job.graph, source, seed=run.seed, devices=devices)
+    comparison = Comparison.of(run.job.graph, source, seed=run.seed or 0, devices=devices)
     limit = comparison.tolerance.steps
     steps = run.done if limit is None else min(run.done, limit)
     for k in range(steps):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from placewright.adapt.replay_log import RANDOM
 from placewright.capturing.containers import constants_of, in_order_of
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
 from placewright.capturing.recipe import TrainingRecipe, step_scaler
@@ -38,6 +39,9 @@ Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 
 EPOCH = "epoch"
 """With a batch, the epoch of its step where that is not 0: repeated steps are as they were."""
+
+BESIDE = (EPOCH, RANDOM)
+"""What goes with a batch and is no program input."""
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
