@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.requests.files import problem_from
-from placewright.requests.serving.measured import measured_problem, read_status
+from placewright.requests.serving.auto import streams_like
+from placewright.requests.serving.commands import _expected, _learned
+from placewright.requests.serving.measured import (
+    LULL_S,
+    measured_problem,
+    read_status,
+    requests_of_log,
+)
+from placewright.requests.serving.server import ServingOptions, serve
+from tests.requests.serving.models import family
 
 STATUS: dict[str, Any] = {
     "models": {"cats": {"small": 0.7, "large": 0.9}, "dogs": {"small": 0.8}},
@@ -83,3 +95,59 @@ def test_a_family_that_is_not_served() -> None:
     """The nearest name is offered."""
     with pytest.raises(PlacewrightError, match="unknown family 'cat'"):
         measured_problem(STATUS, "mine", "cat", deadline_s=1)
+
+
+def logged(k: int, arrival_s: float, started_s: float = 1000.0, **fields: Any) -> dict[str, Any]:
+    """A line of a log."""
+    head = {"started_s": started_s, "request": k, "family": "cats", "arrival_s": arrival_s}
+    return head | {"deadline_s": 0.1 * (k + 1), "min_accuracy": 0.5, "status": 200} | fields
+
+
+def test_the_requests_of_a_log_may_come_again(tmp_path: Path) -> None:
+    """By their arrival, restarts and an hour without requests left out, and those of no needs."""
+    log = tmp_path / "requests.jsonl"
+    lines = [
+        logged(1, 2.0),
+        logged(0, 1.5),
+        {key: value for key, value in logged(2, 2.1).items() if key != "deadline_s"},
+        logged(0, 0.5, started_s=5000.0, family="dogs", status=503),
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    found = requests_of_log(log)
+    assert found is not None
+    assert found.stream.arrival_s.tolist() == [0.0, 0.5, 0.5 + LULL_S]
+    assert found.stream.deadline_s.tolist() == pytest.approx([0.1, 0.2, 0.1])
+    assert [found.service.family_names[f] for f in found.stream.family] == ["cats", "cats", "dogs"]
+    assert found.stream.min_accuracy.tolist() == [0.5] * 3
+    cats = requests_of_log(log, {"cats"})
+    assert cats is not None
+    assert len(cats.stream) == 2
+    assert requests_of_log(log, {"cows"}) is None
+    assert requests_of_log(tmp_path / "none.jsonl") is None
+
+
+def test_a_server_chooses_for_the_requests_of_its_own_log(tmp_path: Path) -> None:
+    """Once they are enough; `--expect` takes any log, and refuses one without requests."""
+    log = tmp_path / "requests.jsonl"
+    with serve([family()], {"a": 1.0}, ServingOptions(port=0, log=log)) as running:
+        rows = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        for milliseconds in (500, 700):
+            body = {"inputs": [rows], "parameters": {"deadline_ms": milliseconds}}
+            request = urllib.request.Request(
+                f"{running.url}/v2/models/double/infer", json.dumps(body).encode()
+            )
+            urllib.request.urlopen(request, timeout=10).close()
+        service = running.dispatcher.service
+    found = _expected(log)
+    assert found.stream.deadline_s.tolist() == pytest.approx([0.5, 0.7])
+    assert streams_like(found, service)[0].stream.deadline_s[:3].tolist() == pytest.approx(
+        [0.5, 0.7, 0.5]
+    )
+    assert _learned(log, [family()]) is None
+    log.write_text(500 * log.read_text(encoding="utf-8"), encoding="utf-8")
+    learned = _learned(log, [family()])
+    assert learned is not None
+    assert len(learned.stream) == 1000
+    log.write_text("")
+    with pytest.raises(InputError, match="no request with a deadline"):
+        _expected(log)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.cluster.cluster import Cluster
     from placewright.planning.language import TextModel
+    from placewright.requests.problem import RequestProblem
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.families import Family
     from placewright.requests.serving.server import PlannedPolicy
@@ -78,7 +79,8 @@ ExpectOption = Annotated[
     typer.Option(
         "--expect",
         metavar="FILE",
-        help="A problem file with requests like those that will come: auto chooses for them.",
+        help="A problem file, or a log of a server (.jsonl), with requests like those that will "
+        "come: auto chooses for them. Without it auto learns from --log.",
     ),
 ]
 WorthOption = Annotated[
@@ -196,8 +198,10 @@ def serve(
     """
     import os
     import sys
+    from dataclasses import replace
 
     from placewright.errors import InputError
+    from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
         TOKEN,
@@ -272,6 +276,10 @@ def serve(
     servers = _servers(server, cluster)
     check_start(servers, options)
     families = _families(family, console, models or ())
+    learns = log is not None and policy == "auto" and plan is None and expect is None
+    if log is not None and learns and (learned := _learned(log, families)) is not None:
+        console.note(f"choosing the policy for the last {len(learned.stream)} requests of {log}")
+        options = replace(options, policy=AutoPolicy(learned, success_worth))
     counts = sum(len(each.variants) * len(each.buckets()) for each in families)
     console.note(f"starting servers, and measuring {counts} variants on each of them")
     serve_forever(families, servers, options, on_ready=ready)
@@ -441,6 +449,32 @@ def _servers(names: list[str] | None, cluster: Path | None) -> dict[str, float] 
     return found
 
 
+def _expected(path: Path) -> RequestProblem:
+    """What a problem file expects, or what a log has seen."""
+    from placewright.errors import InputError
+    from placewright.requests.files import read_problem
+    from placewright.requests.serving.measured import requests_of_log
+
+    if path.suffix != ".jsonl":
+        return read_problem(path)
+    found = requests_of_log(path)
+    if found is None:
+        raise InputError(
+            "the log has no request with a deadline",
+            where=str(path),
+            hint="name a file that `requests serve --log` has written",
+        )
+    return found
+
+
+def _learned(log: Path, families: Sequence[Family]) -> RequestProblem | None:
+    """What the log of this server has seen, where it is enough to choose a policy for."""
+    from placewright.requests.serving.measured import LEAST_LEARNED, requests_of_log
+
+    found = requests_of_log(log, {family.name for family in families})
+    return found if found is not None and len(found.stream) >= LEAST_LEARNED else None
+
+
 def _policy(
     name: str,
     path: Path | None,
@@ -448,7 +482,7 @@ def _policy(
     success_worth: float = 0.0,
 ) -> PlannedPolicy | AutoPolicy:
     from placewright.errors import InputError
-    from placewright.requests.files import read_plan, read_problem
+    from placewright.requests.files import read_plan
     from placewright.requests.planners import named_policy
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.server import PlannedPolicy
@@ -462,7 +496,7 @@ def _policy(
             hint="leave --policy and --plan out",
         )
     if told:  # it takes seconds, which a server that knows of nothing to choose for starts without
-        return AutoPolicy(None if expected is None else read_problem(expected), success_worth)
+        return AutoPolicy(None if expected is None else _expected(expected), success_worth)
     if path is None:
         return PlannedPolicy(named_policy(name))
     if name != "auto":

@@ -7,16 +7,20 @@ import math
 import os
 import urllib.request
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import numpy as np
 from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.io.growing import end_of, json_lines
+
+if TYPE_CHECKING:
+    from placewright.requests.problem import RequestProblem
 
 ANSWER_S, LONGEST_S = 10.0, 30.0
 """For its numbers, and for anything else."""
@@ -29,6 +33,15 @@ REQUESTS = 5000
 
 TAIL_BYTES = 1 << 17
 """Of the log of requests, its end."""
+
+LEARNED_BYTES, LEARNED = 16 << 20, 20_000
+"""Of the log, and of its requests, that a policy is chosen for."""
+
+LEAST_LEARNED = 1000
+"""Requests of a log from which on a server chooses its policy for them unasked."""
+
+LULL_S = 60.0
+"""Longest time without a request that is expected again: others are of a server that was down."""
 
 LATEST, COUNTED = 12, 500
 """Requests that are listed, and of which percentiles are."""
@@ -223,6 +236,46 @@ def example_inputs(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
         tensor = {"name": each["name"], "datatype": each["datatype"], "shape": shape}
         inputs.append(tensor | {"data": [zero] * size})
     return inputs
+
+
+def requests_of_log(log: Path, families: Collection[str] | None = None) -> RequestProblem | None:
+    """The latest requests of a log with their arrivals and needs, as they may come again.
+
+    Servers and latencies of the problem mean nothing. `families`: requests of others are left out.
+    ``None``: the log has no request, or there is no log.
+    """
+    from placewright.requests.problem import RequestProblem
+    from placewright.requests.service import service_of
+    from placewright.requests.stream import stream_of
+
+    if not log.is_file():
+        return None
+    lines = [
+        line
+        for line in json_lines(end_of(log, LEARNED_BYTES))
+        if "deadline_s" in line and (families is None or line["family"] in families)
+    ]
+    lines.sort(key=lambda line: line["started_s"] + line["arrival_s"])
+    lines = lines[-LEARNED:]
+    if not lines:
+        return None
+    at_s = np.array([line["started_s"] + line["arrival_s"] for line in lines])
+    gaps_s = np.minimum(np.diff(at_s, prepend=at_s[0]), LULL_S)
+    arrival_s = np.cumsum(gaps_s)
+    names = tuple(dict.fromkeys(line["family"] for line in lines))
+    stream = stream_of(
+        arrival_s,
+        [line["deadline_s"] for line in lines],
+        [names.index(line["family"]) for line in lines],
+        min_accuracy=[line["min_accuracy"] for line in lines],
+    )
+    k = len(names)
+    latency_s = np.broadcast_to([0.0, 1.0], (1, k, 2))
+    service = service_of(
+        ("any",), names, np.ones(k), latency_s, family_names=names, family=np.arange(k)
+    )
+    gap_s = float(arrival_s[-1]) / len(lines)
+    return RequestProblem(service, stream, max(float(arrival_s[-1]) + gap_s, 1e-3), name=log.name)
 
 
 def recent_requests(log: Path) -> dict[str, Any]:
