@@ -106,13 +106,14 @@ def slow_contiguous(p: OperatorProblem, place: list[int]) -> bool:
 def test_contiguity_equals_the_reference() -> None:
     """Every order of the devices tried, twins of backward operators included."""
     seen = {True: 0, False: 0}
-    for seed in range(1500):
-        p = star(seed, contiguous=True, colocation=np.arange(len(star(seed).colocation)))
+    for seed in range(600):
+        p = star(seed)
+        p = p.replace(contiguous=True, colocation=np.arange(p.n))
         place = random_placement(p, np.random.default_rng(seed))
         wanted = slow_contiguous(p, place.tolist())
         seen[wanted] += 1
         assert (break_of_chain(p, place) == "") == wanted
-    assert min(seen.values()) > 200
+    assert min(seen.values()) > 80
 
 
 def test_a_violation_names_the_operator() -> None:
