@@ -22,7 +22,7 @@ from placewright.runtime.machine_load import Reading, cpu_reading
 from placewright.runtime.memory import MemoryUse
 from placewright.runtime.messages.exchange import Exchange
 from placewright.runtime.messages.wire import Message
-from placewright.runtime.probe import LinkSeconds, SpeedProbe, link_seconds
+from placewright.runtime.probe import LinkSeconds, SpeedProbe, probe_links
 from placewright.runtime.process_group import join, nccl_group
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.random_state import random_state, set_random_state
@@ -248,17 +248,7 @@ class StepExecutor(WorkerProgram):
     @order("probing its links")
     def probe_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
         """Round trips of the pairs that start here; every worker is given the same list."""
-        found, sender = {}, self.devices.exchange.sender
-        for source, target in pairs:
-            processes = [self.spec.layout.devices[d].process for d in (source, target)]
-            if self.spec.rank in processes:
-                # In the order of the list everywhere, so that both ends of a pair are at it at the
-                # same time.
-                here = (source, target)[processes.index(self.spec.rank)]
-                seconds = link_seconds(here, source, target, sender)
-                if here == source:
-                    found[source, target] = seconds
-        return found
+        return probe_links(pairs, self.spec.rank, self.devices.exchange.sender)
 
 
 def keep_freed_memory(*, keep: bool = True) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -48,6 +49,23 @@ class SpeedProbe:
         for _ in range(count):
             torch.mm(self._matrix, self._matrix)
         self._timer.settle()
+
+
+def probe_links(
+    pairs: Sequence[tuple[int, int]], process: int, sender: GlooSender
+) -> dict[tuple[int, int], LinkSeconds]:
+    """Round trips of the pairs of devices that start at this process; each gets the same list."""
+    found = {}
+    for source, target in pairs:
+        processes = [sender.devices[device].process for device in (source, target)]
+        if process in processes:
+            # In the order of the list everywhere, so that both ends of a pair are at it at the same
+            # time.
+            here = (source, target)[processes.index(process)]
+            seconds = link_seconds(here, source, target, sender)
+            if here == source:
+                found[source, target] = seconds
+    return found
 
 
 def link_seconds(here: int, source: int, target: int, sender: GlooSender) -> LinkSeconds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from placewright.runtime import limits
 from placewright.runtime.call_programs import CallProgram, CallPrograms
 from placewright.runtime.engines.engine import Engine
 from placewright.runtime.engines.group import WorkerGroup
-from placewright.runtime.engines.local import Local
 from placewright.runtime.memory import explained
-from placewright.runtime.messages.layout import THROUGH_HOST, Layout, through_host
+from placewright.runtime.messages.layout import THROUGH_HOST, through_host
 from placewright.runtime.messages.wire import wire_bytes
 from placewright.runtime.probe import link_line
 from placewright.runtime.scratch import Scratch
@@ -36,14 +35,13 @@ from placewright.runtime.step.partition import (
 )
 from placewright.runtime.step.sequence import Share, shares
 from placewright.runtime.step_record import StepLog, StepRecord, step_record
-
-T = TypeVar("T")
+from placewright.runtime.worker_session import WorkerSession
 
 ROOM = 3.0
 """Times what a step makes beside what stays, on top of its peak: a worker keeps what it frees."""
 
 
-class Session:
+class Session(WorkerSession):
     """A context manager: starts the workers, loads placements, executes steps.
 
     Parameters
@@ -72,9 +70,8 @@ class Session:
         state: Mapping[str, AnyTensor],
         engine: Engine | None = None,
     ) -> None:
-        self.graph, self.cluster = graph, cluster
-        self.engine: Engine = Local() if engine is None else engine
-        self.group: WorkerGroup = self.engine.group(cluster)
+        super().__init__(cluster, engine=engine)
+        self.graph = graph
         try:
             self._files = StateFiles(state)
         except BaseException:
@@ -93,31 +90,13 @@ class Session:
         self.serial = self._streamed = self.streaming = False
         self.executed = False
 
-    def __enter__(self) -> Session:
-        try:
-            self.group.__enter__()
-            self._initial = self.group.distribute(self._files.initial)
-        except BaseException:
-            self.group.close()
-            self._files.remove()
-            raise
-        return self
+    def begin(self) -> None:
+        """Give the workers the initial state."""
+        self._initial = self.group.distribute(self._files.initial)
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        try:
-            self.group.__exit__(kind, *rest)
-        finally:
-            self._files.remove()
-
-    @property
-    def layout(self) -> Layout:
-        """Which process drives each device, and how tensors travel."""
-        return self.group.specs[0].layout
-
-    @property
-    def emulated(self) -> str:
-        """See `Engine.emulated`."""
-        return self.engine.emulated(self.cluster, self.group.hosts)
+    def remove(self) -> None:
+        """Remove the files of the state."""
+        self._files.remove()
 
     def load(
         self,
@@ -358,7 +337,7 @@ class Session:
 
     def probe_speeds(self) -> list[float]:
         """Seconds that the same small piece of work takes on each device, all at once."""
-        return self._by_device(self.order_all("probe_speeds"))
+        return self.by_device(self.order_all("probe_speeds"))
 
     def probe_links(
         self, among: Collection[tuple[int, int]] | None = None
@@ -407,7 +386,7 @@ class Session:
     def _record(self, logs: Sequence[Sequence[StepLog]]) -> StepRecord:
         """What the processes saw of one step."""
         hosts = [self.group.hosts[p] for p in self.layout.processes]
-        return step_record(self._by_device(logs), hosts)
+        return step_record(self.by_device(logs), hosts)
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """Outputs of the last step.
@@ -446,11 +425,7 @@ class Session:
         Of a GPU what PyTorch has allocated on it, of a CPU its process's memory, without what that
         had before.
         """
-        return self._by_device(self.order_all("memory_peaks"))
-
-    def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
-        """Give every worker the same order."""
-        return self.order(name, [arguments] * len(self.group.specs), limit_s=limit_s)
+        return self.by_device(self.order_all("memory_peaks"))
 
     def order(
         self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
@@ -469,12 +444,6 @@ class Session:
         if not by_device or not ranks:
             return 0.0
         return sum(by_device[d] for d in self.layout.device_group(ranks[0]))
-
-    def lost(self) -> set[str]:
-        """Names of the devices whose process is gone."""
-        dead = set(self.group.dead())
-        names = self.cluster.device_names
-        return {n for n, p in zip(names, self.layout.processes, strict=True) if p in dead}
 
     def _cut(
         self,
@@ -512,12 +481,6 @@ class Session:
                 by="it changes buffers or draws random numbers",
                 hint="plan without --replication",
             )
-
-    def _by_device(self, answers: Sequence[Sequence[T]]) -> list[T]:
-        """Answers by process and device, in the cluster's order."""
-        # A process answers for its devices in the cluster's order.
-        by_process = [iter(answer) for answer in answers]
-        return [next(by_process[process]) for process in self.layout.processes]
 
 
 def _stays_bytes(part: Part) -> int:

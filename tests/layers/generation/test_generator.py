@@ -14,7 +14,7 @@ import torch
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
 from placewright.layers.generation.generator import Generator, generating
-from placewright.runtime.engines.local import TESTBED, LocalGroup
+from placewright.runtime.engines.local import TESTBED, Local, LocalGroup
 from placewright.testbed.testbed import missing
 
 transformers = pytest.importorskip("transformers")
@@ -129,6 +129,22 @@ def test_three_stages_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / sorted(each.name for each in tmp_path.glob("*.safetensors"))[1]).unlink()
     with pytest.raises(WorkerError, match="lacks a tensor"), Generator(tmp_path, ranges, THREE):
         pass
+
+
+def test_devices_of_one_process() -> None:
+    """Two of three, which are not neighbours in order."""
+    model, engine = model_of("gemma2"), Local(driven_by=(0, 1, 0))
+    expected = model.generate(**prompts(), max_new_tokens=12, do_sample=False)
+    with Generator(model, {"c": (0, 1), "b": (1, 2), "a": (2, 4)}, THREE, engine) as placed:
+        assert len(placed.group.specs) == 2
+        found = placed.generate(**prompts(), max_new_tokens=12, do_sample=False)
+        assert torch.equal(found, expected)
+        sizes = placed.held_bytes
+        placed.load({"a": (0, 2), "c": (2, 3), "b": (3, 4)})
+        assert placed.held_bytes != sizes
+        assert torch.equal(
+            placed.generate(**prompts(), max_new_tokens=12, do_sample=False), expected
+        )
 
 
 def test_tokens_on_unequal_nodes_of_a_testbed() -> None:

@@ -234,7 +234,10 @@ class DeviceMap:
         from placewright.layers.generation.generator import generating
 
         ranges, replan = self._executed(), self._on if adapt else None
-        return generating(model, ranges, self.problem.cluster, engine=engine, replan=replan)
+        groups = self.judgement.groups if self.problem.users > 1 else None
+        return generating(
+            model, ranges, self.problem.cluster, engine=engine, replan=replan, groups=groups
+        )
 
     def _executed(self) -> dict[str, tuple[int, int]]:
         """`block_ranges`, where workers can execute them."""

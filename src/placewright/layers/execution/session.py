@@ -22,14 +22,13 @@ from placewright.layers.execution.stage_orders import TracedModel, groups_of, st
 from placewright.layers.plan import LayerPlan
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine
-from placewright.runtime.engines.group import WorkerGroup
-from placewright.runtime.engines.local import Local
 from placewright.runtime.scratch import Scratch
+from placewright.runtime.worker_session import WorkerSession
 
 PROGRAM = "placewright.layers.execution.worker:LayerWorker"
 
 
-class LayerSession:
+class LayerSession(WorkerSession):
     """A context manager: starts one worker per device, loads plans, trains steps.
 
     Parameters
@@ -51,37 +50,23 @@ class LayerSession:
         optimizer: GivenOptimizer | TrainingRecipe | Update = "adam",
         lr: float = 1e-3,
     ) -> None:
-        self.model, self.loaded, self.cluster = model, model, cluster
+        super().__init__(cluster, PROGRAM, engine)
+        self.model, self.loaded = model, model
         self.update = update_of(optimizer, lr, model.source.model)
-        self.engine: Engine = Local() if engine is None else engine
-        self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
         self._folder = Scratch()
         self.states: list[str] = []
         self.plan: LayerPlan | None = None
 
-    def __enter__(self) -> LayerSession:
-        try:
-            file = Path(self._folder.name) / "state.safetensors"
-            save_file(self.model.state(), file)
-            self.group.limit_s = limits.order_s(file.stat().st_size)
-            self.group.__enter__()
-            self.states = self.group.distribute(file)
-        except BaseException:
-            self.group.close()
-            self._folder.cleanup()
-            raise
-        return self
+    def begin(self) -> None:
+        """Give the workers the initial state."""
+        file = Path(self._folder.name) / "state.safetensors"
+        save_file(self.model.state(), file)
+        self.group.limit_s = limits.order_s(file.stat().st_size)
+        self.states = self.group.distribute(file)
 
-    def __exit__(self, kind: object, *rest: object) -> None:
-        try:
-            self.group.__exit__(kind, *rest)
-        finally:
-            self._folder.cleanup()
-
-    @property
-    def emulated(self) -> str:
-        """See `Engine.emulated`."""
-        return self.engine.emulated(self.cluster, self.group.hosts)
+    def remove(self) -> None:
+        """Remove the files of the state."""
+        self._folder.cleanup()
 
     def load(
         self,
@@ -166,10 +151,6 @@ class LayerSession:
     def training_state(self) -> dict[str, Tensor]:
         """Parameters, buffers and states of the optimizer: what `load` goes on from."""
         return self._collected("training_state")
-
-    def lost(self) -> set[str]:
-        """Names of the workers whose process is gone."""
-        return {self.cluster.device_names[rank] for rank in self.group.dead()}
 
     def disturb(self, name: str, times: float) -> None:
         """Slow a worker down so many times, or kill it in the next step (``inf``): for tests."""

@@ -1,5 +1,7 @@
 """Keys and values of the tokens so far, in memory that has room for the next ones.
 
+Users whose next tokens are computed together keep caches of their own: `JoinedCaches`.
+
 A cache of transformers joins all keys and values anew with each token: it copies all of them, and
 its memory falls into pieces. Here a token is written behind the others, and the attention gets a
 view of the same numbers:
@@ -10,12 +12,14 @@ view of the same numbers:
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers import AttentionInterface, DynamicCache
+from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
 from placewright.runtime.messages.gloo import own_pages
 
@@ -138,3 +142,82 @@ class GrowingWindow(_WithRoom, DynamicSlidingWindowLayer):
         behind = self.sliding_window - 1
         self.keys, self.values = self._keys.keep(behind), self._values.keep(behind)
         return seen
+
+
+JOINED = "placewright-joined"
+"""Name of `joined_attention` among the implementations of transformers."""
+
+
+def can_join(model: Any) -> bool:
+    """Whether steps of several users can be computed together: `JoinedCaches`.
+
+    All but the attention treats rows alike, and the attention is one that can be replaced.
+    """
+    own = {type(each) for each in growing_cache(model.config).layers}
+    return bool(model._supports_attention_backend) and own <= {GrowingLayer, GrowingWindow}
+
+
+class JoinedCaches(Cache):
+    """Caches of several users, for one new token of each of their rows.
+
+    Rows of different users have different lengths. So only their attention is computed apart, each
+    with its own keys and values as if it was alone, and everything else for all rows together.
+
+    Parameters
+    ----------
+    rows
+        By user.
+    attention
+        Name of the implementation that each user alone would have.
+    """
+
+    def __init__(self, caches: Sequence[Any], rows: Sequence[int], attention: str) -> None:
+        super().__init__(layers=caches[0].layers)
+        self._caches, self._rows, self._attention = caches, list(rows), attention
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Add those of new tokens; those of each user, for `joined_attention`."""
+        new = zip(
+            torch.split(key_states, self._rows), torch.split(value_states, self._rows), strict=True
+        )
+        pairs = [
+            cache.update(keys, values, layer_idx, *args, **kwargs)
+            for cache, (keys, values) in zip(self._caches, new, strict=True)
+        ]
+        keys, values = zip(*pairs, strict=True)
+        return _Joined(keys, self._rows, self._attention), values
+
+
+class _Joined(tuple[Tensor, ...]):
+    """Keys by user; `rows` and `attention` as of `JoinedCaches`."""
+
+    rows: list[int]
+    attention: str
+
+    def __new__(cls, keys: Sequence[Tensor], rows: list[int], attention: str) -> _Joined:
+        found = super().__new__(cls, keys)
+        found.rows, found.attention = rows, attention
+        return found
+
+
+def joined_attention(
+    module: Any, query: Tensor, key: _Joined, value: Sequence[Tensor], mask: None, **options: Any
+) -> tuple[Tensor, None]:
+    """The attention of each user by itself: the last token sees all that its cache shows."""
+    own = _attention(module, key.attention)
+    queries = torch.split(query, key.rows)
+    parts = [own(module, *of, None, **options)[0] for of in zip(queries, key, value, strict=True)]
+    return torch.cat(parts), None
+
+
+def _attention(module: Any, name: str) -> Callable[..., Any]:
+    """An implementation by name; the eager one is in the file of each model."""
+    if name == "eager":
+        found: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
+        return found
+    return AttentionInterface()[name]  # type: ignore[no-any-return]
+
+
+AttentionInterface.register(JOINED, joined_attention)

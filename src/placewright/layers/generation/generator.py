@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,6 +23,8 @@ from placewright.errors import (
     WorkerError,
     WorkerLostError,
 )
+from placewright.layers.generation.batcher import Arrays, Batcher, Step
+from placewright.layers.generation.sources import RandomWeights, Source, source_of
 from placewright.layers.generation.stage import (
     Stage,
     StageOrder,
@@ -35,9 +35,10 @@ from placewright.layers.generation.stage import (
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, EngineName, open_engine
 from placewright.runtime.engines.group import WorkerGroup
-from placewright.runtime.engines.local import Local
 from placewright.runtime.engines.torchrun_agent import served_torchrun
+from placewright.runtime.probe import LinkSeconds
 from placewright.runtime.scratch import Scratch
+from placewright.runtime.worker_session import WorkerSession
 
 PROGRAM = "placewright.layers.generation.worker:StageWorker"
 
@@ -45,8 +46,6 @@ Ranges = Mapping[str, tuple[int, int]]
 """Layers [start, end) by name of the device, from the first layer to the last one."""
 
 Replan = Callable[[Cluster], Ranges]
-
-Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 PASSED = ("logits_to_keep",)
 """Whole numbers that the model is called with, beside its tensors."""
@@ -63,7 +62,8 @@ class Generator:
 
     ``generate`` is that of transformers: greedy or sampled, several rows with padding, beams,
     streamers and stopping rules; the same tokens as `model.generate` gives on one device. Each
-    call keeps its own caches on the workers, so that threads may generate side by side.
+    call keeps its own caches on the workers. Threads generate side by side: tokens of all of them
+    are computed together (`placewright.layers.generation.batcher`).
 
     Parameters
     ----------
@@ -75,11 +75,16 @@ class Generator:
         Who starts the workers; children of this process by default.
     replan
         Ranges for the part of the cluster that is left when workers have died: calls go on there.
+    groups
+        Of users, whose tokens are computed at the same time on different devices; as many as there
+        are devices with layers by default.
 
     Attributes
     ----------
     cluster, ranges
         In force.
+    session
+        The workers.
     held_bytes
         Of weights and buffers, by device of the cluster.
     lost
@@ -100,22 +105,23 @@ class Generator:
         cluster: Cluster,
         engine: Engine | None = None,
         replan: Replan | None = None,
+        groups: int | None = None,
     ) -> None:
-        source = _source(model)
+        from placewright.layers.generation.caches import can_join
+
+        source = source_of(model)
         self.cluster = cluster
         shell = skeleton(source.config, source.dtype, source.attention)
         self._layers = int(shell.config.get_text_config().num_hidden_layers)
-        self._source, self._replan = source, replan
+        self._source, self._replan, self._groups = source, replan, groups
         self._place(ranges, cluster)
+        joins = can_join(shell)
         self._shell = _placed(shell, self._forward)
         self._shell.generation_config = source.generation_config(shell)
         self._folder = Scratch()
-        self.engine: Engine = Local() if engine is None else engine
-        self.group: WorkerGroup = self.engine.group(cluster, PROGRAM)
-        self._shares_disk = self.engine.name in ("local", "testbed")
-        self._lock, self._users = threading.Lock(), count()
-        self._placement = 0
-        self._lost_error: WorkerLostError | None = None
+        self.session = WorkerSession(cluster, PROGRAM, engine)
+        self._batcher = Batcher(self.group, 1, joins=joins, recover=self._replace_workers)
+        self._users = count()
         self.held_bytes: list[int] = []
         self.lost: list[str] = []
 
@@ -135,19 +141,24 @@ class Generator:
     def _start(self) -> None:
         """Start the workers, and give them their layers."""
         self.group.limit_s = limits.order_s(self._source.nbytes)
-        self.group.__enter__()
+        self.session.__enter__()
         self._load()
 
     def __exit__(self, kind: object, *rest: object) -> None:
         try:
-            self.group.__exit__(kind, *rest)
+            self.session.__exit__(kind, *rest)
         finally:
             self._folder.cleanup()
 
     @property
+    def group(self) -> WorkerGroup:
+        """The workers."""
+        return self.session.group
+
+    @property
     def emulated(self) -> str:
         """See `Engine.emulated`."""
-        return self.engine.emulated(self.cluster, self.group.hosts)
+        return self.session.emulated
 
     @property
     def vocabulary(self) -> int:
@@ -164,15 +175,15 @@ class Generator:
 
         Their tokens so far are computed again, as a prompt.
         """
-        with self._lock:
+        with self._batcher.quiet():
             self._place(ranges, self.cluster)
             self._load()
 
     def give(self, stages: Sequence[StageOrder | None]) -> None:
-        """Give the workers stages of random numbers, for which only the time counts."""
-        with self._lock:
-            self._placement += 1
-            self.held_bytes = self.group.order("load", [(each, ()) for each in stages])
+        """Give the devices stages of random numbers, for which only the time counts."""
+        with self._batcher.quiet():
+            self._orders = list(stages)
+            self._deal([()] * len(self.group.specs))
 
     def generate(self, input_ids: Tensor, **options: Any) -> Any:
         """As `generate` of transformers.
@@ -197,26 +208,22 @@ class Generator:
             if options.get(name):
                 raise _not_here(name)
         cache = _remote_cache(self, next(self._users))
-        try:
-            return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
-        finally:
-            # Tokens are there, or an error is: that a worker died now is for the next call.
-            with suppress(WorkerError):
-                self.order("forget", cache.user)
+        with self._batcher.user():
+            try:
+                return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
+            finally:
+                # Tokens are there, or an error is: that a worker died now is for the next call.
+                with suppress(WorkerError):
+                    self._batcher.order("forget", cache.user)
 
     def order(self, name: str, *arguments: Any) -> list[Any]:
-        """Give all workers an order; one at a time, whichever thread asks."""
-        with self._lock:
-            return self._answers(name, *arguments)
+        """Give all workers an order, behind those that are on their way; answers by device."""
+        return self.session.by_device(self._batcher.order(name, *arguments))
 
-    def _answers(self, name: str, *arguments: Any) -> list[Any]:
-        if self._lost_error is not None:
-            raise self._lost_error
-        try:
-            return self.group.order_all(name, *arguments)
-        except WorkerLostError as error:
-            self._lost_error = error
-            raise
+    def time_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
+        """Round trips between pairs of devices, as stages send."""
+        found = self._batcher.order("time_links", pairs)
+        return {pair: trips for each in found for pair, trips in each.items()}
 
     def _forward(self, **given: Any) -> Any:
         """What transformers calls for the logits of the next token."""
@@ -229,10 +236,19 @@ class Generator:
             if given.get(name):
                 raise _not_here(name)
         tensors = {k: v.cpu().numpy() for k, v in given.items() if isinstance(v, Tensor)}
+        mask = tensors.get("attention_mask")
+        if mask is not None and mask.ndim == 2:
+            tensors["attention_mask"] = mask.astype(bool)
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
         cache.inputs.add(tensors)
-        with self._lock:
-            logits = self._logits(cache, tensors, numbers)
+
+        def behind() -> Arrays:
+            kept = cache.placement in (None, self._batcher.placement)
+            return tensors if kept else cache.inputs.arrays
+
+        step = Step(cache.user, tensors, numbers, behind)
+        (logits,) = self._batcher.answers(step)
+        cache.placement = step.placement
         new = tensors["input_ids"].shape[1]
         cache.length += new
         # Ray's answers cannot be written to, and `generate` may write.
@@ -241,71 +257,61 @@ class Generator:
         output[cache_name()] = cache
         return output
 
-    def _logits(self, cache: Any, tensors: Arrays, numbers: dict[str, int]) -> Any:
-        """Of new tokens, behind all others where the workers have no caches of them."""
-        while True:
-            kept = cache.placement in (None, self._placement)
-            try:
-                sent = tensors if kept else cache.inputs.arrays
-                answers = self._answers("compute", cache.user, sent, numbers)
-            except WorkerLostError as error:
-                self._replace_workers(error)
-                continue
-            cache.placement = self._placement
-            return next(each for each in answers if each is not None)
-
     def reorder(self, cache: Any, rows: Any) -> None:
         """Let row i of a user's caches be what row `rows[i]` was: beams that go on."""
         cache.inputs.reorder(rows)
-        with self._lock:
-            if cache.placement == self._placement:
-                try:
-                    self._answers("reorder", cache.user, rows)
-                except WorkerLostError as error:
-                    self._replace_workers(error)
+        if cache.placement == self._batcher.placement:
+            self._batcher.order("reorder", cache.user, rows)
 
-    def _replace_workers(self, error: WorkerLostError) -> None:
+    def _replace_workers(self, error: WorkerLostError) -> WorkerGroup:
         """Go on with those that are left, by another plan.
 
         Raises the error itself where nobody plans again, or nobody is left.
         """
         while True:
-            dead = [self.group.names[rank] for rank in self.group.dead()]
+            dead = self.session.lost()
             left = [name for name in self.cluster.device_names if name not in dead]
             if self._replan is None or not dead or not left:
                 raise error
             self.group.close()
-            self.lost += dead
+            self.lost += [name for name in self.cluster.device_names if name in dead]
             self.cluster = self.cluster.part(left)
             self._place(self._replan(self.cluster), self.cluster)
-            self.group = self.engine.group(self.cluster, PROGRAM)
+            self.session = WorkerSession(self.cluster, PROGRAM, self.session.engine)
             try:
                 self._start()
             except WorkerLostError as another:
                 error = another
             else:
-                self._lost_error = None
-                return
+                return self.group
 
     def _load(self) -> None:
-        """Give every worker its layers; caches are gone."""
+        """Give every device its layers; caches are gone."""
         source = self._source
         if isinstance(source, RandomWeights):
             return  # given by `give`
-        self._placement += 1
-        if source.files and self._shares_disk:
-            self.held_bytes = self.group.order("load", [(x, source.files) for x in self._orders])
+        own = self.session.by_process(self._orders)
+        if source.files and self.session.engine.name in ("local", "testbed"):  # one disk
+            self._deal([source.files] * len(own))
             return
         files = []
-        for rank, asked in enumerate(self._orders):
+        for rank, orders in enumerate(own):
             files.append(Path(self._folder.name) / f"stage-{rank}.safetensors")
-            wanted = () if asked is None else needed_names(Stage(asked))
-            save_file(source.tensors(wanted), files[-1])
+            names = [name for each in orders if each for name in needed_names(Stage(each))]
+            save_file(source.tensors(sorted(set(names))), files[-1])
         paths = self.group.distribute_each(files)
         for each in files:
             each.unlink()
-        loads = [(o, (path,)) for o, path in zip(self._orders, paths, strict=True)]
-        self.held_bytes = self.group.order("load", loads)
+        self._deal([(path,) for path in paths])
+
+    def _deal(self, files: Sequence[Sequence[str]]) -> None:
+        """Let the workers load their stages from files, by process."""
+        orders = self.session.by_process(self._orders)
+        held = self.session.order("load", list(zip(orders, map(tuple, files), strict=True)))
+        self.held_bytes = self.session.by_device(held)
+        self._batcher.placement += 1
+        stages = sum(each is not None for each in self._orders)
+        self._batcher.groups = self._groups or stages
 
 
 @contextmanager
@@ -316,122 +322,19 @@ def generating(
     *,
     engine: EngineName = "local",
     replan: Replan | None = None,
+    groups: int | None = None,
 ) -> Iterator[Generator]:
-    """A `Generator` on an engine by its name.
+    """A `Generator` on an engine by its name, with a process for each device.
 
     Under torchrun, ranks beyond the first serve in here until the first has ended, and exit.
     """
     if served_torchrun(engine):
         raise SystemExit(0)
     with (
-        open_engine(engine, cluster) as opened,
-        Generator(model, ranges, cluster, opened, replan) as found,
+        open_engine(engine, cluster, together=False) as opened,
+        Generator(model, ranges, cluster, opened, replan, groups) as found,
     ):
         yield found
-
-
-class Loaded:
-    """A model in this process.
-
-    Raises `UnsupportedError`: it is none of transformers.
-    """
-
-    files: tuple[str, ...] = ()
-
-    def __init__(self, model: Any) -> None:
-        if not hasattr(model, "generate") or not hasattr(model, "get_decoder"):
-            raise UnsupportedError(
-                "tokens come from decoder-only language models of transformers",
-                where=type(model).__name__,
-                hint="give one, or its folder",
-            )
-        self._state: Mapping[str, Tensor] = model.state_dict()
-        self._tied = dict(getattr(model, "all_tied_weights_keys", None) or {})
-        self._generation = model.generation_config
-        self.config = model.config.to_json_string(use_diff=False)
-        self.dtype = str(model.dtype).removeprefix("torch.")
-        self.attention = model.config._attn_implementation or "eager"
-        self.nbytes = sum(each.nbytes for each in self._state.values())
-
-    def generation_config(self, shell: Any) -> Any:
-        """What `generate` does where an option is not given."""
-        return self._generation
-
-    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Those that a stage needs; of tied ones one."""
-        copies = {n for n in names if self._tied.get(n, n) != n and self._tied[n] in names}
-        own = [n for n in names if n in self._state and n not in copies]
-        return {n: self._state[n].detach().contiguous().clone() for n in own}
-
-
-class Checkpoint:
-    """The folder of a model with its ``config.json`` and safetensors.
-
-    Raises `InputError`: one of them is not there.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        files = sorted(self._folder.glob("*.safetensors"))
-        config = self._folder / "config.json"
-        if not config.is_file() or not files:
-            missing = "*.safetensors" if config.is_file() else "config.json"
-            hint = "give the folder that save_pretrained has written"
-            raise InputError(
-                "is no model of transformers", where=str(folder), by=missing, hint=hint
-            )
-        from transformers import AutoConfig
-
-        found = AutoConfig.from_pretrained(self._folder)
-        self.config = found.to_json_string(use_diff=False)
-        self.dtype = str(found.dtype or torch.float32).removeprefix("torch.")
-        self.attention = ""
-        self.files = tuple(str(each.resolve()) for each in files)
-        self.nbytes = sum(each.stat().st_size for each in files)
-
-    def generation_config(self, shell: Any) -> Any:
-        """What its folder says of `generate`."""
-        from transformers import GenerationConfig
-
-        if (self._folder / "generation_config.json").is_file():
-            return GenerationConfig.from_pretrained(self._folder)
-        return shell.generation_config
-
-    def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Those that a stage needs."""
-        found: dict[str, Tensor] = {}
-        for name in self.files:
-            with safe_open(name, "pt") as file:
-                for key in set(names).intersection(file.keys()):
-                    found[key] = file.get_tensor(key)
-        return found
-
-
-class RandomWeights:
-    """A model without weights: workers get their stages by `Generator.give`.
-
-    Parameters
-    ----------
-    config
-        Of transformers, as JSON.
-    dtype
-        Of the weights: ``float32``, ``bfloat16``, ``float16``.
-    """
-
-    files: tuple[str, ...] = ()
-
-    def __init__(self, config: str, dtype: str, nbytes: float = 0.0) -> None:
-        self.config, self.dtype, self.attention, self.nbytes = config, dtype, "", nbytes
-
-    def generation_config(self, shell: Any) -> Any:
-        """That of its architecture."""
-        return shell.generation_config
-
-
-def _source(model: Any) -> Loaded | Checkpoint | RandomWeights:
-    if isinstance(model, RandomWeights):
-        return model
-    return Checkpoint(model) if isinstance(model, str | Path) else Loaded(model)
 
 
 class _Inputs:
@@ -477,9 +380,9 @@ class TokenClock:
 
 
 def _orders(
-    source: Loaded | Checkpoint | RandomWeights, ranges: Ranges, layers: int, names: Sequence[str]
+    source: Source, ranges: Ranges, layers: int, names: Sequence[str]
 ) -> list[StageOrder | None]:
-    """By rank; ``None`` for a device without layers."""
+    """By device; ``None`` for one without layers."""
     for device in ranges:
         if device not in names:
             raise UnknownNameError("device", device, names)

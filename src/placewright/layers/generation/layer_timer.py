@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from placewright.cluster.cluster import Cluster
-from placewright.layers.generation.generator import Generator, RandomWeights, TokenClock
+from placewright.layers.generation.generator import Generator, TokenClock
+from placewright.layers.generation.sources import RandomWeights
 from placewright.layers.generation.stage import StageOrder
 from placewright.layers.generation.times import LayerTimes
 from placewright.layers.generation.worker import middle_mean
@@ -56,7 +57,7 @@ def time_layers(
     """
     small, names = RandomWeights(_with_layers(config, 1), dtype), cluster.device_names
     with (
-        open_engine(engine, cluster) as opened,
+        open_engine(engine, cluster, together=False) as opened,
         Generator(small, {names[0]: (0, 1)}, cluster, opened) as workers,
     ):
         timer = LayerTimer(workers, config, dtype, tokens, blocks)
@@ -108,7 +109,7 @@ class LayerTimer:
         return one_s, more_s, whole_s, prompt_one_s, prompt_more_s, prompt_whole_s, answer_s
 
     def _load(self, rank: int, asked: StageOrder) -> None:
-        """Give one worker a stage of random numbers, and the others nothing."""
+        """Give one device a stage of random numbers, and the others nothing."""
         names = self.workers.cluster.device_names
         self.workers.give([asked if each == rank else None for each in range(len(names))])
 
@@ -144,9 +145,8 @@ class LayerTimer:
         latency_s, per_byte, _, _ = self.workers.cluster.link_arrays()
         joined = np.isfinite(latency_s) & ~np.eye(len(latency_s), dtype=bool)
         pairs = tuple((int(i), int(j)) for i, j in np.argwhere(joined))
-        for found in self.workers.order("time_links", pairs):
-            for (source, target), trips in found.items():
-                latency_s[source, target], per_byte[source, target] = link_line(trips)
+        for (source, target), trips in self.workers.time_links(pairs).items():
+            latency_s[source, target], per_byte[source, target] = link_line(trips)
         return latency_s, per_byte
 
 

@@ -37,7 +37,7 @@ class StageOrder:
     start, end, layers
         Layers [start, end) of so many.
     previous, following
-        Ranks of the neighbouring stages; ``None`` at either end.
+        Devices of the neighbouring stages; ``None`` at either end.
     """
 
     config: str
@@ -240,6 +240,27 @@ class Stage:
             self._hidden = None
         found: Tensor = output.logits
         return found
+
+    def together(
+        self,
+        hidden: Tensor | None,
+        inputs: Mapping[str, Any],
+        caches: Sequence[Any],
+        rows: Sequence[int],
+    ) -> Tensor:
+        """The next token of several users, each with so many rows and a cache of its own.
+
+        `inputs`: as of the call, of all rows, without a mask.
+        """
+        from placewright.layers.generation.caches import JOINED, JoinedCaches
+
+        config = self.decoder.config
+        own = config._attn_implementation
+        config._attn_implementation = JOINED
+        try:
+            return self(hidden, inputs, JoinedCaches(caches, rows, own))
+        finally:
+            config._attn_implementation = own
 
     def _given(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

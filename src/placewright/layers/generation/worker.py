@@ -1,4 +1,12 @@
-"""The worker program that keeps layers of a language model, and their caches."""
+"""The worker program that keeps layers of a language model, and their caches.
+
+A process executes the stages of its devices, one after another. Between stages go the activations
+of the new tokens, by the ways that tensors of placed steps go (`placewright.runtime.messages`):
+
+    stage 1, device a           stage 2, device b
+         | -- 0: of users 1, 2 --> |     numbered by what a pair has exchanged: several are on
+         | -- 1: of user 3 ------> |     their way while either computes
+"""
 
 from __future__ import annotations
 
@@ -7,21 +15,25 @@ import random
 import statistics
 import time
 import warnings
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from safetensors import safe_open
 from torch import Tensor
 
+from placewright.graph.graph import TensorSpec
 from placewright.layers.generation.stage import Stage, StageOrder, needed_names
-from placewright.runtime.emulation import Stretch, precise_sleeps, sleep_until
-from placewright.runtime.probe import LARGE, SMALL, LinkSeconds
-from placewright.runtime.process_group import join
+from placewright.runtime.emulation import Stretch, precise_sleeps
+from placewright.runtime.messages.exchange import Exchange
+from placewright.runtime.messages.layout import THROUGH_HOST
+from placewright.runtime.messages.wire import Message
+from placewright.runtime.probe import LinkSeconds, probe_links
+from placewright.runtime.process_group import join, nccl_group
 from placewright.runtime.program import WorkerProgram, order
 from placewright.runtime.worker import Worker
 
@@ -35,7 +47,8 @@ FLUSHED_BYTES = 1 << 26
 PAUSE_S = 0.02
 """Two periods of a CPU quota; up to twice as long, so that steps begin anywhere in a period."""
 
-ROUND_TRIPS = 8
+NUMBERS = 1 << 20
+"""Of messages of one pair of devices; more are never on their way."""
 
 MOST_TIMES = 4096
 """Of the newest computations that are kept."""
@@ -50,184 +63,235 @@ def middle_mean(values: Sequence[float]) -> float:
     return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
 
 
-class StageWorker(WorkerProgram):
-    """One stage of a language model; `placewright.layers.generation.generator` orders.
+@dataclass(slots=True)
+class _Placed:
+    """A stage on one of this process's devices.
 
-    Keys and values stay here; between stages go the activations of the new tokens.
+    `caches`: by user. `spent_s`: what the newest computations took, waits for others left out.
     """
+
+    stage: Stage
+    order: StageOrder
+    device: int
+    place: torch.device
+    caches: dict[int, Any] = field(default_factory=dict)
+    spent_s: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_TIMES))
+
+
+class StageWorker(WorkerProgram):
+    """Stages of a language model; `placewright.layers.generation.generator` orders."""
 
     messages = (StageOrder,)
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
-        self.spec = worker.spec
-        torch.set_num_threads(self.spec.threads)
+        self.spec = spec = worker.spec
+        torch.set_num_threads(spec.threads)
         warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
         precise_sleeps()
-        join(self.spec)
-        layout = self.spec.layout
-        own = layout.device_group(self.spec.rank)[0]
-        self.device = torch.device(layout.devices[own].torch_device)
-        self.stretch = Stretch(self.spec.stretch)
-        self.stage: Stage | None = None
-        self.asked: StageOrder | None = None
-        self.caches: dict[int, Any] = {}
-        self.spent_s: deque[float] = deque(maxlen=MOST_TIMES)
+        join(spec)
+        self.devices = spec.layout.device_group(spec.rank)
+        first = spec.layout.devices[self.devices[0]]
+        if first.is_gpu:
+            torch.cuda.set_device(first.torch_device)
+        self.exchange = Exchange(spec.layout, spec.rank, spec.links, nccl_group(spec))
+        self.stretch = Stretch(spec.stretch)
+        self.placed: list[_Placed] = []
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._taken: Counter[tuple[int, int]] = Counter()
 
     @order("loading its layers")
-    def load(self, asked: StageOrder | None, files: tuple[str, ...]) -> int:
-        """Make a stage of what the files hold of it; the bytes that it has.
+    def load(self, orders: tuple[StageOrder | None, ...], files: tuple[str, ...]) -> list[int]:
+        """Make stages of what the files hold of them, by device; the bytes that each has.
 
         No files: of random numbers, where only the time counts.
         """
-        self.stage, self.asked = None, asked
-        self.caches.clear()
+        self.placed.clear()
         gc.collect()  # a stage is in cycles with its hooks: there may be no room for two
-        if asked is None:
-            return 0
-        stage = Stage(asked)
+        held = [
+            0 if asked is None else self._load(device, asked, files)
+            for device, asked in zip(self.devices, orders, strict=True)
+        ]
+        self.placed.sort(key=lambda each: each.order.start)
+        return held
+
+    def _load(self, device: int, asked: StageOrder, files: tuple[str, ...]) -> int:
+        stage, place = Stage(asked), torch.device(self.spec.layout.devices[device].torch_device)
         wanted = set(needed_names(stage))
-        tensors = self._read(wanted, files) if files else stage.random_tensors()
-        stage.load(tensors, self.device)
-        self.stage = stage
+        tensors = _read(wanted, files, place) if files else stage.random_tensors()
+        stage.load(tensors, place)
+        self.placed.append(_Placed(stage, asked, device, place))
         held = {*stage.model.parameters(), *stage.model.buffers()}
         return sum(each.nbytes for each in held)
 
-    def _read(self, wanted: set[str], files: tuple[str, ...]) -> dict[str, Tensor]:
-        """Tensors of a model's files."""
-        found: dict[str, Tensor] = {}
-        for name in files:
-            with safe_open(name, "pt", device=str(self.device)) as file:
-                for key in wanted.intersection(file.keys()):
-                    tensor = file.get_tensor(key)
-                    # On a CPU it is a piece of the file, whose pages the kernel may drop and read
-                    # again from disk: a copy stays, and counts as this device's memory.
-                    found[key] = tensor.clone() if self.device.type == "cpu" else tensor
-        return found
-
     @order("computing a token")
     def compute(
-        self, user: int, tensors: dict[str, np.ndarray[Any, Any]], options: dict[str, int]
+        self,
+        users: Sequence[int],
+        rows: Sequence[int],
+        tensors: Mapping[str, np.ndarray[Any, Any]],
+        options: Mapping[str, int],
     ) -> np.ndarray[Any, Any] | None:
-        """The next tokens of a user; logits from the last stage, shape (batch, kept, vocabulary).
+        """The next tokens of users; logits from the last stage, shape (rows, kept, vocabulary).
 
-        `tensors`, `options`: what the whole model is called with.
+        Parameters
+        ----------
+        users, rows
+            One, or several that have one new token each, and rows of each.
+        tensors, options
+            What the whole model is called with; of several users without a mask.
         """
-        if self.stage is None or self.asked is None:
-            return None
-        inputs: dict[str, Any] = dict(options)
-        for name, value in tensors.items():
-            inputs[name] = torch.from_numpy(np.require(value, None, "W")).to(self.device)
-        hidden = self._received(inputs["input_ids"]) if self.asked.previous is not None else None
-        if user not in self.caches:
-            self.caches[user] = self.stage.new_cache()
-        found = self._computed(hidden, inputs, self.caches[user])
-        if self.asked.following is None:
-            return found.float().cpu().numpy()
-        self._send(found, self.asked.following)
-        return None
+        # What is known of messages, and what is logged of them, is of those that were sent before.
+        self.exchange.expect(())
+        self.exchange.start()
+        answer = None
+        for each in self.placed:
+            inputs: dict[str, Any] = dict(options)
+            for name, value in tensors.items():
+                inputs[name] = torch.from_numpy(np.require(value, None, "W")).to(each.place)
+                if inputs[name].dtype == torch.bool:  # a mask, as small as it can be
+                    inputs[name] = inputs[name].long()
+            hidden = self._received(each, inputs["input_ids"])
+            found = self._computed(each, users, rows, hidden, inputs)
+            if each.order.following is None:
+                answer = found.float().cpu().numpy()
+            else:
+                self._send(each, found, each.order.following)
+        return answer
 
-    def _computed(self, hidden: Tensor | None, inputs: dict[str, Any], keys: Any) -> Tensor:
-        """What the stage makes of them, on the device as it is emulated."""
-        assert self.stage is not None
+    def _computed(
+        self,
+        each: _Placed,
+        users: Sequence[int],
+        rows: Sequence[int],
+        hidden: Tensor | None,
+        inputs: dict[str, Any],
+    ) -> Tensor:
+        """What a stage makes of them, on its device as it is emulated."""
+        for user in users:
+            if user not in each.caches:
+                each.caches[user] = each.stage.new_cache()
+        caches = [each.caches[user] for user in users]
         start_s = time.perf_counter()
         self.stretch.begin()
-        found = self.stage(hidden, inputs, keys)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if len(users) > 1:
+            found = each.stage.together(hidden, inputs, caches, rows)
+        else:
+            found = each.stage(hidden, inputs, caches[0])
+        if each.place.type == "cuda":
+            torch.cuda.synchronize(each.place)
         self.stretch.pay()
-        self.spent_s.append(time.perf_counter() - start_s)
+        each.spent_s.append(time.perf_counter() - start_s)
         return found
 
     @order("reading its times")
-    def times(self) -> list[float]:
-        """Seconds of what the stage has computed since the last time, waits for others left out."""
-        found = list(self.spent_s)
-        self.spent_s.clear()
+    def times(self) -> list[list[float]]:
+        """Seconds by device of what was computed since the last time, waits for others left out."""
+        by_device = {each.device: each.spent_s for each in self.placed}
+        found = [list(by_device.get(device, ())) for device in self.devices]
+        for each in self.placed:
+            each.spent_s.clear()
         return found
 
     @order("timing layers")
-    def time_stage(self, tokens: int, steps: int) -> tuple[float, float] | None:
-        """Seconds of a prompt, and of a token behind it; ``None`` without a stage.
+    def time_stage(self, tokens: int, steps: int) -> list[tuple[float, float] | None]:
+        """Seconds by device of a prompt, and of a token behind it; ``None`` without a stage.
 
         Before each there is what is there in a chain of stages: a pause, in which a CPU quota is
         filled up, and caches of the processor that hold something else.
         """
-        if self.stage is None or self.asked is None:
-            return None
-        keys, width = self.stage.new_cache(), self.stage.decoder.config.hidden_size
-        other = torch.ones(FLUSHED_BYTES // 4, device=self.device)
-        self._alone(2, 0, self.stage.new_cache(), width)  # code is loaded, buffers are made
-        self.times()
+        by_device = {each.device: each for each in self.placed}
+        return [
+            self._timed(by_device[device], tokens, steps) if device in by_device else None
+            for device in self.devices
+        ]
+
+    def _timed(self, each: _Placed, tokens: int, steps: int) -> tuple[float, float]:
+        other = torch.ones(FLUSHED_BYTES // 4, device=each.place)
+        self._alone(each, 2, 0)  # code is loaded, buffers are made
+        each.caches.clear()
+        each.spent_s.clear()
         for step in range(steps + 1):
             other += 1.0
             time.sleep(PAUSE_S * (1.0 + random.random()))
-            before = tokens + step - 1 if step else 0
-            self._alone(1 if step else tokens, before, keys, width)
-        prompt_s, *token_s = self.times()
+            self._alone(each, 1 if step else tokens, tokens + step - 1 if step else 0)
+        each.caches.clear()
+        prompt_s, *token_s = each.spent_s
         return prompt_s, middle_mean(token_s)
 
-    def _alone(self, count: int, before: int, keys: Any, width: int) -> None:
-        """Let the stage compute so many tokens of nobody, behind others."""
-        assert self.stage is not None
-        assert self.asked is not None
-        dtype = getattr(torch, self.asked.dtype)
-        hidden = torch.full((1, count, width), 0.01, dtype=dtype, device=self.device)
-        ids = torch.ones((1, count), dtype=torch.int64, device=self.device)
-        mask = torch.ones((1, before + count), dtype=torch.int64, device=self.device)
+    def _alone(self, each: _Placed, count: int, before: int) -> None:
+        """Let a stage compute so many tokens of nobody, behind others."""
+        ids = torch.ones((1, count), dtype=torch.int64, device=each.place)
+        mask = torch.ones((1, before + count), dtype=torch.int64, device=each.place)
         inputs = {"input_ids": ids, "attention_mask": mask, "logits_to_keep": 1}
-        self._computed(None if self.stage.first else hidden, inputs, keys)
+        spec = _activations(each, ids)
+        dtype = getattr(torch, spec.dtype)
+        hidden = torch.full(spec.shape, 0.01, dtype=dtype, device=each.place)
+        self._computed(each, [-1], [1], None if each.stage.first else hidden, inputs)
 
     @order("timing links")
-    def time_links(self, pairs: tuple[tuple[int, int], ...]) -> dict[tuple[int, int], LinkSeconds]:
+    def time_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
         """Round trips of the pairs that start here, as stages send; every worker gets one list."""
-        found: dict[tuple[int, int], LinkSeconds] = {}
-        small = torch.zeros(SMALL, dtype=torch.uint8)
-        for source, target in pairs:
-            if self.spec.rank not in (source, target):
-                continue
-            trips: LinkSeconds = {}
-            for size in (SMALL, LARGE):
-                data = torch.zeros(size, dtype=torch.uint8)
-                took = []
-                for _ in range(ROUND_TRIPS):
-                    start_s = time.perf_counter()
-                    if self.spec.rank == source:
-                        self._send(data, target)
-                        dist.recv(small, target)
-                    else:
-                        dist.recv(data, source)
-                        self._send(small, source)
-                    took.append(time.perf_counter() - start_s)
-                trips[size] = middle_mean(took)
-            if self.spec.rank == source:
-                found[source, target] = trips
-        return found
+        return probe_links(pairs, self.spec.rank, self.exchange.sender)
 
     @order("reordering caches")
     def reorder(self, user: int, rows: np.ndarray[Any, Any]) -> None:
         """Let row i of a user's caches be what row `rows[i]` was: beams that go on."""
-        if user in self.caches:
-            self.caches[user].reorder_cache(torch.from_numpy(rows).to(self.device))
+        for each in self.placed:
+            if user in each.caches:
+                each.caches[user].reorder_cache(torch.from_numpy(rows).to(each.place))
 
     @order("freeing caches")
     def forget(self, user: int) -> None:
         """A user has ended."""
-        self.caches.pop(user, None)
+        for each in self.placed:
+            each.caches.pop(user, None)
 
-    def _received(self, ids: Tensor) -> Tensor:
-        """Activations of the stage before."""
-        assert self.stage is not None
-        assert self.asked is not None
-        shape = (*ids.shape, self.stage.decoder.config.hidden_size)
-        found = torch.empty(shape, dtype=getattr(torch, self.asked.dtype))
-        dist.recv(found.view(torch.uint8), self.asked.previous)
-        return found.to(self.device)
+    def _received(self, each: _Placed, ids: Tensor) -> Tensor | None:
+        """Activations of the stage before; ``None`` for the first stage."""
+        if each.order.previous is None:
+            return None
+        pair = each.order.previous, each.device
+        message = self._message(self._taken, pair, _activations(each, ids))
+        self.exchange.expect([message])
+        self.exchange.start()
+        if message.way not in (*THROUGH_HOST, "copy"):
+            self.exchange.post(message)
+        return self.exchange.take(message)
 
-    def _send(self, hidden: Tensor, to: int) -> None:
-        """Give activations to the next stage, over an emulated link where there is one."""
-        data = hidden.contiguous().cpu().view(torch.uint8)
-        link = self.spec.links.get(self.spec.layout.device_group(to)[0])
-        if link is not None:
-            sleep_until(time.perf_counter() + link.duration_s(data.nbytes))
-        dist.send(data, to)
+    def _send(self, each: _Placed, hidden: Tensor, to: int) -> None:
+        """Let activations leave for the next stage; this one goes on."""
+        hidden = hidden.contiguous()
+        spec = _activations(each, hidden[..., 0])
+        message = self._message(self._sent, (each.device, to), spec)
+        self.exchange.send(message, hidden)
+        self.exchange.sender.reap(1)  # what is so far back was received long ago
+
+    def _message(
+        self, passed: Counter[tuple[int, int]], pair: tuple[int, int], spec: TensorSpec
+    ) -> Message:
+        """The next one of a pair of devices, by what has `passed`: both ends count."""
+        number, (source, target) = passed[pair] % NUMBERS, pair
+        passed[pair] += 1
+        way = self.spec.layout.ways[source][target]
+        return Message(number, "activations", spec, source, target, way)
+
+
+def _activations(each: _Placed, ids: Tensor) -> TensorSpec:
+    """Those of tokens, shape (rows, tokens, width)."""
+    rows, count = ids.shape
+    width = int(each.stage.decoder.config.hidden_size)
+    return TensorSpec((rows, count, width), each.order.dtype, (count * width, width, 1))
+
+
+def _read(wanted: set[str], files: tuple[str, ...], place: torch.device) -> dict[str, Tensor]:
+    """Tensors of a model's files."""
+    found: dict[str, Tensor] = {}
+    for name in files:
+        with safe_open(name, "pt", device=str(place)) as file:
+            for key in wanted.intersection(file.keys()):
+                tensor = file.get_tensor(key)
+                # On a CPU it is a piece of the file, whose pages the kernel may drop and read again
+                # from disk: a copy stays, and counts as this device's memory.
+                found[key] = tensor.clone() if place.type == "cpu" else tensor
+    return found

@@ -71,15 +71,37 @@ class WorkerGroup(ABC):
         """Start the workers; they take orders afterwards."""
 
     @abstractmethod
-    def order(
-        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
-    ) -> list[Any]:
-        """Give every worker one order and collect the answers.
+    def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Give every worker an order, behind those that it has not answered; waits for nothing.
 
-        `arguments`: by rank.
+        `arguments`: by rank; small ones, where orders are on their way.
+        """
+
+    @property
+    @abstractmethod
+    def unanswered(self) -> int:
+        """Orders of `post` whose answers were not collected."""
+
+    @abstractmethod
+    def collect_answers(self, limit_s: float | None = None) -> list[Any]:
+        """By rank, the answers to the oldest order of `post` of which none were collected.
+
         Raises `WorkerError`: a worker died, raised, or did not answer within `limit_s` seconds;
         names the worker and shows its traceback.
         """
+
+    def order(
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+    ) -> list[Any]:
+        """Give every worker one order and collect the answers; no other is on its way.
+
+        `arguments`: by rank.
+        Raises `WorkerError`: see `collect_answers`.
+        """
+        if self.unanswered:
+            raise self.interrupted_error()
+        self.post(name, arguments)
+        return self.collect_answers(limit_s)
 
     def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
         """Give every worker the same order."""

@@ -1,12 +1,14 @@
 """Orders through connections: each worker has one, and the first death ends every wait.
 
-There are two ways to give orders: `order` gives one to every worker and waits for all answers;
-`give`, `ready` and `take` serve workers one by one, for callers that go on when one of them ends.
+There are two ways to give orders: `order` gives one to every worker and waits for all answers, or
+`post` several and `collect_answers` in their order; `give`, `ready` and `take` serve workers one by
+one, for callers that go on when one of them ends.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -31,10 +33,11 @@ class PipedGroup(WorkerGroup):
     """
 
     connections: list[Channel]
-    _owing = False
 
     def __init__(self) -> None:
         self.connections = []
+        self._posted: deque[str] = deque()
+        self._broken = self._sending = False
         self._stopped_s: dict[int, float] = {}
         self._raised: set[int] = set()
 
@@ -57,24 +60,38 @@ class PipedGroup(WorkerGroup):
         """Whether the worker's process is stopped (SIGSTOP), where that can be known."""
         return False
 
-    def order(
-        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
-    ) -> list[Any]:
-        """See `WorkerGroup.order`.
+    def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """See `WorkerGroup.post`.
 
         After an order that was broken off, by an error or by Ctrl-C, answers to it may still
         come, and would be taken for answers to the next one.
         """
-        # Set before anything is sent, and reset when all answers are there: whatever comes between,
-        # Ctrl-C too, leaves it set.
-        if self._owing:
+        if self._broken or self._sending:
             raise self.interrupted_error()
-        self._owing = True
+        # Set before anything is sent, and reset when all is: whatever comes between, Ctrl-C too,
+        # leaves it set.
+        self._sending = True
         for rank, values in zip(range(len(self.connections)), arguments, strict=True):
             self.give(rank, name, *values)
-        limit_s = self.limit_s if limit_s is None else limit_s
-        answers = self.answers(limit_s, self.describe(name))
-        self._owing = False
+        self._posted.append(name)
+        self._sending = False
+
+    @property
+    def unanswered(self) -> int:
+        """See `WorkerGroup.unanswered`."""
+        return len(self._posted)
+
+    def collect_answers(self, limit_s: float | None = None) -> list[Any]:
+        """See `WorkerGroup.collect_answers`."""
+        complete = False
+        try:
+            limit_s = self.limit_s if limit_s is None else limit_s
+            answers = self.answers(limit_s, self.describe(self._posted[0]))
+            self._posted.popleft()
+            complete = True
+        finally:
+            # Not before: while answers are collected, others may post.
+            self._broken = self._broken or not complete
         return answers
 
     def answers(self, limit_s: float, task: str) -> list[Any]:
@@ -168,7 +185,7 @@ class PipedGroup(WorkerGroup):
 
     def dismiss(self) -> None:
         """See `WorkerGroup.dismiss`; one that still owes an answer would not read it."""
-        for connection in () if self._owing else self.connections:
+        for connection in () if self._broken or self._sending or self._posted else self.connections:
             send(connection, ("stop", ()))
 
     def _lost(self, rank: int) -> bool:

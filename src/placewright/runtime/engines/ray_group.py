@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -84,6 +85,7 @@ class RayGroup(WorkerGroup):
         self.program = program
         self.names = cluster.device_names
         self.actors: list[Any] = []
+        self._posted: deque[tuple[str, list[Any]]] = deque()
 
     def start(self) -> None:
         """See `WorkerGroup.start`."""
@@ -102,15 +104,22 @@ class RayGroup(WorkerGroup):
         begun = [actor.begin.remote(spec) for actor, spec in pairs]
         self._answers(begun, self.start_limit_s, STARTING)
 
-    def order(
-        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
-    ) -> list[Any]:
-        """See `WorkerGroup.order`."""
+    def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """See `WorkerGroup.post`."""
         pairs = zip(self.actors, arguments, strict=True)
         calls = [actor.obey.remote(name, values) for actor, values in pairs]
-        return self._answers(
-            calls, self.limit_s if limit_s is None else limit_s, self.describe(name)
-        )
+        self._posted.append((name, calls))
+
+    @property
+    def unanswered(self) -> int:
+        """See `WorkerGroup.unanswered`."""
+        return len(self._posted)
+
+    def collect_answers(self, limit_s: float | None = None) -> list[Any]:
+        """See `WorkerGroup.collect_answers`."""
+        name, calls = self._posted.popleft()
+        limit_s = self.limit_s if limit_s is None else limit_s
+        return self._answers(calls, limit_s, self.describe(name))
 
     def dead(self) -> tuple[int, ...]:
         """See `WorkerGroup.dead`; an actor that is busy is not dead."""

@@ -1,0 +1,221 @@
+"""Several users in flight: each gets the tokens that it would get alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from placewright.cluster.cluster import Cluster
+from placewright.errors import WorkerError, WorkerLostError
+from placewright.layers.generation.answers import Draw
+from placewright.layers.generation.batcher import SMALL_BYTES, Batcher, Step
+from placewright.layers.generation.generator import Generator
+from placewright.runtime.engines.local import LocalGroup
+from tests.layers.generation.test_generator import CONFIGS, THREE, boards, model_of, prompts
+
+transformers = pytest.importorskip("transformers")
+
+GREEDY: dict[str, Any] = {"do_sample": False}
+
+
+def users(count: int) -> list[dict[str, Any]]:
+    """Prompts of unlike lengths, and of unlike numbers of new tokens."""
+    draw = torch.Generator().manual_seed(4)
+    lengths = [3 + 5 * k % 11 for k in range(count)]
+    return [
+        {
+            "input_ids": torch.randint(1, 96, (1 + k % 2, length), generator=draw),
+            "max_new_tokens": 6 + 4 * k,
+        }
+        | GREEDY
+        for k, length in enumerate(lengths)
+    ]
+
+
+def joined(placed: Generator) -> list[int]:
+    """How many users each order computed tokens of: filled from now on."""
+    found: list[int] = []
+    post = placed.group.post
+
+    def noted(name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        if name == "compute":
+            found.append(len(arguments[0][0]))
+        post(name, arguments)
+
+    placed.group.post = noted  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_tokens_of_each_are_those_alone(kind: str) -> None:
+    """Of one and of two rows, with padding, sampled with a seed; they come and go."""
+    model = model_of(kind)
+    asked = [*users(5), prompts() | {"max_new_tokens": 9} | GREEDY]
+    expected = [model.generate(**each) for each in asked]
+    drawn = {"input_ids": asked[0]["input_ids"], "max_new_tokens": 12} | GREEDY
+    expected.append(model.generate(**drawn, logits_processor=[Draw(7)]))
+    with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed, ThreadPoolExecutor(7) as go:
+        sizes = joined(placed)
+        found = [go.submit(placed.generate, **each) for each in asked]
+        found.append(go.submit(placed.generate, **drawn, logits_processor=[Draw(7)]))
+        for each, tokens in zip(found, expected, strict=True):
+            assert torch.equal(each.result(), tokens)
+        # At most half of them: the others pass the other stage at that time.
+        assert 2 <= max(sizes) <= 4
+        assert placed._batcher._users == 0
+
+
+def test_all_go_on_where_layers_are_placed_otherwise_and_where_a_worker_dies() -> None:
+    """In the middle of six texts."""
+    model, asked = model_of("llama"), users(6)
+    expected = [model.generate(**each) for each in asked]
+
+    def replan(cluster: Cluster) -> dict[str, tuple[int, int]]:
+        return {cluster.device_names[0]: (0, 3), cluster.device_names[-1]: (3, 4)}
+
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE, replan=replan) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        victim, seen = placed.group.processes[1], threading.Barrier(2)
+
+        def moves(ids: Any, scores: Any, **rest: Any) -> Any:
+            """After the fifth token of the last user."""
+            if ids.shape[1] == asked[-1]["input_ids"].shape[1] + 5:
+                seen.wait(60)
+            if ids.shape[1] == asked[-1]["input_ids"].shape[1] + 10:
+                victim.kill()
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        criteria = [transformers.StoppingCriteriaList() for _ in asked[:-1]]
+        criteria.append(transformers.StoppingCriteriaList([moves]))
+        with ThreadPoolExecutor(6) as go:
+            found = [
+                go.submit(placed.generate, **each, stopping_criteria=own)
+                for each, own in zip(asked, criteria, strict=True)
+            ]
+            seen.wait(60)
+            placed.load({"b": (0, 1), "c": (1, 3), "a": (3, 4)})
+            for each, tokens in zip(found, expected, strict=True):
+                assert torch.equal(each.result(), tokens)
+        assert placed.lost == ["b"]
+
+
+def test_the_error_of_a_lost_worker_is_everybodys() -> None:
+    """And of who comes later."""
+    asked = users(3)
+    with Generator(model_of("llama"), {"a": (0, 2), "b": (2, 4)}, boards("a", "b")) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        victim = placed.group.processes[0]
+
+        def kill(ids: Any, scores: Any, **rest: Any) -> Any:
+            victim.kill()
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        stop = transformers.StoppingCriteriaList([kill])
+        with ThreadPoolExecutor(3) as go:
+            found = [go.submit(placed.generate, **x, stopping_criteria=stop) for x in asked]
+            for each in found:
+                with pytest.raises(WorkerError, match="'a'"):
+                    each.result()
+        with pytest.raises(WorkerLostError, match="'a'"):
+            placed.generate(**asked[0])
+
+
+class _Echo:
+    """A group whose workers answer with zeros; `orders`: users of each."""
+
+    specs = (None, None)
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[int, ...]] = []
+        self.on_their_way: list[tuple[Any, ...]] = []
+        self.most = 0
+        self.go = threading.Semaphore(0)
+
+    def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """See `WorkerGroup.post`."""
+        self.orders.append(arguments[0][0] if name == "compute" else (name,))
+        self.on_their_way.append((name, *arguments[0]))
+        self.most = max(self.most, len(self.on_their_way))
+
+    def collect_answers(self) -> list[Any]:
+        """See `WorkerGroup.collect_answers`."""
+        assert self.go.acquire(timeout=30)
+        name, *arguments = self.on_their_way.pop(0)
+        if name == "fail":
+            raise WorkerError("it failed")
+        return [None, np.zeros((sum(arguments[1]), 1, 4)) if name == "compute" else 1]
+
+
+def step(user: int, tokens: int = 1, rows: int = 1) -> Step:
+    """Of a user."""
+    ids = np.full((rows, tokens), user)
+    tensors = {"input_ids": ids, "position_ids": ids, "attention_mask": ids > 0}
+    return Step(user, tensors, {}, lambda: tensors)
+
+
+def batcher(group: Any) -> Batcher:
+    """For two groups of users."""
+
+    def lost(error: WorkerLostError) -> Any:
+        raise error
+
+    return Batcher(group, 2, joins=True, recover=lost)
+
+
+def test_groups_fill_the_stages() -> None:
+    """Prompts alone, tokens by twos, and no more than two orders on their way."""
+    group = _Echo()
+    made = batcher(group)
+    made._users = 4
+    with ThreadPoolExecutor(4) as go:
+        first = [go.submit(made.answers, step(k, tokens=3)) for k in (1, 2, 3, 4)]
+        group.go.release(4)
+        assert [each.result()[0].shape for each in first] == [(1, 1, 4)] * 4
+        assert sorted(group.orders) == [(1,), (2,), (3,), (4,)]
+        group.orders.clear()
+        second = [go.submit(made.answers, step(k, rows=k)) for k in (1, 2, 3, 4)]
+        group.go.release(4)
+        assert [each.result()[0].shape[0] for each in second] == [1, 2, 3, 4]
+    assert [len(each) for each in group.orders] == [2, 2]
+    assert group.most == 2
+
+
+def test_a_large_order_leaves_alone() -> None:
+    """While nothing else is on its way: a connection takes no more before it is read."""
+    group = _Echo()
+    made = batcher(group)
+    with ThreadPoolExecutor(3) as go:
+        small = go.submit(made.answers, step(1, tokens=2))
+        while not group.on_their_way:
+            pass
+        large = go.submit(made.answers, step(2, tokens=SMALL_BYTES))
+        behind = go.submit(made.answers, step(3, tokens=2))
+        group.go.release(3)
+        assert all(len(each.result()) == 1 for each in (small, large, behind))
+    assert group.most <= 2
+    assert group.orders[0] == (1,)
+
+
+def test_an_error_reaches_all_that_are_on_their_way() -> None:
+    """An order's own, and those behind it."""
+    group = _Echo()
+    made = batcher(group)
+    with ThreadPoolExecutor(2) as go:
+        bad = go.submit(made.order, "fail")
+        while not group.on_their_way:
+            pass
+        behind = go.submit(made.answers, step(1, tokens=2))
+        while len(group.on_their_way) < 2:
+            pass
+        group.go.release(2)
+        for each in (bad, behind):
+            with pytest.raises(WorkerError, match="it failed"):
+                each.result()
+    with made.quiet():
+        assert not made._flying
