@@ -2,11 +2,15 @@
 
     python benchmarks/generation.py [--tokens N] [--rounds N]
     python benchmarks/generation.py --contexts 256 2048 8192
+    python benchmarks/generation.py --users 1 2 4 8
 
 A Llama of 12 layers, 512 wide, 32-bit numbers, random weights, one core each: in this process, on
 one worker, on two. Taken in turns; the best of each round. Ends with 1 where tokens differ.
 With --contexts: time of a token behind so many others, with caches of transformers and with those
 that have room for more, in turns on one core; ends with 1 where a logit differs.
+With --users: tokens/s of so many users at a time on two workers, from the moment that all have
+their first token until one has the last; predicted by the device map from what one user's layers
+take there. Ends with 1 where a user's tokens are not those of `model.generate` of that user alone.
 """
 
 from __future__ import annotations
@@ -16,15 +20,18 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
 
-from placewright import Cluster, Device, Link
+from placewright import Cluster, Device, Link, device_map
+from placewright.layers.devicemap.judge import judge
+from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.generation.caches import growing_cache
-from placewright.layers.generation.generator import Generator
+from placewright.layers.generation.generator import Generator, TokenClock
 from placewright.layers.generation.stage import cache_name
 
 LAYERS, WIDTH = 12, 64
@@ -52,6 +59,42 @@ def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
         return found
 
     return generate
+
+
+def side_by_side(
+    placed: Generator, prompts: list[Tensor], count: int
+) -> tuple[float, list[Tensor]]:
+    """Tokens per second of all users while each has one under way, and their tokens."""
+    clocks = [TokenClock() for _ in prompts]
+
+    def one(ids: Tensor, clock: TokenClock) -> Tensor:
+        found: Tensor = placed.generate(ids, max_new_tokens=count, do_sample=False, streamer=clock)
+        return found
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        found = list(pool.map(one, prompts, clocks))
+    begin = max(clock.times_s[1] for clock in clocks)
+    end = min(clock.times_s[-1] for clock in clocks)
+    tokens = sum(begin < each <= end for clock in clocks for each in clock.times_s)
+    return tokens / (end - begin), found
+
+
+def many_users(model: Any, placed: Generator, counts: list[int], tokens: int) -> int:
+    """One line for each number of users; how many of them got other tokens."""
+    drawn = [torch.randint(1, 32000, (1, 16 + 3 * k)) for k in range(max(counts))]
+    expected = [_greedy(model, ids)(tokens) for ids in drawn]
+    options: Any = {"context": 64 + tokens, "prompt": 32, "dtype": "f32", "measure": "local"}
+    planned = device_map(model.config, placed.cluster, **options)
+    ends = [0, LAYERS // 2 + 1, planned.problem.n]
+    plan = MapPlan(tuple(LayerRange(d, ends[d], ends[d + 1]) for d in (0, 1)))
+    other = 0
+    print("| users | predicted, tokens/s | measured, tokens/s |\n|---:|---:|---:|")
+    for users in counts:
+        rate, found = side_by_side(placed, drawn[:users], tokens)
+        predicted = judge(planned.problem.replace(users=users), plan).tokens_per_s
+        other += sum(not torch.equal(*each) for each in zip(found, expected, strict=False))
+        print(f"| {users} | {predicted:.1f} | {rate:.1f} |", flush=True)
+    return other
 
 
 @torch.inference_mode()
@@ -85,6 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--users", type=int, nargs="+", default=[])
     parser.add_argument("--contexts", type=int, nargs="+", default=[])
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -110,6 +154,8 @@ def main() -> int:
         Generator(model, {"a": (0, LAYERS)}, cluster) as one,
         Generator(model, {"a": (0, LAYERS // 2), "b": (LAYERS // 2, LAYERS)}, cluster) as two,
     ):
+        if args.users:
+            return int(many_users(model, two, args.users, args.tokens) > 0)
         ways = [_greedy(each, ids) for each in (model, one, two)]
         first, *others = [generate(args.tokens) for generate in ways]
         print("| round | one process | one worker | two workers |\n|---|---:|---:|---:|")

@@ -364,11 +364,11 @@ class TokenClock:
     """A streamer of transformers that notes when tokens come; the first is the prompt."""
 
     def __init__(self) -> None:
-        self._times_s: list[float] = []
+        self.times_s: list[float] = []
 
     def put(self, value: Any) -> None:
         """The prompt, or a token."""
-        self._times_s.append(time.perf_counter())
+        self.times_s.append(time.perf_counter())
 
     def end(self) -> None:
         """There are no more."""
@@ -376,7 +376,7 @@ class TokenClock:
     @property
     def seconds(self) -> list[float]:
         """Of each token; the first with the prompt."""
-        return [b - a for a, b in pairwise(self._times_s)]
+        return [b - a for a, b in pairwise(self.times_s)]
 
 
 def _orders(
