@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch import nn
 
 import placewright
 from placewright import Cluster, Device, LayerPlan, Link
+from placewright.adapt.replay_log import RANDOM
+from placewright.adapt.training_loop import TrainingProgram
 from placewright.layers.plan import Replica, Stage
+from placewright.runtime.random_state import random_state, set_random_state
 
 TWO = Cluster(
     (Device("a"), Device("b")), (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)), "two"
@@ -123,3 +127,27 @@ def test_stages_draw_one_after_another(
     assert found == pytest.approx(losses, abs=1e-6)
     assert found[-1] == losses[-1]
     assert_trained(model, trained)
+
+
+def test_an_interrupt_behind_a_step_leaves_the_generator_behind_it_too() -> None:
+    """The next step draws other numbers; one that was not done is drawn again."""
+    log = SimpleNamespace(restored_random=b"")
+    run = SimpleNamespace(done=0, random=b"", log=log)
+    program: Any = SimpleNamespace(run=run)
+    torch.manual_seed(0)
+    before = random_state()
+    torch.rand(3)
+    after = random_state()
+
+    def interrupted(done: int) -> None:
+        with TrainingProgram.drawing(program, {}, draws=True) as batch:
+            assert bytes(batch[RANDOM].numpy()) == before
+            run.done, run.random = done, after
+            raise KeyboardInterrupt
+
+    for done, left in ((0, before), (1, after)):
+        set_random_state(before)
+        run.done = 0
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(done)
+        assert random_state() == left

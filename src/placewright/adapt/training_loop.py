@@ -127,7 +127,13 @@ class TrainingProgram(ABC, Generic[Run]):
         if continued := self.run.log.restored_random:
             set_random_state(continued)
             self.run.log.restored_random = b""
-        yield {**batch, RANDOM: torch.get_rng_state()}
+        done = self.run.done
+        try:
+            yield {**batch, RANDOM: torch.get_rng_state()}
+        except BaseException:
+            if self.run.done > done:  # a Ctrl-C takes effect behind the step
+                set_random_state(self.run.random)
+            raise
         set_random_state(self.run.random)
 
     def changed(self) -> None:
