@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from placewright.cluster.cluster import Cluster
 from placewright.runtime.engines.local import Local, LocalGroup
 from placewright.runtime.messages.layout import Layout, backend_of
+from placewright.runtime.specs import PLACED_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +22,10 @@ class Laid:
     gpus: int = 0
     name: str = "local"
 
-    def group(self, cluster: Cluster) -> LocalGroup:
+    def group(self, cluster: Cluster, program: str = PLACED_STEPS) -> LocalGroup:
         """Workers in that layout."""
         engine = Local(emulate=False, driven_by=tuple(self.processes))
-        group = engine.group(cluster)
+        group = engine.group(cluster, program)
         layout = as_if_gpus(group.specs[0].layout, self.gpus)
         group.specs = tuple(replace(spec, layout=layout) for spec in group.specs)
         return group
