@@ -153,21 +153,26 @@ class LayerTimer:
 def _parts(seconds: FloatArray, room: IntArray) -> tuple[FloatArray, ...]:
     """From `LayerTimes.block_s` to `answer_s`, by what `LayerTimer._device` found; shape (m, 7)."""
     one_s, more_s, whole_s, prompt_one_s, prompt_more_s, prompt_whole_s, answer_s = seconds.T
-    # Where there is room for no second block, a visit is taken for a part of the first one.
-    more = room - 1
-    block_s = np.where(more > 0, (more_s - one_s) / np.maximum(more, 1), one_s)
-    prompt_block_s = np.where(
-        more > 0, (prompt_more_s - prompt_one_s) / np.maximum(more, 1), prompt_one_s
-    )
-    block_s = np.maximum(block_s, 0.0)
+    block_s = _block_s(one_s, more_s, room)
+    prompt_block_s = _block_s(prompt_one_s, prompt_more_s, room)
     return (
         block_s,
         np.maximum(0.0, whole_s - one_s),
-        np.maximum(0.0, prompt_block_s),
+        prompt_block_s,
         np.maximum(0.0, prompt_whole_s - prompt_one_s),
         one_s - block_s,
         answer_s,
     )
+
+
+def _block_s(one_s: FloatArray, more_s: FloatArray, room: IntArray) -> FloatArray:
+    """Seconds of one block more, from those of one and of `room`.
+
+    A visit is taken for a part of the blocks where there is room for no second one, and where other
+    work on the machine has made one block as slow as several.
+    """
+    each_s = (more_s - one_s) / np.maximum(room - 1, 1)
+    return np.where((room > 1) & (each_s > 0), each_s, more_s / np.maximum(room, 1))
 
 
 def _with_layers(config: Any, count: int) -> str:
