@@ -206,7 +206,7 @@ examples = {
     "plan": ["requests.yaml --report plan.html", "requests.yaml --target-success 0.99"],
     "compare": ["requests.yaml", "requests.yaml --planner rolling --planner edf-fastest"],
     "simulate": ["serving:FILE --scenario NAME --planner auto --seed 0 --log log.jsonl -f json"],
-    "explain": ["requests.yaml plan.json 17"],
+    "explain": ["requests.yaml plan.json 17", "requests.yaml plan.json policy"],
     "serve": ["--port 8000", "--server big:1 --server small:0.3 --policy edf --log log.jsonl"],
     "profile": ["http://127.0.0.1:8000 -o requests.yaml"],
     "run": ["--load 0.5 --load 1.5 --duration 20", "--arrivals times.csv -f json"],

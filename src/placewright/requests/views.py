@@ -24,6 +24,7 @@ from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem, first_requests
+from placewright.requests.replay import candidates, compared, plan_text
 
 LOADS = (0.5, 0.8, 1.0, 1.25, 1.5)
 PRICES = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -190,20 +191,63 @@ class RequestExplanation:
         return f"{what}\nwhat it could have had, alone on an idle server:\n{table}"
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyExplanation:
+    """A plan's policy beside the others on the same requests; ``str()`` of it is for a terminal."""
+
+    facts: dict[str, Any]
+    policies: tuple[dict[str, Any], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return self.facts | {"policies": list(self.policies)}
+
+    def __str__(self) -> str:
+        f, better = self.facts, [each for each in self.policies if each["verdict"] == BETTER]
+        own = f"{f['policy']} has {f['effective_accuracy']:.4f} of effective accuracy"
+        found = f"{better[0]['policy']} has more" if better else "no other has clearly more"
+        rows = [
+            (
+                p["policy"],
+                f"{100 * p['success_rate']:.2f} %",
+                f"{p['effective_accuracy']:.4f}",
+                f"{p['gain']:+.4f}",
+                f"{p['noise']:.4f}",
+                p["verdict"],
+            )
+            for p in self.policies[:MOST_OPTIONS]
+        ]
+        head = ("policy", "success", "effective accuracy", "beside it", "noise", "")
+        return (
+            f"{own} on {f['requests']} requests; {found}, of {len(self.policies)} that were "
+            f"simulated:\n{plain_table(head, rows, ' rrrr ')}"
+        )
+
+
+POLICY = "policy"
+"""What `explain` takes in place of a request's number."""
+
+BETTER = "better by more than the noise"
+
 MOST_OPTIONS = 24
 
 MOST_DIGITS = 18
 """Of a request's number: Python refuses to read some thousands."""
 
 
-def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExplanation:
-    """Explain a request by its number.
+def explain(
+    problem: RequestProblem, plan: RequestPlan, name: str
+) -> RequestExplanation | PolicyExplanation:
+    """Explain a request by its number, or ``policy``: the choice of the policy.
 
     Raises `UnknownNameError`: there is no such request.
     """
+    if name == POLICY:
+        return _explain_policy(problem, plan)
     p, s = problem, problem.service
     if not name.isdecimal() or len(name) > MOST_DIGITS or int(name) >= len(p.stream):
-        raise UnknownNameError("request", name, [f"0 to {len(p.stream) - 1}"], where=p.name)
+        known = [f"0 to {len(p.stream) - 1}", POLICY]
+        raise UnknownNameError("request", name, known, where=p.name)
     k, a = int(name), judge(problem, plan).answers
     answered, i, v = a.server[k] >= 0, int(a.server[k]), int(a.variant[k])
     facts: dict[str, Any] = {
@@ -223,6 +267,32 @@ def explain(problem: RequestProblem, plan: RequestPlan, name: str) -> RequestExp
             "slack_s": float(p.stream.due_s[k] - a.end_s[k]),
         }
     return RequestExplanation(facts, tuple(_options(p, k))[:MOST_OPTIONS])
+
+
+def _explain_policy(problem: RequestProblem, plan: RequestPlan) -> PolicyExplanation:
+    """The plan's policy beside those that ``auto`` of a server tries."""
+    short = _short(problem)
+    others = [each for each in candidates(short) if each != plan]
+    own, *rest = found = list(compared(short, [plan, *others]))
+    facts = {
+        "policy": plan_text(plan),
+        "requests": len(short.stream),
+        "effective_accuracy": own.value,
+        "success_rate": own.judged.success_rate,
+    }
+    verdicts = {id(each): BETTER if each.clear else "" for each in rest} | {id(own): "the plan"}
+    policies = [
+        {
+            "policy": plan_text(each.judged.plan),
+            "success_rate": each.judged.success_rate,
+            "effective_accuracy": each.judged.value,
+            "gain": each.gain,
+            "noise": each.noise,
+            "verdict": verdicts[id(each)],
+        }
+        for each in sorted(found, key=lambda each: -each.value)
+    ]
+    return PolicyExplanation(facts, tuple(policies))
 
 
 def _options(p: RequestProblem, k: int) -> list[dict[str, Any]]:

@@ -14,11 +14,12 @@ from placewright.requests.planners import listed
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service, service_of
 from placewright.requests.serving import auto
-from placewright.requests.serving.auto import AutoPolicy, streams_like, usual_streams
+from placewright.requests.serving.auto import AutoPolicy, Learner, streams_like
 from placewright.requests.serving.commands import _policy
 from placewright.requests.serving.server import ServingOptions, serve
 from placewright.requests.stream import stream_of
 from tests.requests.serving.models import family
+from tests.requests.serving.test_server import body, infer, until
 
 
 @pytest.fixture(autouse=True)
@@ -79,15 +80,68 @@ def test_expected_requests_are_of_families_that_are_served() -> None:
     other = service(family_names=("cats",))
     with pytest.raises(UnknownNameError, match="unknown family 'all'"):
         AutoPolicy(expected(50.0)).choose(other)
-    assert len(usual_streams(sized)) == 6
 
 
-def test_a_server_decides_by_what_it_has_chosen() -> None:
-    """Before clients are listened to."""
-    with serve([family()], {"a": 1.0}, ServingOptions(port=0, policy=AutoPolicy())) as running:
+def test_a_server_decides_by_what_it_has_chosen_then_by_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before clients are listened to, and again for its own requests, in another process."""
+    monkeypatch.setattr(auto, "LEAST", 40)
+    monkeypatch.setattr(auto, "LEAST_S", 0.0)
+    monkeypatch.setattr(auto, "LOOK_S", 0.05)
+    problem = expected(60.0)
+    problem = problem.replace(service=service(family_names=("double",)))
+    options = ServingOptions(port=0, policy=AutoPolicy(problem, 0.5))
+    with serve([family()], {"a": 1.0}, options) as running:
         dispatcher: Any = running.dispatcher
         (plan,) = dispatcher.make_policy.args
-        assert plan in auto.candidates(usual_streams(dispatcher.service)[0])
+        chosen = {"policy": plan.policy, "parameters": dict(plan.parameters)}
+        assert chosen.items() <= dict(dispatcher.decided_by).items()
+        assert "before" not in dispatcher.decided_by
+        for _ in range(50):
+            infer(running, body())
+        until(lambda: "before" in dispatcher.decided_by)
+        facts = dispatcher.decided_by
+        assert 40 <= facts["requests"] <= 50
+        assert facts["value"] >= facts["before"] > 0.5
+        (plan,) = dispatcher.make_policy.args
+        assert facts["policy"] == plan.policy
+
+
+def test_begins_with_one_policy_for_all() -> None:
+    """Where nothing is expected nothing is played before clients are listened to."""
+    assert AutoPolicy().choose(service()) is None
+
+
+def test_a_server_learns_again_when_it_has_seen_as_much_again() -> None:
+    """At first after some requests and seconds; a choice is followed by a rest."""
+    learner, known = Learner(), service(family_names=("all", "cats"), family=np.array([0, 0, 1]))
+
+    def come(count: int, from_s: float, family: str = "all") -> None:
+        for k in range(count):
+            learner.note(family, from_s + k / 1000, 0.1, 0.0, 0.5, 0.5, 8.0)
+
+    come(auto.LEAST - 1, 100.0)
+    assert not learner.due(200.0)
+    come(1, 100.5)
+    assert not learner.due(100.0 + auto.LEAST_S / 2)
+    assert learner.due(200.0)
+    assert learner.window(known) is not None
+    learner.rest(200.0, 1.0)
+    come(auto.LEAST, 200.0)
+    assert not learner.due(200.5)
+    assert learner.due(201.0 + auto.RESTS)
+    come(2 * auto.WINDOW, 300.0, "cats")
+    come(10, 299.0, "gone")
+    window = learner.window(known)
+    assert window is not None
+    assert len(window.stream) == auto.WINDOW - 10
+    assert set(window.stream.family.tolist()) == {1}
+    learner.rest(300.0, 0.0)
+    come(auto.WINDOW // 2, 400.0, "gone")
+    assert learner.due(500.0)
+    come(auto.WINDOW, 400.0, "gone")
+    assert learner.window(known) is None
 
 
 def test_only_auto_chooses_for_what_is_expected(tmp_path: Any) -> None:

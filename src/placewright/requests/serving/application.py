@@ -306,6 +306,7 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
     return observer.summary() | {
         "ready": dispatcher.ready,
         "uptime_s": time.monotonic() - observer.start_s,
+        "policy": dispatcher.decided_by,
         "waiting": dispatcher.queue.count,
         "under_way": dispatcher.under_way,
         "servers": [

@@ -1,33 +1,50 @@
 """`AutoPolicy`: a server's policy, chosen by simulation with the latencies that it has measured.
 
-Every policy that ships is played on the requests of a problem file that says what is expected, in
-parts that are spread over its time; or without one on generated arrivals at half load, near full
-load and above it, Poisson and bursty ones, since a policy that is good for one may be bad for the
-other. All are tried on the first requests of each stream, and the best of them on more.
+Where a problem file or a log says what is expected, every policy that ships is played on parts of
+those requests before the server listens: all on the first requests of each part, the best on more.
+
+While it serves, the server learns. Its latest requests are replayed with the policy that decides
+and with every other, and another takes over where it would have been better by more than the noise:
+
+    rows of requests ---> Learner ---- due? ----> PolicyChooser, a process with the lowest priority
+                             ^                               |
+                             +---- rest, then look again ----+---> Dispatcher.follow
+
+It looks again once it has seen as many requests again, or half of the requests that it keeps, so
+that it comes to know the load better, and follows it when it changes.
 """
 
 from __future__ import annotations
 
-import math
+import asyncio
+import os
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.errors import UnknownNameError
+from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.io.arguments import checked
-from placewright.numerics.arrays import FloatArray
-from placewright.planning.contract import Context
-from placewright.requests.generators import mmpp, poisson
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
-from placewright.requests.planners import listed, named_policy
+from placewright.requests.planners import named_policy
 from placewright.requests.policies import start
-from placewright.requests.policy import Policy
+from placewright.requests.policy import Policy, warm_up
 from placewright.requests.problem import RequestProblem, first_requests
-from placewright.requests.selection import BOLDER, SAFER
+from placewright.requests.replay import PolicyChoice, candidates, replay
 from placewright.requests.service import Service
-from placewright.requests.stream import Stream, stream_of
+from placewright.requests.serving.observing import event
+from placewright.requests.serving.workers import LocalProcess
+from placewright.requests.stream import COLUMNS, Stream, stream_of
+from placewright.runtime.program import WorkerProgram, order
+from placewright.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from placewright.requests.serving.dispatcher import Dispatcher
 
 REQUESTS = 4000
 """Of a stream: near full load queues grow for long before they tell policies apart."""
@@ -35,37 +52,33 @@ REQUESTS = 4000
 ROUNDS = ((250, 6), (1000, 2))
 """Requests of a stream's beginning, on which policies are tried first, and how many go on."""
 
-LOADS = (0.5, 0.85, 1.2)
-"""Of servers that are always busy with a middling variant: where no arrivals are expected."""
-
-SLACK = (2.0, 40.0)
-"""Deadlines where none are expected, as multiples of the fastest answer's seconds."""
-
 PARTS = 6
 """Streams that are taken of the requests that are expected."""
 
 SEED = 0xA070
 
+WINDOW = 4000
+"""Latest rows that a server keeps to learn from."""
 
-@dataclass(frozen=True, slots=True)
-class PolicyChoice:
-    """What was chosen, and what it reached on the generated streams.
+LEAST, LEAST_S = 500, 2.0
+"""Rows, and seconds since the first of them, from which on it learns."""
 
-    `value`: mean effective accuracy, and `success_worth` times the success rate.
-    `tried`: policies.
-    """
+RESTS = 4.0
+"""Times as long as the last choice took until the next: at most a fifth of one core."""
 
-    plan: RequestPlan
-    value: float
-    success_rate: float
-    effective_accuracy: float
-    tried: int
+LOOK_S, LONGEST_S = 0.5, 600.0
+"""Between two looks at whether it is time to choose; a choice that takes longer is given up."""
+
+NICENESS = 19
+"""Of the process that replays: it takes what others leave."""
+
+CHOOSER = "placewright.requests.serving.auto:PolicyChooser"
 
 
 @checked
 @dataclass(frozen=True, slots=True)
 class AutoPolicy:
-    """As `ServingOptions` takes it: the policy is chosen when the servers have been measured.
+    """As `ServingOptions` takes it: chosen for what is expected, then for what comes.
 
     Attributes
     ----------
@@ -84,15 +97,14 @@ class AutoPolicy:
         """What serves before it is chosen."""
         return start(named_policy("auto"), service)
 
-    def choose(self, service: Service) -> PolicyChoice:
-        """The best policy for these servers.
+    def choose(self, service: Service) -> PolicyChoice | None:
+        """The best policy for these servers and what is expected; ``None``: nothing is.
 
         Raises `UnknownNameError`: a request is expected of a family that is not served.
         """
         if self.expected is None:
-            streams = usual_streams(service)
-        else:
-            streams = streams_like(self.expected, service)
+            return None
+        streams = streams_like(self.expected, service)
         plans = candidates(streams[0])
         count = len(plans)
         for requests, kept in ROUNDS:
@@ -108,40 +120,129 @@ class AutoPolicy:
         found = [judge(problem, plan) for problem in streams]
         success = float(np.mean([each.success_rate for each in found]))
         accuracy = float(np.mean([each.value for each in found]))
-        return PolicyChoice(plan, accuracy + self.success_worth * success, success, accuracy, count)
+        value = accuracy + self.success_worth * success
+        requests = sum(len(problem.stream) for problem in streams)
+        return PolicyChoice(plan, value, success, accuracy, count, requests)
 
 
-def candidates(problem: RequestProblem) -> list[RequestPlan]:
-    """Policies that are tried: all that ship, and `rolling` with more or less weight on success."""
-    policies = [*listed(), *SAFER, *BOLDER]
-    fits = [p for p in policies if p.unsupported_reason(problem) is None]
-    return list(dict.fromkeys(policy(problem, Context()) for policy in fits))
+class Learner:
+    """The latest rows of a server, and whether it is time to choose a policy for them.
+
+    Times are on the clock of arrivals.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[str, tuple[float, ...]]] = deque(maxlen=WINDOW)
+        self._seen = self._learned = 0
+        self._first_s = self._rest_s = 0.0
+
+    def note(self, family: str, *columns: float) -> None:
+        """A row has come.
+
+        `family`: as services call it.
+        `columns`: its arrival and, as the policy sees it, what `COLUMNS` of a stream names.
+        """
+        if not self._seen:
+            self._first_s = columns[0]
+        self._seen += 1
+        self._rows.append((family, columns))
+
+    def due(self, now_s: float) -> bool:
+        """Whether enough has come since the last choice."""
+        wanted = max(LEAST, min(self._learned, WINDOW // 2))
+        long = now_s - self._first_s >= LEAST_S and now_s >= self._rest_s
+        return long and self._seen - self._learned >= wanted
+
+    def window(self, service: Service) -> RequestProblem | None:
+        """What came last of families that are still served; ``None``: too little."""
+        self._learned, known = self._seen, service.family_names
+        rows = sorted((row for row in self._rows if row[0] in known), key=lambda row: row[1][0])
+        if len(rows) < LEAST:
+            return None
+        columns = dict(zip(COLUMNS, np.array([each for _, each in rows]).T, strict=True))
+        arrival_s = columns.pop("arrival_s")
+        arrival_s = arrival_s - arrival_s[0]
+        family = [known.index(name) for name, _ in rows]
+        stream = stream_of(arrival_s, family=family, **columns)
+        gap_s = float(arrival_s[-1]) / len(rows)
+        return RequestProblem(service, stream, max(float(arrival_s[-1]) + gap_s, 1e-9))
+
+    def rest(self, now_s: float, took_s: float) -> None:
+        """A choice has ended that took so long."""
+        self._rest_s = now_s + RESTS * took_s
 
 
-def usual_streams(service: Service) -> list[RequestProblem]:
-    """Streams for servers of which nothing is known but their latencies."""
-    sizes = np.arange(1, service.max_batch + 1)
-    rates = (sizes / service.latency_s[:, :, 1:]).max(axis=2)
-    full_rate = float(np.median(rates, axis=1).sum())
-    found = []
-    for k, load in enumerate(np.repeat(LOADS, 2)):
-        rng = np.random.default_rng([SEED, k])
-        arrival_s, duration_s = _arrivals(rng, k, load * full_rate)
-        n = len(arrival_s)
-        family = rng.integers(service.families, size=n)
-        fastest_s, middle = np.array([_of_family(service, f) for f in range(service.families)]).T
-        slack = np.exp(rng.uniform(math.log(SLACK[0]), math.log(SLACK[1]), n))
-        floor = np.where(rng.random(n) < 0.7, 0.0, middle[family])
-        stream = stream_of(arrival_s, slack * fastest_s[family], family, min_accuracy=floor)
-        found.append(RequestProblem(service, stream, duration_s, k))
-    return found
+class PolicyChooser(WorkerProgram):
+    """The worker that replays requests of a server which goes on."""
+
+    messages = (RequestProblem, Service, Stream, RequestPlan, PolicyChoice)
+    noun = "policy chooser"
+    uses_torch = False
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        os.nice(NICENESS)
+
+    @order("choosing a policy")
+    def choose(
+        self, window: RequestProblem, plan: RequestPlan, success_worth: float
+    ) -> PolicyChoice:
+        """See `replay`."""
+        return replay(window, plan, success_worth)
 
 
-def _of_family(service: Service, family: int) -> tuple[float, float]:
-    """Seconds of the fastest answer, and a middling accuracy."""
-    mine = service.family == family
-    alone_s = service.latency_s[:, mine, 1]
-    return float(alone_s.min()), float(np.median(service.accuracy[mine]))
+async def learn(policy: AutoPolicy, plan: RequestPlan, dispatcher: Dispatcher) -> None:
+    """Choose for what comes, until cancelled.
+
+    `plan`: what decides at first.
+    """
+    learner = Learner()
+    dispatcher.on_row = learner.note
+    while True:
+        await asyncio.sleep(LOOK_S)
+        begun_s = time.monotonic()
+        if not learner.due(begun_s):
+            continue
+        window = learner.window(dispatcher.service)
+        if window is not None:
+            try:
+                choice = await _replayed(window, plan, policy.success_worth)
+                if choice.plan != plan:
+                    await _prepare(choice.plan, dispatcher.service)
+                    plan = choice.plan
+                    follow(choice, dispatcher)
+                dispatcher.decided_by = choice.as_json()
+            except (PlacewrightError, TimeoutError, OSError) as error:
+                event("policy-not-chosen", reason=f"{error!s:.200}")
+        now_s = time.monotonic()
+        learner.rest(now_s, now_s - begun_s)
+
+
+async def _replayed(
+    window: RequestProblem, plan: RequestPlan, success_worth: float
+) -> PolicyChoice:
+    """`replay` in a process of its own, which ends with it."""
+    process = LocalProcess("policy chooser", 1.0, lambda reason: None, program=CHOOSER)
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            await process.start({})
+            asked = window, plan, success_worth
+            found: PolicyChoice = await process.order("choose", *asked, limit_s=LONGEST_S)
+            return found
+    finally:
+        process.close()
+
+
+async def _prepare(plan: RequestPlan, service: Service) -> None:
+    """Load a policy's kernels in a thread: that may take longer than clients should wait."""
+    await asyncio.to_thread(lambda: warm_up(start(plan, service), service))
+
+
+def follow(choice: PolicyChoice, dispatcher: Dispatcher) -> None:
+    """Let the chosen policy decide."""
+    dispatcher.follow(partial(start, choice.plan))
+    dispatcher.decided_by = choice.as_json()
+    event("policy-chosen", **choice.as_json())
 
 
 def streams_like(expected: RequestProblem, service: Service) -> list[RequestProblem]:
@@ -183,10 +284,3 @@ def _renamed(
         for key in ("min_accuracy", "time_sensitivity", "accuracy_sensitivity", "input_bytes")
     }
     return stream_of(stream.arrival_s, stream.deadline_s, family, **columns)
-
-
-def _arrivals(rng: np.random.Generator, k: int, rate: float) -> tuple[FloatArray, float]:
-    """Poisson arrivals or, of every other stream, bursty ones; and how long they last."""
-    duration_s = REQUESTS / rate
-    found = (poisson, mmpp)[k % 2](rng, rate, duration_s)
-    return (found if len(found) else np.zeros(1)), duration_s

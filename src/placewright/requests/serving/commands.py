@@ -54,7 +54,8 @@ PolicyOption = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="Who decides: auto, rolling, 'rolling(price=3)', edf-fastest, thesis, ...",
+        help="Who decides: auto (chosen for the requests that come), rolling, 'rolling(price=3)', "
+        "edf-fastest, thesis, ...",
     ),
 ]
 PlanOption = Annotated[
@@ -80,7 +81,7 @@ ExpectOption = Annotated[
         "--expect",
         metavar="FILE",
         help="A problem file, or a log of a server (.jsonl), with requests like those that will "
-        "come: auto chooses for them. Without it auto learns from --log.",
+        "come: auto chooses for them before it listens. Without it auto begins with its own --log.",
     ),
 ]
 WorthOption = Annotated[
@@ -354,12 +355,13 @@ def run(
     """
     from numpy.random import default_rng
 
+    from placewright.requests.planners import named_policy
     from placewright.requests.serving.load import Traffic, arrival_times, run_loads, table
-    from placewright.requests.serving.server import ServingOptions, check_start
+    from placewright.requests.serving.server import PlannedPolicy, ServingOptions, check_start
 
-    options = ServingOptions(
-        policy=_policy(policy, plan), engine=engine, port=0, most_batch=max_batch, log=log
-    )
+    # What it begins with: the simulation has to know who decides.
+    fixed = PlannedPolicy(named_policy(policy)) if plan is None else _policy(policy, plan)
+    options = ServingOptions(policy=fixed, engine=engine, port=0, most_batch=max_batch, log=log)
     servers = _servers(server, cluster)
     check_start(servers, options)
     traffic = Traffic(arrivals, duration, scale, seed)
@@ -487,16 +489,15 @@ def _policy(
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.server import PlannedPolicy
 
-    told = expected is not None or success_worth > 0
-    if told and (name != "auto" or path is not None):
+    if name == "auto" and path is None:
+        return AutoPolicy(None if expected is None else _expected(expected), success_worth)
+    if expected is not None or success_worth > 0:
         raise InputError(
             "only auto chooses a policy for what is expected",
             where="--expect" if expected is not None else "--success-worth",
             by=f"--plan {path}" if path else f"--policy {name}",
             hint="leave --policy and --plan out",
         )
-    if told:  # it takes seconds, which a server that knows of nothing to choose for starts without
-        return AutoPolicy(None if expected is None else _expected(expected), success_worth)
     if path is None:
         return PlannedPolicy(named_policy(name))
     if name != "auto":

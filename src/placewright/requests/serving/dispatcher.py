@@ -18,9 +18,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,6 +72,8 @@ class Dispatcher:
     """Takes rows, lets the policy bind them to servers and variants, and returns their answers.
 
     `on_decision`: called with the seconds that each decision took.
+    `on_row`: called with each new row's family and columns: see `auto.Learner.note`.
+    `decided_by`: facts of the policy that decides, for people.
     `make_policy`: gives a policy for a service: that which decides, or its like for a simulation.
 
     Parameters
@@ -97,6 +99,8 @@ class Dispatcher:
     ) -> None:
         self.most_waiting = most_waiting
         self.on_decision: Callable[[float], None] = lambda seconds: None
+        self.on_row: Callable[..., None] = lambda family, *columns: None
+        self.decided_by: Mapping[str, Any] = {}
         self.fleet = Fleet(
             families,
             most_batch,
@@ -232,16 +236,14 @@ class Dispatcher:
         self._rows[row.number] = row
         needs = row.needs
         reserve_s = self.reserved_s(row.family, needs.min_accuracy, needs.deadline_s)
-        self.queue.add(
-            row.number,
-            row.family,
-            row.arrival_s,
-            row.deadline_s - reserve_s,
-            needs.min_accuracy,
-            (needs.time_sensitivity, needs.accuracy_sensitivity),
-            float(sum(array.nbytes for array in row.inputs)),
-            again=again,
-        )
+        deadline_s = row.deadline_s - reserve_s
+        weights = needs.time_sensitivity, needs.accuracy_sensitivity
+        size = float(sum(array.nbytes for array in row.inputs))
+        known = needs.min_accuracy, weights, size
+        self.queue.add(row.number, row.family, row.arrival_s, deadline_s, *known, again=again)
+        if not again:
+            label, left_s = self.fleet.families[row.family].label, deadline_s - row.arrival_s
+            self.on_row(label, row.arrival_s, left_s, needs.min_accuracy, *weights, size)
 
     def _expire(self, now_s: float) -> None:
         """Refuse rows whose deadline has passed while all servers were busy."""

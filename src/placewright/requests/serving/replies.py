@@ -323,6 +323,7 @@ function show(s) {
     "success": (100 * s.success).toFixed(2) + " %",
     "effective accuracy": s.effective_accuracy.toFixed(4),
     "rows waiting": s.waiting,
+    "policy": s.policy.policy || "-",
   };
   at("totals").innerHTML = Object.entries(totals)
     .map(([name, value]) => `<span class="big"><b>${escaped(value)}</b>${name}</span>`).join("");

@@ -25,9 +25,10 @@ from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
 from placewright.requests.policy import Policy
+from placewright.requests.replay import plan_json
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application
-from placewright.requests.serving.auto import AutoPolicy
+from placewright.requests.serving.auto import AutoPolicy, follow, learn
 from placewright.requests.serving.completions import Completions
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.engines import (
@@ -97,7 +98,7 @@ class ServingOptions:
     Attributes
     ----------
     policy
-        What decides.
+        What decides: a plan's policy, or one that is chosen for the requests that come.
     engine
         ``local``: slower servers wait; ``testbed``: CPU quotas and links, as root; ``ray``: actors.
     host, port
@@ -122,7 +123,7 @@ class ServingOptions:
         What a client may ask.
     """
 
-    policy: StartsPolicies = field(default_factory=lambda: PlannedPolicy(named_policy("auto")))
+    policy: StartsPolicies = field(default_factory=AutoPolicy)
     engine: str = "local"
     host: str = "127.0.0.1"
     port: Annotated[int, Range(0, 65535)] = 8000
@@ -362,10 +363,10 @@ async def serving(
         listener = Listener(application, listening, options.tls_cert, options.tls_key)
         calls = _grpc_interface(application, options)
         try:
-            async with _beside(dispatcher.watch(), _flush(observer)):
+            async with _beside(dispatcher.watch(), _flush(observer)) as begin:
                 for name, speed in server_speeds(cluster).items():
                     await dispatcher.fleet.add_server(name, speed)
-                await _choose(options.policy, dispatcher)
+                await _begin(options.policy, dispatcher, begin)
                 url = listener.begin()
                 place = "" if calls is None else await calls.begin()
                 event(
@@ -449,21 +450,27 @@ class Listener:
                 connection.transport.abort()
 
 
-async def _choose(policy: StartsPolicies, dispatcher: Dispatcher) -> None:
-    """Choose the policy for the servers as they were measured, where that is asked for."""
+async def _begin(
+    policy: StartsPolicies,
+    dispatcher: Dispatcher,
+    begin: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """Choose the policy for the servers as they were measured, and learn, where that is asked for.
+
+    `begin`: starts what goes on until the server ends.
+    """
+    if isinstance(policy, PlannedPolicy):
+        dispatcher.decided_by = plan_json(policy.plan)
     if not isinstance(policy, AutoPolicy):
         return
+    plan = named_policy("auto")
+    dispatcher.decided_by = plan_json(plan)
     loop = asyncio.get_running_loop()
     choice = await loop.run_in_executor(None, policy.choose, dispatcher.service)
-    dispatcher.follow(partial(start, choice.plan))
-    event(
-        "policy-chosen",
-        policy=choice.plan.policy,
-        parameters=dict(choice.plan.parameters),
-        success=round(choice.success_rate, 4),
-        effective_accuracy=round(choice.effective_accuracy, 4),
-        tried=choice.tried,
-    )
+    if choice is not None:
+        plan = choice.plan
+        follow(choice, dispatcher)
+    begin(learn(policy, plan, dispatcher))
 
 
 async def _accept_the_last(listening: socket.socket) -> None:
@@ -490,12 +497,17 @@ _DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x6, 0, 0, 0), (0x6, 0, 0, 0xFF
 
 
 @asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do these for the length of the block; an error in one of them ends the block with it."""
+async def _beside(
+    *works: Coroutine[Any, Any, None],
+) -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], None]]:
+    """Do these for the length of the block; an error in one of them ends the block with it.
+
+    Yields what begins another.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
-            yield
+            yield lambda work: tasks.append(group.create_task(work))
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as errors:

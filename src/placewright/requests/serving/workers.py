@@ -199,6 +199,8 @@ class LocalProcess(ServerProcess):
         The node of a testbed that it works on; else a slower server waits.
     caller
         The node of the same testbed from which its orders come, over the links of the testbed.
+    program
+        What it executes; by default what its variants need.
     """
 
     def __init__(
@@ -208,8 +210,10 @@ class LocalProcess(ServerProcess):
         on_loss: Callable[[str], None],
         handle: NodeHandle | None = None,
         caller: NodeHandle | None = None,
+        program: str | None = None,
     ) -> None:
         super().__init__(name, speed, on_loss)
+        self._program = program
         self.handle = handle
         device = Device(name, node=name, speed=min(speed, 1.0))
         handles = None if handle is None else {name: handle}
@@ -228,7 +232,8 @@ class LocalProcess(ServerProcess):
     async def start(self, models: Mapping[str, ServedModel]) -> None:
         """See `ServerProcess.start`."""
         loop = asyncio.get_running_loop()
-        group = self._engine.group(self._cluster, program_for(models.values()))
+        program = self._program or program_for(models.values())
+        group = self._engine.group(self._cluster, program)
         try:
             await loop.run_in_executor(_STARTING, group.launch)
         except BaseException:
