@@ -75,7 +75,7 @@ def test_a_run_imports_nothing_but_the_model_that_was_named(engine: str, folder:
     """Fork server, resource tracker, workers, emulator, torchrun's ranks, Ray and its keeper."""
     if engine == "ray":
         pytest.importorskip("ray")
-    launcher = []
+    launcher, planner = [], [] if engine == "local" else ["--planner", "heft"]
     if engine == "torchrun":
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def test_a_run_imports_nothing_but_the_model_that_was_named(engine: str, folder:
         launcher = [beside_python("torchrun"), "--master-port", port, "--nproc-per-node", "2"]
         launcher += ["--no-python"]
     done = subprocess.run(
-        [*launcher, beside_python("placewright"), *RUN, "--check", "--engine", engine],
+        [*launcher, beside_python("placewright"), *RUN, "--check", "--engine", engine, *planner],
         cwd=folder,
         capture_output=True,
         text=True,

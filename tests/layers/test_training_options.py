@@ -20,6 +20,8 @@ from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.training import train_steps
 
+pytestmark = pytest.mark.usefixtures("measured_once")
+
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 GENERATOR = torch.Generator().manual_seed(3)
 LAYERS, BATCH, ODD, STEPS = 2, 8, 3, 7

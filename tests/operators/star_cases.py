@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from placewright.numerics.arrays import IntArray
 from placewright.operators.conformance import random_problem
-from placewright.operators.judge import judge
+from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
 
@@ -31,18 +32,22 @@ def star(seed: int, *, operators: int = 7, devices: int = 3, **changes: Any) -> 
 
 def best_value(problem: OperatorProblem) -> float:
     """Value of the best of all placements by the judge, ``inf`` where none fits."""
-    allowed = problem.allowed()
-    best = np.inf
-    for place in product(*(np.flatnonzero(row).tolist() for row in allowed)):
-        chosen = np.array(place)
-        if any(chosen[i] != chosen[j] for i, j in _mates(problem)):
-            continue
-        judgement = judge(problem, OperatorPlan(chosen))
+    rows = every_placement(problem)
+    value, over = evaluate_many(problem, rows)
+    for k in np.argsort(np.where(over == 0, value, np.inf), kind="stable").tolist():
+        if over[k] or not np.isfinite(value[k]):
+            break
+        # Batches do not ask for contiguity.
+        judgement = judge(problem, OperatorPlan(rows[k]))
         if judgement.feasible:
-            best = min(best, judgement.value)
-    return float(best)
+            return judgement.value
+    return float("inf")
 
 
-def _mates(p: OperatorProblem) -> list[tuple[int, int]]:
+def every_placement(p: OperatorProblem) -> IntArray:
+    """All placements of which operators and groups allow, shape (k, n)."""
     groups = p.colocation.tolist()
-    return [(i, groups.index(groups[i])) for i in range(p.n)]
+    leader = np.array([groups.index(group) for group in groups])
+    allowed = product(*(np.flatnonzero(row).tolist() for row in p.allowed()))
+    rows: IntArray = np.array(list(allowed), dtype=np.int64).reshape(-1, p.n)
+    return rows[(rows == rows[:, leader]).all(axis=1)]

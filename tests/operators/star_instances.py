@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
+from placewright.numerics.arrays import IntArray
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
+from placewright.operators.simulation.star_judge import star_scores
 from tests.operators.simulation.reference import simulate
 
 INF = float("inf")
@@ -58,21 +60,32 @@ def best_latency(p: OperatorProblem) -> float:
     """The least latency over all placements and calls, by trying them all."""
     q = p.calls
     choices = [(d, c) for d in range(p.m - 1) for c in range(q)] + [(p.m - 1, 0)]
-    best = INF
-    for picked in product(choices, repeat=p.n):
-        place, call = [d for d, _ in picked], [c for _, c in picked]
-        if _allowed(p, place):
-            best = min(best, simulate(p, OperatorPlan(place, call=call)).value)
-    return best
+    picked = np.array(list(product(choices, repeat=p.n))).reshape(-1, p.n, 2)
+    place, call = picked[..., 0], picked[..., 1]
+    kept = _allowed(p, place) & _without_gaps(p, place, call)
+    place, call = place[kept], call[kept]
+    values, over = star_scores(p, place, call)
+    fits = over == 0
+    if not (fits & np.isfinite(values)).any():
+        return INF
+    best = int(np.where(fits, values, INF).argmin())
+    # Not only what a kernel says.
+    assert simulate(p, OperatorPlan(place[best], call=call[best])).value == values[best]
+    return float(values[best])
 
 
-def _allowed(p: OperatorProblem, place: list[int]) -> bool:
-    held = np.bincount(place, p.resident_bytes, p.m)
-    together = all(
-        place[i] == place[j]
-        for i in range(p.n)
-        for j in range(i)
-        if p.colocation[i] == p.colocation[j]
-    )
-    runs = all(np.isfinite(p.compute_s[i, d]) for i, d in enumerate(place))
-    return together and runs and bool((held <= p.memory_bytes).all())
+def _allowed(p: OperatorProblem, place: IntArray) -> IntArray:
+    groups = p.colocation.tolist()
+    leader = np.array([groups.index(group) for group in groups])
+    runs = np.isfinite(p.compute_s[np.arange(p.n), place]).all(axis=1)
+    return (place == place[:, leader]).all(axis=1) & runs
+
+
+def _without_gaps(p: OperatorProblem, place: IntArray, call: IntArray) -> IntArray:
+    """Where a device is called for the k-th time only if it is for the one before."""
+    good = np.ones(len(place), dtype=bool)
+    for d in range(p.m - 1):
+        used = [((place == d) & (call == c)).any(axis=1) for c in range(p.calls)]
+        for before, after in pairwise(used):
+            good &= before | ~after
+    return good

@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
@@ -16,7 +15,8 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import SHORT_S, MeasuringRounds, as_json, best_single, running
 from placewright.planning.solving import compare
 from placewright.profiling.build import profile
-from placewright.testing.small_zoo import SIZES, small
+from placewright.testing.small_zoo import small
+from tests.capturing.small_graphs import small_graph
 
 WORKERS = Cluster((Device("a"), Device("b"), Device("c")), name="workers")
 DUO = Cluster(
@@ -26,11 +26,11 @@ DUO = Cluster(
 )
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", ["alexnet", "resnet50", "gnmt", "gpt2"])
 def test_a_placed_training_step_is_eager_bit_for_bit(name: str) -> None:
     """Loss, parameters and buffers after three steps, at random on three workers."""
     source = small(name)
-    graph = capture_source(source, training=True)
+    graph = small_graph(name, training=True)
     problem = profile(graph, WORKERS, method="analytic")
     rng = np.random.default_rng(0)
     devices = rng.integers(0, 3, size=problem.colocation.max() + 1)
@@ -42,8 +42,7 @@ def test_a_placed_training_step_is_eager_bit_for_bit(name: str) -> None:
 
 def test_a_measurement_says_what_was_predicted_measured_and_emulated() -> None:
     """All of it is in the object that the command line prints, and the trace has every span."""
-    source = small("alexnet")
-    graph = capture_source(source)
+    source, graph = small("alexnet"), small_graph("alexnet")
     state = initial_state(source, graph.program)
     problem = profile(graph, DUO, state=state)
     result = compare(problem, ["round-robin"])
@@ -68,7 +67,7 @@ def test_another_model_is_noticed(tmp_path: object) -> None:
     """A check against different weights reports a difference: the check can fail."""
     source, other = small("alexnet"), small("alexnet", seed=1)
     other = ModelSource(other.model, source.inputs, source.loss_fn, source.targets)
-    graph = capture_source(source)
+    graph = small_graph("alexnet")
     problem = profile(graph, DUO, method="analytic")
     plan = OperatorPlan(np.zeros(problem.n))
     with running(graph, DUO, initial_state(source, graph.program)) as runner:
@@ -78,10 +77,9 @@ def test_another_model_is_noticed(tmp_path: object) -> None:
 
 def test_a_plan_for_another_graph_is_refused() -> None:
     """The error says that the two do not belong together."""
-    source, other = small("alexnet"), small("vgg16")
-    graph = capture_source(source)
-    result = compare(profile(capture_source(other), DUO, method="analytic"), ["only:a"])
-    state = initial_state(source, graph.program)
+    graph, other = small_graph("alexnet"), small_graph("gpt2")
+    result = compare(profile(other, DUO, method="analytic"), ["only:a"])
+    state = initial_state(small("alexnet"), graph.program)
     with running(graph, DUO, state) as runner, pytest.raises(InputError, match="another graph"):
         runner.measure(result)
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.judge import judge
-from placewright.operators.plan import Dispatch, OperatorPlan
+from placewright.operators.judge import OperatorJudge, judge
+from placewright.operators.plan import Dispatch
 from placewright.operators.planners.exact import Exact
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
+from tests.operators.star_cases import every_placement
 
 pytest.importorskip("ortools")
 
 
-def plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
-    """Every placement with every order and dispatch."""
+def best_latency(p: OperatorProblem) -> float:
+    """Value of the best of all placements, orders and dispatches, ``inf`` where none fits."""
     uses = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
     edges = list(zip(p.tensor_producer[uses].tolist(), p.consumers.tolist(), strict=True))
     orders = [
@@ -31,25 +31,11 @@ def plans(p: OperatorProblem) -> Iterator[OperatorPlan]:
         for order in permutations(range(p.n))
         if all(order.index(i) < order.index(j) for i, j in edges)
     ]
-    groups = p.colocation.tolist()
-    for place in product(*(np.flatnonzero(row).tolist() for row in p.allowed())):
-        if all(place[i] == place[groups.index(groups[i])] for i in range(p.n)):
-            for order in orders:
-                for dispatch in Dispatch:
-                    yield OperatorPlan(np.array(place), order, dispatch)
-
-
-def best_latency(p: OperatorProblem) -> float:
-    """Value of the best of them by the judge, ``inf`` where none fits."""
-    best = np.inf
-    for plan in plans(p):
-        try:
-            judgement = judge(p, plan)
-        except (InfeasibleError, InputError):
-            continue
-        if judgement.feasible:
-            best = min(best, judgement.value)
-    return best
+    rows, judge_, best = every_placement(p), OperatorJudge(p), np.inf
+    for order, dispatch in product(orders, Dispatch):
+        value, over = judge_.many(rows, order, dispatch)
+        best = min(best, value[over == 0].min(initial=np.inf))
+    return float(best)
 
 
 @pytest.mark.parametrize("links", Links)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import IntArray
-from placewright.numerics.njit import njit_no_refcount
 from placewright.operators.conformance import (
     named_instances,
     plans,
@@ -33,11 +32,9 @@ from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
-from placewright.operators.simulation.fast import UNSURE, offsets_of
+from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast import simulate as simulate_fast
-from placewright.operators.simulation.fast_state import FastState
 from placewright.operators.simulation.inputs import NO_ORDER, default_order
-from placewright.operators.simulation.scores import bytes_over
 from tests.operators.pipelines import all_plans, piped
 from tests.operators.simulation import reference
 from tests.operators.star_cases import star
@@ -55,21 +52,23 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
     expected = reference.simulate(problem, plan)
     seen[expected.refused or "simulated"] += 1
     seen["short"] += expected.over_bytes > 0
-    the_judge(problem, plan, expected)
+    judge_ = OperatorJudge(problem)
+    the_judge(judge_, plan, expected)
     if problem.communication is Communication.PAIRWISE and plan.replica_of is None:
-        batches(problem, plan, expected)
+        batches(judge_, plan, expected)
         if problem.overlap is Overlap.PARALLEL and problem.objective is Objective.LATENCY:
-            the_fast_simulator(OperatorJudge(problem), plan, expected, seen)
+            the_fast_simulator(judge_, plan, expected, seen)
     return expected
 
 
-def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Outcome) -> None:
+def the_judge(judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome) -> None:
     """The full simulator, star and loads: every number that the judge gives."""
+    problem = judge_.problem
     if expected.refused:
         with pytest.raises((InfeasibleError, InputError)):
-            judge(problem, plan)
+            judge_(plan)
         return
-    judged = judge(problem, plan)
+    judged = judge_(plan)
     assert judged.value == expected.value
     assert judged.peak_bytes.tolist() == expected.peak_bytes
     assert judged.violation_bytes == expected.over_bytes
@@ -84,31 +83,21 @@ def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.
         assert_valid_schedule(problem, plan.placement, judged)
 
 
-def batches(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Outcome) -> None:
+def batches(judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome) -> None:
     """Compiled scores: fast simulator first, the full one where it is unsure, loads."""
-    value, over = evaluate_many(problem, plan.placement, plan.order, plan.dispatch)
+    value, over = judge_.many(plan.placement, plan.order, plan.dispatch)
     assert (value.tolist(), over.tolist()) == ([expected.value], [expected.over_bytes])
-
-
-@njit_no_refcount
-def fast_bytes_over(state: FastState, makespan_s: float) -> int:
-    """Bytes over after a fast simulation."""
-    return bytes_over(state, offsets_of(state, 0), makespan_s)
 
 
 def the_fast_simulator(
     judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome, seen: Seen
 ) -> None:
-    """Makespan and bytes over, or that it cannot tell."""
+    """The makespan, or that it cannot tell; bytes over are those of `batches`."""
     order = default_order(judge_.problem) if plan.order is None else plan.order.copy()
     mode = judge_.mode(plan.dispatch)
     value = simulate_fast(judge_.fast, mode, plan.placement.copy(), order)
     seen["unsure" if value == UNSURE else "sure"] += 1
-    if value == UNSURE:
-        return
-    assert value == expected.value
-    if value < np.inf:
-        assert fast_bytes_over(judge_.fast, value) == expected.over_bytes
+    assert value in (UNSURE, expected.value)
 
 
 def some_plans(problem: OperatorProblem, rng: np.random.Generator) -> list[OperatorPlan]:
@@ -143,11 +132,10 @@ def varied(problem: OperatorProblem, seed: int) -> OperatorProblem:
 
 
 @pytest.mark.parametrize(("links", "overlap"), MODES)
-@pytest.mark.parametrize("block", range(2))
-def test_latency(links: Links, overlap: Overlap, block: int) -> None:
+def test_latency(links: Links, overlap: Overlap) -> None:
     """Most instances have times that are equal or zero, shared channels, groups and pins."""
     seen = Seen()
-    for seed in range(100 * block, 100 * (block + 1)):
+    for seed in range(110):
         problem = varied(random_problem(seed, links=links, overlap=overlap), seed)
         for plan in some_plans(problem, np.random.default_rng(seed)):
             agree(problem, plan, seen)
@@ -183,7 +171,7 @@ def test_throughput_over_links(links: Links, overlap: Overlap) -> None:
 def test_copies_of_stages_over_links() -> None:
     """Alike devices share a stage; links differ."""
     copies = 0
-    for seed in range(30):
+    for seed in range(20):
         problem = random_problem(seed, most_operators=5, objective=Objective.THROUGHPUT)
         first = np.where(np.isfinite(problem.compute_s[:, :1]), problem.compute_s[:, :1], 2.0)
         problem = problem.replace(
@@ -206,7 +194,7 @@ def test_copies_of_stages_over_links() -> None:
 def test_copies_on_devices_that_differ() -> None:
     """Samples dealt out by speed, for stages of any part of the model."""
     copies = 0
-    for seed in range(40):
+    for seed in range(24):
         problem = random_problem(seed, most_operators=4, objective=Objective.THROUGHPUT)
         finite = np.where(np.isfinite(problem.compute_s), problem.compute_s, 2.0)
         problem = problem.replace(
@@ -234,20 +222,20 @@ def test_copies_on_many_devices(wide: int) -> None:
 def test_loads_around_host_memory() -> None:
     """Star throughput; infeasible exactly where resident bytes exceed a memory."""
     seen = Seen()
-    for seed in range(500):
+    for seed in range(200):
         problem, rng = star(seed, operators=12, devices=4), np.random.default_rng(seed)
         plan = OperatorPlan(random_placement(problem, rng))
         if seed % 3 == 0:
             most = problem.resident_bytes.sum() + 1.0
             problem = problem.replace(memory_bytes=rng.random(problem.m) * most)
         agree(problem, plan, seen)
-    assert seen["short"] > 50
+    assert seen["short"] > 20
 
 
 def test_pipelines_around_host_memory() -> None:
     """Copies of stages, clusters of accelerators, separate passes."""
     seen = Seen()
-    for seed in range(75):
+    for seed in range(40):
         problem = piped(seed)
         if seed % 3 == 0:
             most = 0.7 * problem.resident_bytes.sum()
@@ -264,7 +252,7 @@ def test_pipelines_around_host_memory() -> None:
 def test_calls_through_host_memory(calls: int) -> None:
     """Star latency, calls given or not; what would wait for itself is refused by both."""
     seen = Seen()
-    for seed in range(300 if calls < 3 else 60):
+    for seed in range(120 if calls < 3 else 40):
         problem = star_problem(seed, operators=9, accelerators=3, calls=calls, alike=seed % 2 == 0)
         rng = np.random.default_rng(seed)
         place = random_placement(problem, rng)
@@ -309,46 +297,49 @@ def large(seed: int, links: Links) -> OperatorProblem:
     return with_random_views(problem, seed).replace(memory_bytes=rng.random(problem.m) * most)
 
 
-def by_the_full_simulator(problem: OperatorProblem, plan: OperatorPlan) -> reference.Outcome:
+def the_full_and_the_fast(
+    judge_: OperatorJudge, plan: OperatorPlan, seen: Seen
+) -> reference.Outcome:
     """Where the reference takes too long."""
     try:
-        judged = OperatorJudge(problem)(plan)
+        judged = judge_(plan)
     except (InfeasibleError, InputError):
-        return reference.Outcome()
-    return reference.Outcome(value=judged.value, over_bytes=judged.violation_bytes)
+        expected = reference.Outcome()
+    else:
+        expected = reference.Outcome(value=judged.value, over_bytes=judged.violation_bytes)
+    batches(judge_, plan, expected)
+    the_fast_simulator(judge_, plan, expected, seen)
+    return expected
 
 
 @pytest.mark.parametrize("links", Links)
 def test_large_problems_without_ties(links: Links) -> None:
     """Nothing is unsure where every time differs, tensors of many readers included."""
     seen = Seen()
-    for seed in range(40):
+    for seed in range(20):
         problem = large(seed, links)
+        judge_ = OperatorJudge(problem)
         for plan in some_plans(problem, np.random.default_rng(seed)):
-            expected = by_the_full_simulator(problem, plan)
-            the_fast_simulator(OperatorJudge(problem), plan, expected, seen)
-            seen["short"] += expected.over_bytes > 0
+            seen["short"] += the_full_and_the_fast(judge_, plan, seen).over_bytes > 0
     assert seen["unsure"] == 0
-    assert seen["short"] > 30
+    assert seen["short"] > 15
 
 
 @pytest.mark.parametrize("links", Links)
 def test_small_problems_with_short_memory(links: Links) -> None:
     """Ties and zeros; most values are sure, and bytes over are the full simulator's."""
     seen = Seen()
-    for seed in range(300):
+    for seed in range(120):
         problem = with_random_views(random_problem(seed, links=links), seed)
         most = problem.tensor_bytes.sum() + problem.resident_bytes.sum() + 1.0
         rng = np.random.default_rng(seed)
         problem = problem.replace(memory_bytes=rng.random(problem.m) * most)
         judge_ = OperatorJudge(problem)
         for plan in some_plans(problem, rng):
-            expected = by_the_full_simulator(problem, plan)
-            the_fast_simulator(judge_, plan, expected, seen)
-            seen["short"] += expected.over_bytes > 0
-    assert seen["sure"] > 400
+            seen["short"] += the_full_and_the_fast(judge_, plan, seen).over_bytes > 0
+    assert seen["sure"] > 160
     assert seen["unsure"] > 0
-    assert seen["short"] > 150
+    assert seen["short"] > 60
 
 
 def long_queues() -> Iterator[tuple[OperatorProblem, OperatorPlan]]:
@@ -368,7 +359,7 @@ def test_long_queues() -> None:
     """More pending operators than are looked through one by one."""
     seen = Seen()
     for problem, plan in long_queues():
-        the_fast_simulator(OperatorJudge(problem), plan, by_the_full_simulator(problem, plan), seen)
+        the_full_and_the_fast(OperatorJudge(problem), plan, seen)
     assert seen["unsure"] == 0
 
 

@@ -32,13 +32,13 @@ from placewright.profiling.build import profile
 from placewright.runtime.session import Session
 from placewright.runtime.stream.stream import Delivered, SampleStream, Tensors
 from placewright.testing.small_zoo import small
+from tests.capturing.small_graphs import small_graph
 from tests.operators.test_run import DUO, WORKERS
 
 
 def test_a_scattered_stream_is_eager_bit_for_bit() -> None:
     """Samples that differ, stretches at random on three workers, against eager one by one."""
-    source = small("resnet50")
-    graph = capture_source(source)
+    source, graph = small("resnet50"), small_graph("resnet50")
     problem = profile(graph, WORKERS, method="analytic").replace(objective="throughput")
     devices = np.random.default_rng(0).integers(0, 3, size=problem.colocation.max() + 1)
     plan = OperatorPlan(devices[problem.colocation // 9])
@@ -68,8 +68,7 @@ def test_copies_of_a_part_are_eager_bit_for_bit(
     places: tuple[int, ...], replica_of: tuple[int, ...]
 ) -> None:
     """Samples alternate between the copies of a stage and come out in order."""
-    source = small("resnet50")
-    graph = capture_source(source)
+    source, graph = small("resnet50"), small_graph("resnet50")
     problem = profile(graph, WORKERS, method="analytic")
     problem = problem.replace(objective="throughput", pipeline=DEALT)
     groups = problem.colocation * len(places) // (problem.colocation.max() + 1)
@@ -93,8 +92,7 @@ def test_copies_of_a_part_are_eager_bit_for_bit(
 
 def test_a_measured_stream_says_what_was_predicted() -> None:
     """All of it is in the object that the command line prints."""
-    source = small("alexnet")
-    graph = capture_source(source)
+    source, graph = small("alexnet"), small_graph("alexnet")
     problem = profile(graph, DUO, method="analytic").replace(objective="throughput")
     half = np.arange(problem.n) >= problem.n // 2
     result = solve(problem, FixedPlan(OperatorPlan(half.astype(np.int64))))
