@@ -9,18 +9,22 @@ one worker, on two. Taken in turns; the best of each round. Ends with 1 where to
 With --contexts: time of a token behind so many others, with caches of transformers and with those
 that have room for more, in turns on one core; ends with 1 where a logit differs.
 With --users: tokens/s of so many users at a time on two workers, from the moment that all have
-their first token until one has the last; predicted by the device map from what one user's layers
-take there. Ends with 1 where a user's tokens are not those of `model.generate` of that user alone.
+their first token until one has the last; predicted by the device map from what layers take there,
+one on each device, for so many users at a time. All processes go before others of the machine.
+Ends with 1 where a user's tokens are not those of `model.generate` of that user alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +65,22 @@ def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
     return generate
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Go before what else runs here, with all processes that are started."""
+    sessions = Path("/proc/self/autogroup")  # where it is, priorities count within a session only
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, -15)
+    if sessions.exists():
+        sessions.write_text("-15")
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, before)
+        if sessions.exists():
+            sessions.write_text("0")
+
+
 def side_by_side(
     placed: Generator, prompts: list[Tensor], count: int
 ) -> tuple[float, list[Tensor]]:
@@ -79,21 +99,24 @@ def side_by_side(
     return tokens / (end - begin), found
 
 
-def many_users(model: Any, placed: Generator, counts: list[int], tokens: int) -> int:
-    """One line for each number of users; how many of them got other tokens."""
+def many_users(model: Any, placed: Generator, counts: list[int], tokens: int, rounds: int) -> int:
+    """One line for each number of users, of its fastest round; how many got other tokens."""
     drawn = [torch.randint(1, 32000, (1, 16 + 3 * k)) for k in range(max(counts))]
     expected = [_greedy(model, ids)(tokens) for ids in drawn]
     options: Any = {"context": 64 + tokens, "prompt": 32, "dtype": "f32", "measure": "local"}
-    planned = device_map(model.config, placed.cluster, **options)
+    planned = device_map(model.config, placed.cluster, users=max(counts), **options)
     ends = [0, LAYERS // 2 + 1, planned.problem.n]
     plan = MapPlan(tuple(LayerRange(d, ends[d], ends[d + 1]) for d in (0, 1)))
     other = 0
     print("| users | predicted, tokens/s | measured, tokens/s |\n|---:|---:|---:|")
-    for users in counts:
+    fastest = dict.fromkeys(counts, 0.0)
+    for users in [count for _ in range(rounds) for count in counts]:
         rate, found = side_by_side(placed, drawn[:users], tokens)
-        predicted = judge(planned.problem.replace(users=users), plan).tokens_per_s
+        fastest[users] = max(fastest[users], rate)
         other += sum(not torch.equal(*each) for each in zip(found, expected, strict=False))
-        print(f"| {users} | {predicted:.1f} | {rate:.1f} |", flush=True)
+    for users, rate in fastest.items():
+        predicted = judge(planned.problem.replace(users=users), plan).tokens_per_s
+        print(f"| {users} | {predicted:.1f} | {rate:.1f} |")
     return other
 
 
@@ -151,11 +174,12 @@ def main() -> int:
     devices = tuple(Device(name, kind="cpu", node=name, cores=1) for name in "ab")
     cluster = Cluster(devices, (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)))
     with (
+        undisturbed() if args.users else nullcontext(),
         Generator(model, {"a": (0, LAYERS)}, cluster) as one,
         Generator(model, {"a": (0, LAYERS // 2), "b": (LAYERS // 2, LAYERS)}, cluster) as two,
     ):
         if args.users:
-            return int(many_users(model, two, args.users, args.tokens) > 0)
+            return int(many_users(model, two, args.users, args.tokens, args.rounds) > 0)
         ways = [_greedy(each, ids) for each in (model, one, two)]
         first, *others = [generate(args.tokens) for generate in ways]
         print("| round | one process | one worker | two workers |\n|---|---:|---:|---:|")

@@ -13,11 +13,11 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.layers.devicemap import planners
 from placewright.layers.devicemap.bounds import lower_bound_s
 from placewright.layers.devicemap.conformance import random_problem
-from placewright.layers.devicemap.judge import judge
+from placewright.layers.devicemap.judge import judge, period_s
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.planners import Tables, plan_map
 from placewright.layers.devicemap.problem import MapProblem
-from placewright.layers.generation.times import LayerTimes
+from placewright.layers.generation.times import LayerTimes, StepTimes
 from tests.layers.devicemap.models import tiny
 
 
@@ -58,7 +58,10 @@ def test_the_plan_is_the_best_of_all(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_with_measured_times_the_plan_is_the_best_that_workers_execute(seed: int) -> None:
-    """With constants of visits above and below zero; every range has a block."""
+    """With constants of visits above and below zero; every range has a block.
+
+    Steps of several users are measured in every second problem.
+    """
     problem = random_problem(seed)
     draw, m = np.random.default_rng(seed), problem.m
     latency_s, per_byte = problem.links
@@ -69,6 +72,7 @@ def test_with_measured_times_the_plan_is_the_best_that_workers_execute(seed: int
         answer_s=draw.uniform(0.0, 0.3, m).tolist(),
         latency_s=latency_s.tolist(),
         seconds_per_byte=per_byte.tolist(),
+        busy=[step_times(draw, m, users) for users in (1, 3)] if seed % 2 else (),
     )
     problem = problem.replace(times=times)
     blocks = set(problem.model.blocks)
@@ -85,6 +89,38 @@ def test_with_measured_times_the_plan_is_the_best_that_workers_execute(seed: int
     assert found.best is not None
     assert found.best.value == pytest.approx(min(values), rel=1e-9)
     assert 0 <= lower_bound_s(problem) <= min(values) * (1 + 1e-9)
+
+
+def step_times(draw: np.random.Generator, m: int, users: int) -> StepTimes:
+    """Random ones; now and then the answer takes longest."""
+    block_s, head_s = (users * draw.uniform(0.1, 1.0, (2, m))).tolist()
+    visit_s = draw.uniform(-0.4, 0.4, m).tolist()
+    return StepTimes(users, block_s, head_s, visit_s, draw.uniform(0.0, 9.0, m).tolist())
+
+
+def test_steps_of_several_users_cost_what_was_measured() -> None:
+    """While all devices are busy: linear between numbers of users; one stream has its own price."""
+    problem = random_problem(5)
+    m, count = problem.m, len(problem.model.blocks)
+    links = [[0.0] * m] * m
+    busy = [
+        StepTimes(users, *([seconds] * m for seconds in row))
+        for users, row in ((1, (2.0, 4.0, 0.5, 1.0)), (3, (4.0, 4.0, 0.5, 5.0)))
+    ]
+    alone = [[seconds] * m for seconds in (1.0, 4.0, 2.0, 1.0, 0.0, 0.5)]
+    times = LayerTimes(10, *alone, links, links, busy)
+    problem = problem.replace(times=times, context=10, objective="throughput")
+    plan = MapPlan((LayerRange(0, 0, 2), LayerRange(1, 2, problem.n)))
+    crowd = judge(problem.replace(users=4), plan)
+    assert crowd.token_s == pytest.approx(count + 4.5)
+    # Two groups of two: blocks of 3 s, 4 s behind them, two visits and the answer.
+    passage = 3 * count + 4 + 1 + 3
+    longest = max(3 * (count - 1) + 4.5, 3.0)
+    assert period_s(problem.replace(users=4), plan, 2) == pytest.approx(max(passage, 2 * longest))
+    # Beyond three users a step takes no less; tokens for all are chosen in one process.
+    answers = LayerTimes(10, *alone, links, links, [StepTimes(1, *[[0.1] * m] * 3, [50.0] * m)])
+    slow = problem.replace(users=2, times=answers)
+    assert period_s(slow, plan, 2) == pytest.approx(100.0)
 
 
 def test_measured_times_are_the_costs() -> None:

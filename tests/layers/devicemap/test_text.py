@@ -13,6 +13,7 @@ from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.files import read_problem, write_problem
 from placewright.layers.devicemap.text import generate_text
+from placewright.layers.generation import layer_timer
 from placewright.runtime.engines.local import LocalGroup
 from tests.cli.run_cli import run_cli
 from tests.layers.generation.test_generator import boards, model_of
@@ -63,15 +64,20 @@ def test_plans_that_workers_cannot_execute(folder: Path, tmp_path: Path) -> None
         spilling.generator(folder)
 
 
-def test_costs_that_workers_measure(folder: Path, tmp_path: Path) -> None:
+def test_costs_that_workers_measure(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the plan is made; it is for what they execute. One that is left has no room."""
+    monkeypatch.setattr(layer_timer, "BUSY_S", 0.01)
     cluster = boards_with_memory("140KiB", tmp_path)
-    planned = device_map(folder, cluster, context=32, prompt=8, measure="local")
+    planned = device_map(folder, cluster, context=32, prompt=8, users=3, measure="local")
     times = planned.problem.times
     assert times is not None
     for each in (times.block_s, times.prompt_block_s, times.answer_s):
         assert len(each) == 2
         assert min(each) > 0
+    assert [each.users for each in times.busy] == [1, 2, 3]
+    assert min(min(each.block_s + each.answer_s) for each in times.busy) > 0
     assert min(times.latency_s[0][1], times.latency_s[1][0]) > 0
     assert planned.judgement.token_s > min(times.answer_s)
     file = write_problem(planned.problem, tmp_path / "measured.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -184,6 +185,20 @@ def test_groups_fill_the_stages() -> None:
         assert [each.result()[0].shape[0] for each in second] == [1, 2, 3, 4]
     assert [len(each) for each in group.orders] == [2, 2]
     assert group.most == 2
+
+
+def test_who_got_the_last_token_is_waited_for() -> None:
+    """By those who have waited long already: left alone, it would be alone in every round."""
+    made = batcher(_Echo())
+    made._users, made._step_s = 8, 4.0  # a second of patience
+    with made._changed:
+        made._waiting.extend(step(k) for k in (1, 2, 3))
+        for each in made._waiting:
+            each.since_s -= 3600.0
+        made._free_s = time.perf_counter()
+        assert made._next() == []
+        made._free_s -= 3600.0
+        assert len(made._next()) == 3
 
 
 def test_a_large_order_leaves_alone() -> None:

@@ -35,7 +35,8 @@ def period_bound_s(problem: MapProblem, groups: int) -> float:
 def _dual(problem: MapProblem, users: int, groups: int) -> float:
     """Lower bound on max(sum of all seconds, groups x the busiest device's seconds)."""
     m, n = problem.m, problem.n
-    seconds, held = problem.decode_s(users), problem.weights - problem.shared + problem.cache
+    seconds = problem.decode_s(users, busy=problem.busy)
+    held = problem.weights - problem.shared + problem.cache
     decoded = np.array([layer.decodes for layer in problem.model.layers])
     read = np.where(decoded, problem.weights, 0.0)
     with_disk = np.flatnonzero(np.isfinite(problem.disk_s_per_byte))
@@ -64,7 +65,8 @@ def _dual(problem: MapProblem, users: int, groups: int) -> float:
             share = np.maximum(0.0, share + 0.1 / step**0.7 * slope)
             share = share / max(1.0, share.sum())
     # A device takes less than its layers by this much at most, and `groups` times that in a period.
-    return max(0.0, best + groups * float(np.minimum(problem.visit_s, 0.0).sum()))
+    visit_s = problem.visit_s(users, busy=problem.busy)
+    return max(0.0, best + groups * float(np.minimum(visit_s, 0.0).sum()))
 
 
 def _by_speed(seconds: FloatArray) -> FloatArray:

@@ -148,6 +148,7 @@ def _measured(problem: MapProblem, model: Any, engine: str) -> LayerTimes:
         engine=engine,
         tokens=min(problem.context, MOST_TIMED),
         blocks=room,
+        users=problem.users,
     )
 
 
@@ -284,6 +285,18 @@ class DeviceMap:
             return value_s
         return 1.0 / value_s if value_s > 0 else math.inf
 
+    @property
+    def times_from(self) -> str:
+        """Where the times come from, in words."""
+        measured = self.problem.times
+        if measured is None:
+            return "computed from the cluster, which ranks plans; measure for those of workers"
+        if measured.busy:
+            most = measured.busy[-1].users
+            return f"measured: of one stream, and of steps of up to {most} users"
+        several = "; of several users computed from those" if self.problem.users > 1 else ""
+        return f"measured with one stream{several}"
+
     def candidates(self) -> list[Candidate]:
         """The plan, and those that others make, judged by the same rules."""
         found = [Candidate("placewright", self.judgement)]
@@ -380,6 +393,7 @@ class DeviceMap:
             "physical_bound_s": self._relaxed_s,
             **_numbers(own),
             "groups": own.groups,
+            "times_from": self.times_from,
             "left_out": self.left_out(),
             "alternatives": {
                 each.name: {"why": each.why, "ranges": self._ends(each.judgement)}
@@ -410,6 +424,7 @@ class DeviceMap:
             f"time per token of one stream {seconds(own.token_s)}, {own.tokens_per_s:.4g} tokens/s "
             f"of all users{groups}, first token after {seconds(own.first_token_s)}",
             f"{problem.objective} {self._unit(self.value)}: {bound}",
+            f"times are {self.times_from}",
             "",
             self._range_table(),
             "",

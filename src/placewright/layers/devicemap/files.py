@@ -20,7 +20,7 @@ from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem, Objective
-from placewright.layers.generation.times import LayerTimes
+from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, head_json
 from placewright.planning.result_file import ResultFile
@@ -65,6 +65,19 @@ class LanguageModelEntry(FileModel):
     block_name: str = ""
 
 
+Visits = list[Annotated[float, Field(ge=-1e9, le=1e9)]]
+
+
+class StepEntry(FileModel):
+    """See `placewright.layers.generation.times.StepTimes`."""
+
+    users: Annotated[int, Field(ge=1, lt=2**31)]
+    block_s: list[Seconds]
+    head_s: list[Seconds]
+    visit_s: Visits
+    answer_s: list[Seconds]
+
+
 class TimesEntry(FileModel):
     """What workers took: see `placewright.layers.generation.times.LayerTimes`."""
 
@@ -73,10 +86,11 @@ class TimesEntry(FileModel):
     head_s: list[Seconds]
     prompt_block_s: list[Seconds]
     prompt_head_s: list[Seconds]
-    visit_s: list[Annotated[float, Field(ge=-1e9, le=1e9)]]
+    visit_s: Visits
     answer_s: list[Seconds]
     latency_s: list[list[Seconds | None]]
     seconds_per_byte: list[list[Seconds | None]]
+    busy: list[StepEntry] = Field(default=[], max_length=64)
 
     def made(self, devices: int) -> LayerTimes:
         """The times, where they are of so many devices.
@@ -86,8 +100,10 @@ class TimesEntry(FileModel):
         rows = self.model_dump()
         for name in ("latency_s", "seconds_per_byte"):
             rows[name] = [[math.inf if x is None else x for x in row] for row in rows[name]]
+        busy = rows.pop("busy")
         lists = [x for name, x in rows.items() if name != "tokens"]
         lists += [*rows["latency_s"], *rows["seconds_per_byte"]]
+        lists += [x for each in busy for name, x in each.items() if name != "users"]
         for each in lists:
             if len(each) != devices:
                 raise InputError(
@@ -95,7 +111,14 @@ class TimesEntry(FileModel):
                     by=f"{len(each)} and {devices}",
                     hint="measure on this cluster",
                 )
-        return LayerTimes(**rows)
+        counts = [each["users"] for each in busy]
+        if busy and (counts[0] != 1 or any(a >= b for a, b in pairwise(counts))):
+            raise InputError(
+                "numbers of users of measured steps do not rise from 1",
+                by=", ".join(map(str, counts))[:200],
+                hint="measure again",
+            )
+        return LayerTimes(**rows, busy=tuple(StepTimes(**each) for each in busy))
 
 
 class MapFile(FileModel):
@@ -168,6 +191,7 @@ class MapPlanFile(ResultFile):
     tokens_per_s: float | None = None
     first_token_s: float | None = None
     groups: int = 1
+    times_from: str = ""
     left_out: dict[str, str] = Field(default_factory=dict)
     alternatives: dict[str, Any] = Field(default_factory=dict)
 
@@ -312,7 +336,7 @@ def _hops_json(judged: MapJudgement) -> list[dict[str, Any]]:
     ]
     if found:
         a, b = devices[-1], devices[0]
-        found.append((a, b, 0.0, float(problem.return_s[a, b])))
+        found.append((a, b, 0.0, float(problem.return_s(1)[a, b])))
     keys = ("source", "target", "token_bytes", "token_s")
     return [
         dict(zip(keys, (names[a], names[b], size, finite(s)), strict=True))

@@ -111,7 +111,7 @@ def judge(problem: MapProblem, plan: MapPlan) -> MapJudgement:
     hop_s = problem.hop_s(problem.prompt or 1)
     for a, b in zip(plan.ranges, plan.ranges[1:], strict=False):
         first_s += float(hop_s[a.device, b.device])
-    first_s += float(problem.answer_s[plan.ranges[-1].device])
+    first_s += float(problem.answer_s(1)[plan.ranges[-1].device])
     per_token_s, groups = min(
         (period_s(problem, plan, g) / problem.users, g) for g in group_counts(problem)
     )
@@ -132,33 +132,43 @@ def period_s(problem: MapProblem, plan: MapPlan, groups: int) -> float:
     """Seconds in which every user gets a token.
 
     A group of users passes the devices one after another and begins again when its token is known;
-    groups follow each other, each device and each transfer serves one at a time. The period is
-    the time of one passage, or that of the busiest device or transfer for all groups.
+    groups follow each other, each device, each transfer and the process that chooses tokens
+    serves one at a time. The period is the time of one passage, or that of the busiest of them for
+    all groups.
     """
     users = -(-problem.users // groups)
-    total, longest = step_s(problem, plan, users)
+    total, longest = step_s(problem, plan, users, busy=problem.users > 1)
     return max(total, groups * longest)
 
 
-def step_s(problem: MapProblem, plan: MapPlan, users: int) -> tuple[float, float]:
-    """Seconds of one passage of so many users, and of its longest part."""
-    decode_s, hop_s = problem.decode_s(users), problem.hop_s(users)
+def step_s(
+    problem: MapProblem, plan: MapPlan, users: int, *, busy: bool = False
+) -> tuple[float, float]:
+    """Seconds of one passage of so many users, and of its longest part.
+
+    `busy`: other devices compute meanwhile.
+    """
+    decode_s, hop_s = problem.decode_s(users, busy=busy), problem.hop_s(users)
+    visit_s = problem.visit_s(users, busy=busy)
     parts = []
     for k, each in enumerate(plan.ranges):
-        parts.append(_stage_s(problem, each, decode_s))
+        parts.append(_stage_s(problem, each, decode_s, visit_s))
         if k:
             crossed = problem.crossed[each.start]
             parts.append(float(hop_s[plan.ranges[k - 1].device, each.device]) if crossed else 0.0)
     first, last = plan.ranges[0].device, plan.ranges[-1].device
-    return sum(parts) + float(problem.return_s[last, first]), max(parts)
+    back_s = float(problem.return_s(users, busy=busy)[last, first])
+    # Without measured times it is a latency, in which nobody is busy.
+    longest = max(parts) if problem.times is None else max(*parts, back_s)
+    return sum(parts) + back_s, longest
 
 
-def _stage_s(problem: MapProblem, each: LayerRange, decode_s: FloatArray) -> float:
-    """Seconds of a device for one token; a measured visit may be shorter than its layers."""
+def _stage_s(
+    problem: MapProblem, each: LayerRange, decode_s: FloatArray, visit_s: FloatArray
+) -> float:
+    """Seconds of a device for a step; a measured visit may be shorter than its layers."""
     own = float(decode_s[each.device, each.start : each.end].sum())
-    return max(0.0, own + float(problem.visit_s[each.device])) + _disk_s(
-        problem, each, decoding=True
-    )
+    return max(0.0, own + float(visit_s[each.device])) + _disk_s(problem, each, decoding=True)
 
 
 def _disk_s(problem: MapProblem, each: LayerRange, *, decoding: bool) -> float:
@@ -190,7 +200,7 @@ def _cost(problem: MapProblem, each: LayerRange) -> RangeCost:
         cache,
         workspace,
         over,
-        _stage_s(problem, each, problem.decode_s(1)),
+        _stage_s(problem, each, problem.decode_s(1), problem.visit_s(1)),
         prefill + _disk_s(problem, each, decoding=False),
     )
 

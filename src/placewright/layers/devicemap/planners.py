@@ -24,6 +24,7 @@ from placewright.layers.devicemap.bounds import lower_bound_s, period_bound_s
 from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem, check_each_layer
+from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal
 from placewright.planning.wing import Planning
@@ -155,7 +156,10 @@ def _bisect(search: _Search, orders: Orders, tables: Tables, groups: int, below_
         return
     search.offer(passages)
     used, hops = seconds[orders.devices], problem.hop_s(users)
-    limits = np.unique(np.concatenate([used[np.isfinite(used)], hops[np.isfinite(hops)]]))
+    parts = [used[np.isfinite(used)], hops[np.isfinite(hops)]]
+    if problem.times is not None:
+        parts.append(problem.answer_s(users, busy=problem.busy))
+    limits = np.unique(np.concatenate(parts))
     known, shortest = search.least_s * problem.users, passages.least_s()
     low = int(np.searchsorted(limits, below_s * (1 - EQUAL) / groups)) - 1
     high = min(int(np.searchsorted(limits, known * (1 + EQUAL) / groups)), len(limits) - 1)
@@ -207,10 +211,11 @@ class Tables:
     def seconds(self, users: int) -> FloatArray:
         """Seconds of every range on every device, ``inf`` where it does not fit: (m, n+1, n+1)."""
         problem = self.problem
-        each = problem.decode_s(users)
+        each = problem.decode_s(users, busy=problem.busy)
         ends = np.concatenate([np.zeros((problem.m, 1)), np.cumsum(each, axis=1)], axis=1)
         found: FloatArray = ends[:, None, :] - ends[:, :, None]
-        found = np.maximum(0.0, found + problem.visit_s[:, None, None])
+        visit_s = problem.visit_s(users, busy=problem.busy)
+        found = np.maximum(0.0, found + visit_s[:, None, None])
         decodes = np.array([layer.decodes for layer in problem.model.layers])
         for d, s, e in np.argwhere(self.from_disk > 0).tolist():
             spilled = self.from_disk[d, s, e]
@@ -319,12 +324,12 @@ class _Prospects:
         self, problem: MapProblem, devices: Sequence[int], users: int, known: float
     ) -> None:
         self._devices, self._known = list(devices), known
-        self._seconds = problem.decode_s(users)
+        self._seconds = problem.decode_s(users, busy=problem.busy)
         disks = np.isfinite(problem.disk_s_per_byte)
         self._room = np.where(disks, np.inf, problem.capacity)
         held = problem.weights - problem.shared + problem.cache
         self._need = _suffix_sums(held) * (1 - 1e-9)
-        self._spared = np.minimum(problem.visit_s, 0.0)
+        self._spared = np.minimum(problem.visit_s(users, busy=problem.busy), 0.0)
         self._most: dict[int, FloatArray] = {}
 
     def most(self, used: int) -> FloatArray:
@@ -358,7 +363,7 @@ class Orders:
         self.problem, self.devices, self._from_disk = problem, list(devices), from_disk
         self._before = alike_before(problem, self.devices)
         self._firsts = [d for d in self.devices if not self._before[d]]
-        back = problem.return_s[np.ix_(self.devices, self._firsts)]
+        back = problem.return_s(1)[np.ix_(self.devices, self._firsts)]
         back = np.where(np.isfinite(back), back, 1e9)  # no way back is far more than any passage
         # How much longer, at most, the way back to one first device is than to another.
         self._later = (back[:, :, None] - back[:, None, :]).max(axis=0)
@@ -396,7 +401,10 @@ class Orders:
                 if mask | 1 << d not in states:
                     queue.append(mask | 1 << d)
                 states.setdefault(mask | 1 << d, {})[d] = value
-        totals = self._totals(states)
+        back_s = problem.return_s(users, busy=problem.busy)
+        if problem.times is not None:
+            back_s = np.where(back_s <= limit, back_s, np.inf)
+        totals = self._totals(states, back_s)
         return Passages(problem, self._from_disk, allowed, hop_s, totals, states)
 
     def _extended(
@@ -436,13 +444,13 @@ class Orders:
         return {d: found[i] for i, d in enumerate(free) if np.isfinite(found[i]).any()}
 
     def _totals(
-        self, states: dict[int, dict[int, FloatArray]]
+        self, states: dict[int, dict[int, FloatArray]], back_s: FloatArray
     ) -> dict[int, tuple[float, int, int]]:
         """Whole passages, until the first device knows the token."""
         found: dict[int, tuple[float, int, int]] = {}
         for mask, ends in states.items():
             for last, value in ends.items():
-                total = value[:, -1] + self.problem.return_s[last, self._firsts]
+                total = value[:, -1] + back_s[last, self._firsts]
                 row = int(total.argmin())
                 least = float(total[row])
                 if np.isfinite(least) and (mask not in found or least < found[mask][0]):
@@ -477,11 +485,18 @@ def _are_alike(
         return False
     if any((table[d] != table[e]).any() for table in seconds):
         return False
-    if problem.visit_s[d] != problem.visit_s[e] or problem.answer_s[d] != problem.answer_s[e]:
+    if problem.times is not None and _timed(problem.times, d) != _timed(problem.times, e):
         return False
     swapped = np.arange(problem.m)
     swapped[[d, e]] = e, d
     return all((link == link[np.ix_(swapped, swapped)]).all() for link in links)
+
+
+def _timed(times: LayerTimes, device: int) -> list[float]:
+    """All that was measured of a device's own steps."""
+    alone = StepTimes(1, times.block_s, times.head_s, times.visit_s, times.answer_s)
+    rows = [(x.block_s, x.head_s, x.visit_s, x.answer_s) for x in (alone, *times.busy)]
+    return [row[device] for each in rows for row in each]
 
 
 def _looked_at(problem: MapProblem, tables: Tables) -> tuple[list[int], bool]:

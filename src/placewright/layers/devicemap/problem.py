@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.devices import Device
@@ -58,7 +59,8 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
         ``latency``: seconds per token of one stream; ``throughput``: tokens/s of all users.
     times
         Measured seconds of layers and links, in place of those that follow from the cluster: other
-        contexts and users are priced by what they take relative to the measured ones there.
+        contexts, and users where no steps of several were measured, are priced by what they take
+        relative to the measured ones there.
     """
 
     model: LanguageModel
@@ -112,7 +114,8 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
         links = [(x.source, x.target, float(x.bandwidth), x.latency_s) for x in self.cluster.links]
         names = [(x.name, x.kind, x.node) for x in self.cluster.devices]
         parts = (self.model.layers, self.model.hidden, names, shares, rates, links, asked)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        measured = "" if self.times is None else repr(self.times)
+        return hashlib.sha256((repr(parts) + measured).encode()).hexdigest()
 
     @property
     def form(self) -> Format:
@@ -171,53 +174,80 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
         alive = [t * x.workspace for t, x in zip(tokens, self.model.layers, strict=True)]
         return np.array(alive, dtype=np.float64) * self.form.other_bytes
 
-    def decode_s(self, users: int) -> FloatArray:
-        """Seconds of a step of so many users at full context, shape (m, n)."""
-        if users not in self._steps:
+    @property
+    def busy(self) -> bool:
+        """Whether the devices compute for several users at a time, where plans are compared."""
+        return self.objective == "throughput" and self.users > 1
+
+    def decode_s(self, users: int, *, busy: bool = False) -> FloatArray:
+        """Seconds of a step of so many users at full context, shape (m, n).
+
+        `busy`: the other devices compute meanwhile.
+        """
+        if (users, busy) not in self._steps:
             layers, devices = self.model.layers, self._devices()
-            table = [[self._decode_s(d, x, users) for x in layers] for d in devices]
-            self._steps[users] = np.array(table) * self._measured[0]
-        return self._steps[users]
+            table = np.array([[self._decode_s(d, x, users) for x in layers] for d in devices])
+            self._steps[users, busy] = table * self._decode_share(users, busy)
+        return self._steps[users, busy]
 
     @cached_property
-    def _steps(self) -> dict[int, FloatArray]:
+    def _steps(self) -> dict[tuple[int, bool], FloatArray]:
         """`decode_s` by number of users."""
         return {}
 
     @cached_property
     def prefill_s(self) -> FloatArray:
         """Seconds of one prompt, shape (m, n)."""
-        table = [[self._prefill_s(d, x) for x in self.model.layers] for d in self._devices()]
-        return np.array(table) * self._measured[1]
-
-    @cached_property
-    def _measured(self) -> tuple[FloatArray, FloatArray]:
-        """What layers take over what they would by the cluster: decode, prefill; shape (m, n)."""
+        table = np.array(
+            [[self._prefill_s(d, x) for x in self.model.layers] for d in self._devices()]
+        )
         times = self.times
         if times is None:
-            return np.ones((self.m, self.n)), np.ones((self.m, self.n))
-        tokens = times.tokens
-        computed = self.replace(times=None, context=tokens, prompt=tokens, users=1)
-        found = []
-        for table, block_s, head_s in (
-            (computed.decode_s(1), times.block_s, times.head_s),
-            (computed.prefill_s, times.prompt_block_s, times.prompt_head_s),
-        ):
-            seconds = np.zeros((self.m, self.n))
-            seconds[:, list(self.model.blocks)] = np.array(block_s)[:, None]
-            seconds[:, -1] += np.array(head_s)
-            found.append(np.divide(seconds, table, out=np.zeros_like(seconds), where=table > 0))
-        return found[0], found[1]
+            return table
+        computed = self._as_timed.prefill_s
+        return table * self._share(computed, times.prompt_block_s, times.prompt_head_s)
 
     @cached_property
-    def visit_s(self) -> FloatArray:
+    def _as_timed(self) -> MapProblem:
+        """What was timed, by the cluster."""
+        tokens = 1 if self.times is None else self.times.tokens
+        return self.replace(times=None, context=tokens, prompt=tokens, users=1)
+
+    def _decode_share(self, users: int, busy: bool) -> FloatArray:
+        """What steps take over what they would by the cluster, shape (m, n)."""
+        times = self.times
+        if times is None:
+            return np.ones((self.m, self.n))
+        if busy and times.busy:
+            rows = times.between("block_s", users), times.between("head_s", users)
+            return self._share(self._as_timed.decode_s(users), *rows)
+        return self._share(self._as_timed.decode_s(1), times.block_s, times.head_s)
+
+    def _share(self, computed: FloatArray, block_s: ArrayLike, head_s: ArrayLike) -> FloatArray:
+        """Measured seconds of layers over computed ones, shape (m, n)."""
+        seconds = np.zeros((self.m, self.n))
+        seconds[:, list(self.model.blocks)] = np.array(block_s)[:, None]
+        seconds[:, -1] += np.array(head_s)
+        return np.divide(seconds, computed, out=np.zeros_like(seconds), where=computed > 0)
+
+    def visit_s(self, users: int, *, busy: bool = False) -> FloatArray:
         """Seconds of a range beyond those of its layers, shape (m,); below zero: less."""
-        return np.zeros(self.m) if self.times is None else np.array(self.times.visit_s)
+        if self.times is None:
+            return np.zeros(self.m)
+        if busy and self.times.busy:
+            return self.times.between("visit_s", users)
+        return np.array(self.times.visit_s)
 
-    @cached_property
-    def answer_s(self) -> FloatArray:
-        """Seconds from the logits on a device to the begin of the next passage, shape (m,)."""
-        return np.zeros(self.m) if self.times is None else np.array(self.times.answer_s)
+    def answer_s(self, users: int, *, busy: bool = False) -> FloatArray:
+        """Seconds from the logits on a device to the begin of the next passage, shape (m,).
+
+        The caller's process chooses the tokens of all users one after another.
+        """
+        if self.times is None:
+            return np.zeros(self.m)
+        if busy and self.times.busy:
+            return self.times.between("answer_s", users)
+        return np.array(self.times.answer_s) * users
 
     @cached_property
     def disk_s_per_byte(self) -> FloatArray:
@@ -254,11 +284,10 @@ class MapProblem(Problem["MapPlan", "MapJudgement"]):
         np.fill_diagonal(found, 0.0)
         return found
 
-    @cached_property
-    def return_s(self) -> FloatArray:
+    def return_s(self, users: int, *, busy: bool = False) -> FloatArray:
         """Seconds until the last device's token is known to the first, shape (m, m)."""
         if self.times is not None:  # by the caller, wherever the first one is
-            return np.repeat(self.answer_s[:, None], self.m, axis=1)
+            return np.repeat(self.answer_s(users, busy=busy)[:, None], self.m, axis=1)
         found = self.links[0].copy()
         np.fill_diagonal(found, 0.0)
         return found

@@ -167,7 +167,7 @@ class Batcher:
         self._waiting: deque[Waiting] = deque()
         self._flying: deque[_Flying] = deque()
         self._collecting, self._held, self._users = False, 0, 0
-        self._step_s = 0.0
+        self._step_s = self._free_s = 0.0
 
     @contextmanager
     def user(self) -> Iterator[None]:
@@ -258,7 +258,9 @@ class Batcher:
         """Whether to wait for users who have got a token and think about it."""
         away = self._users - len(self._waiting)
         away -= sum(len(each.whose) for each in self._flying if each.computes)
-        return away > 0 and time.perf_counter() - first.since_s < self._patience_s()
+        # From when it could leave: who got the last token would else be left alone for good.
+        since_s = max(first.since_s, self._free_s)
+        return away > 0 and time.perf_counter() - since_s < self._patience_s()
 
     def _patience_s(self) -> float:
         return max(LEAST_S, SHARE * self._step_s)
@@ -308,7 +310,8 @@ class Batcher:
         steps = [each for each in flown.whose if isinstance(each, Step)]
         if not steps:
             return
-        self._step_s = time.perf_counter() - flown.since_s
+        self._free_s = time.perf_counter()
+        self._step_s = self._free_s - flown.since_s
         logits = next(each for each in answers if each is not None)
         ends = np.cumsum([each.rows for each in steps])[:-1]
         for each, own in zip(steps, np.split(logits, ends), strict=True):

@@ -161,6 +161,11 @@ class Generator:
         return self.session.emulated
 
     @property
+    def joins(self) -> bool:
+        """Whether tokens of several users are computed together."""
+        return self._batcher.joins
+
+    @property
     def vocabulary(self) -> int:
         """How many tokens there are."""
         return int(self._shell.config.get_text_config().vocab_size)

@@ -2,12 +2,16 @@
 
 Layers of random numbers are executed by the workers that would execute the real ones. A stage is
 timed as it is in a chain: after a pause, with cold caches. Its seconds are a constant for each
-visit (the call, what a CPU quota gives in advance) and a time for each block.
+visit (the call, what a CPU quota gives in advance) and a time for each block. For several users
+all devices compute at the same time, without pauses: they may share memory or a CPU quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.layers.generation.generator import Generator, TokenClock
 from placewright.layers.generation.sources import RandomWeights
 from placewright.layers.generation.stage import StageOrder
-from placewright.layers.generation.times import LayerTimes
+from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.layers.generation.worker import middle_mean
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime.engines.engine import open_engine
@@ -28,6 +32,9 @@ STEPS = 8
 
 PASSES = 2
 """Over all devices: the least counts, for what else runs on a machine adds to some of them."""
+
+BUSY_S = 0.25
+"""For which all devices compute steps of several users, at least."""
 
 MOST_BLOCKS = 5
 """Timed beside one alone, where there is room."""
@@ -41,6 +48,7 @@ def time_layers(
     engine: str = "local",
     tokens: int = 64,
     blocks: Sequence[int] = (),
+    users: int = 1,
 ) -> LayerTimes:
     """Time the layers of a model of transformers on the workers of a cluster.
 
@@ -54,13 +62,15 @@ def time_layers(
         See `LayerTimes`.
     blocks
         How many blocks each device has room for, `MOST_BLOCKS` by default.
+    users
+        Steps of so many at most are timed, if they are more than one: `LayerTimes.busy`.
     """
     small, names = RandomWeights(_with_layers(config, 1), dtype), cluster.device_names
     with (
         open_engine(engine, cluster, together=False) as opened,
         Generator(small, {names[0]: (0, 1)}, cluster, opened) as workers,
     ):
-        timer = LayerTimer(workers, config, dtype, tokens, blocks)
+        timer = LayerTimer(workers, config, dtype, tokens, blocks, users)
         for _ in range(PASSES):
             timer.measure()
         return timer.times()
@@ -79,66 +89,115 @@ class LayerTimer:
         dtype: str,
         tokens: int,
         blocks: Sequence[int] = (),
+        users: int = 1,
     ) -> None:
         self.workers, self.tokens, self._dtype = workers, tokens, dtype
+        self._counts = _counts(users if workers.joins else min(users, 2))
         self._shallow, self._deep = (_with_layers(config, k) for k in (1, MOST_BLOCKS + 2))
         devices = range(len(workers.cluster.devices))
         self._room = np.array([min(k, MOST_BLOCKS) for k in blocks or [MOST_BLOCKS] * len(devices)])
         self._found: list[list[tuple[float, ...]]] = []
+        self._busy: list[FloatArray] = []
         self._trips: list[tuple[FloatArray, FloatArray]] = []
 
     def measure(self) -> None:
         """Do it once more."""
         devices = range(len(self.workers.cluster.devices))
         self._found.append([self._device(rank) for rank in devices])
+        if self._counts:
+            self._busy.append(self._steps())
         self._trips.append(self._links())
 
     def times(self) -> LayerTimes:
         """The least of all that was measured."""
         links = [np.min(part, axis=0) for part in zip(*self._trips, strict=True)]
-        parts = (*_parts(np.min(self._found, axis=0), self._room), *links)
-        return LayerTimes(self.tokens, *(part.tolist() for part in parts))
+        block_s, head_s, visit_s, prompt_block_s, prompt_head_s, answer_s = _parts(
+            np.min(self._found, axis=0), self._room
+        )
+        parts = (block_s, head_s, prompt_block_s, prompt_head_s, visit_s, answer_s, *links)
+        found = LayerTimes(self.tokens, *(part.tolist() for part in parts))
+        return replace(found, busy=self._busy_steps()) if self._busy else found
+
+    def _busy_steps(self) -> tuple[StepTimes, ...]:
+        """By number of users."""
+        found = []
+        for users, seconds in zip(self._counts, np.min(self._busy, axis=0), strict=True):
+            one_s, more_s, whole_s, answer_s = seconds
+            rows = (*_step_parts(one_s, more_s, whole_s, self._room), answer_s)
+            # Where nothing joins, users are computed one after another.
+            share = 1 if self.workers.joins else users
+            block_s, head_s, visit_s, answer_s = ((share * row).tolist() for row in rows)
+            found.append(StepTimes(users, block_s, head_s, visit_s, answer_s))
+        return tuple(found)
 
     def _device(self, rank: int) -> tuple[float, ...]:
         """Seconds of one block, of several, of all that a model of one has; prompts; the answer."""
-        self._load(rank, StageOrder(self._shallow, self._dtype, "", 0, 1, 1))
-        answer_s = self._answer_s(rank)
-        prompt_whole_s, whole_s = self._stage_s(rank)
-        prompt_one_s, one_s = self._blocks_s(rank, 1)
-        prompt_more_s, more_s = self._blocks_s(rank, int(self._room[rank]))
+        self._load({rank: self._whole()})
+        answer_s = self._answer_s(rank, 1)
+        prompt_whole_s, whole_s = self._stage_s()[rank]
+        self._load({rank: self._middle(1)})
+        prompt_one_s, one_s = self._stage_s()[rank]
+        self._load({rank: self._middle(int(self._room[rank]))})
+        prompt_more_s, more_s = self._stage_s()[rank]
         return one_s, more_s, whole_s, prompt_one_s, prompt_more_s, prompt_whole_s, answer_s
 
-    def _load(self, rank: int, asked: StageOrder) -> None:
-        """Give one device a stage of random numbers, and the others nothing."""
-        names = self.workers.cluster.device_names
-        self.workers.give([asked if each == rank else None for each in range(len(names))])
-
-    def _blocks_s(self, rank: int, count: int) -> tuple[float, float]:
-        """Of so many blocks from the middle of a model."""
-        layers = MOST_BLOCKS + 2
-        self._load(rank, StageOrder(self._deep, self._dtype, "", 1, 1 + count, layers))
-        return self._stage_s(rank)
-
-    def _stage_s(self, rank: int) -> tuple[float, float]:
-        """Of the prompt and of a token, on what the worker has loaded."""
-        found: tuple[float, float] = self.workers.order("time_stage", self.tokens, STEPS)[rank]
+    def _steps(self) -> FloatArray:
+        """Of one block, of several, of all of a model of one, the answer; shape (counts, 4, m)."""
+        devices, found = range(len(self._room)), np.zeros((len(self._counts), 4, len(self._room)))
+        for part, blocks in enumerate((np.ones_like(self._room), self._room)):
+            self._load({rank: self._middle(int(blocks[rank])) for rank in devices})
+            found[:, part] = self._busy_s()
+        self._load({rank: self._whole() for rank in devices})
+        found[:, 2] = self._busy_s()
+        for rank in devices:
+            self._load({rank: self._whole()})
+            found[:, 3, rank] = [self._answer_s(rank, self._joined(k)) for k in self._counts]
         return found
 
-    def _answer_s(self, rank: int) -> float:
-        """Of a token, without what the stage takes of it."""
+    def _joined(self, users: int) -> int:
+        return users if self.workers.joins else 1
+
+    def _busy_s(self) -> list[list[float]]:
+        """Of a token, by number of users and device."""
+        return [
+            [step_s for _, step_s in self._stage_s(self._joined(users), BUSY_S)]
+            for users in self._counts
+        ]
+
+    def _load(self, asked: Mapping[int, StageOrder]) -> None:
+        """Give some devices a stage of random numbers, and the others nothing."""
+        self.workers.give([asked.get(rank) for rank in range(len(self._room))])
+
+    def _whole(self) -> StageOrder:
+        """A model of one block."""
+        return StageOrder(self._shallow, self._dtype, "", 0, 1, 1)
+
+    def _middle(self, count: int) -> StageOrder:
+        """So many blocks from the middle of a model."""
+        return StageOrder(self._deep, self._dtype, "", 1, 1 + count, MOST_BLOCKS + 2)
+
+    def _stage_s(self, users: int = 1, least_s: float = 0.0) -> list[tuple[float, float]]:
+        """Of the prompt and of a token, by device, on what the workers have loaded."""
+        return self.workers.order("time_stage", self.tokens, STEPS, users, least_s)
+
+    def _answer_s(self, rank: int, users: int) -> float:
+        """Of a token of each, without what the stage takes of it."""
         self.workers.order("times")
-        clock, ids = TokenClock(), torch.ones((1, self.tokens), dtype=torch.int64)
-        self.workers.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=STEPS,
-            min_new_tokens=STEPS,
-            do_sample=False,
-            streamer=clock,
-        )
-        spent_s = self.workers.order("times")[rank]
-        waits = [a - b for a, b in zip(clock.seconds, spent_s, strict=True)]
-        return middle_mean(waits[1:])
+        ids = torch.ones((1, self.tokens), dtype=torch.int64)
+        options = {"attention_mask": torch.ones_like(ids), "do_sample": False}
+        options |= dict.fromkeys(("max_new_tokens", "min_new_tokens"), STEPS)
+
+        def one(clock: TokenClock) -> None:
+            self.workers.generate(ids, streamer=clock, **options)
+
+        clocks = [TokenClock() for _ in range(users)]
+        with ThreadPoolExecutor(users) as pool:
+            list(pool.map(one, clocks))
+        spent_s = self.workers.order("times")[rank][users:]  # behind the prompts
+        begin_s = max(clock.times_s[1] for clock in clocks)
+        steps_s = [b - a for a, b in pairwise(clocks[0].times_s) if a >= begin_s]
+        waits = [a - b for a, b in zip(reversed(steps_s), reversed(spent_s), strict=False)]
+        return max(0.0, middle_mean(waits))
 
     def _links(self) -> tuple[FloatArray, FloatArray]:
         """Latency and seconds per byte of every pair that is joined."""
@@ -151,18 +210,24 @@ class LayerTimer:
 
 
 def _parts(seconds: FloatArray, room: IntArray) -> tuple[FloatArray, ...]:
-    """From `LayerTimes.block_s` to `answer_s`, by what `LayerTimer._device` found; shape (m, 7)."""
+    """Block, head, visit; of the prompt block and head; the answer.
+
+    `seconds`: what `LayerTimer._device` found, shape (m, 7).
+    """
     one_s, more_s, whole_s, prompt_one_s, prompt_more_s, prompt_whole_s, answer_s = seconds.T
-    block_s = _block_s(one_s, more_s, room)
-    prompt_block_s = _block_s(prompt_one_s, prompt_more_s, room)
-    return (
-        block_s,
-        np.maximum(0.0, whole_s - one_s),
-        prompt_block_s,
-        np.maximum(0.0, prompt_whole_s - prompt_one_s),
-        one_s - block_s,
-        answer_s,
+    prompt_block_s, prompt_head_s, _ = _step_parts(
+        prompt_one_s, prompt_more_s, prompt_whole_s, room
     )
+    own = _step_parts(one_s, more_s, whole_s, room)
+    return (*own, prompt_block_s, prompt_head_s, answer_s)
+
+
+def _step_parts(
+    one_s: FloatArray, more_s: FloatArray, whole_s: FloatArray, room: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """A block, what follows the last one, and a visit."""
+    block_s = _block_s(one_s, more_s, room)
+    return block_s, np.maximum(0.0, whole_s - one_s), one_s - block_s
 
 
 def _block_s(one_s: FloatArray, more_s: FloatArray, room: IntArray) -> FloatArray:
@@ -173,6 +238,14 @@ def _block_s(one_s: FloatArray, more_s: FloatArray, room: IntArray) -> FloatArra
     """
     each_s = (more_s - one_s) / np.maximum(room - 1, 1)
     return np.where((room > 1) & (each_s > 0), each_s, more_s / np.maximum(room, 1))
+
+
+def _counts(users: int) -> tuple[int, ...]:
+    """Numbers of users whose steps are timed: doubled from 1 up to the last one."""
+    if users < 2:
+        return ()
+    doubled = [1 << k for k in range(users.bit_length()) if 1 << k < users]
+    return (*doubled, users)
 
 
 def _with_layers(config: Any, count: int) -> str:

@@ -10,6 +10,7 @@ of the new tokens, by the ways that tensors of placed steps go (`placewright.run
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
 import statistics
@@ -46,6 +47,9 @@ FLUSHED_BYTES = 1 << 26
 
 PAUSE_S = 0.02
 """Two periods of a CPU quota; up to twice as long, so that steps begin anywhere in a period."""
+
+MOST_STEPS = 32
+"""Of a stage that is timed without pauses."""
 
 NUMBERS = 1 << 20
 """Of messages of one pair of devices; more are never on their way."""
@@ -194,40 +198,64 @@ class StageWorker(WorkerProgram):
         return found
 
     @order("timing layers")
-    def time_stage(self, tokens: int, steps: int) -> list[tuple[float, float] | None]:
+    def time_stage(
+        self, tokens: int, steps: int, users: int, least_s: float
+    ) -> list[tuple[float, float] | None]:
         """Seconds by device of a prompt, and of a token behind it; ``None`` without a stage.
 
-        Before each there is what is there in a chain of stages: a pause, in which a CPU quota is
-        filled up, and caches of the processor that hold something else.
+        Before each there is what is there in a chain of stages: caches of the processor that hold
+        something else, and, for one stream, a pause, in which a CPU quota is filled up.
+
+        Parameters
+        ----------
+        users
+            Whose tokens are computed together.
+        least_s
+            Without pauses for so long at least, so that others compute meanwhile; 0: with pauses.
         """
         by_device = {each.device: each for each in self.placed}
         return [
-            self._timed(by_device[device], tokens, steps) if device in by_device else None
+            self._timed(by_device[device], tokens, steps, users, least_s)
+            if device in by_device
+            else None
             for device in self.devices
         ]
 
-    def _timed(self, each: _Placed, tokens: int, steps: int) -> tuple[float, float]:
+    def _timed(
+        self, each: _Placed, tokens: int, steps: int, users: int, least_s: float
+    ) -> tuple[float, float]:
         other = torch.ones(FLUSHED_BYTES // 4, device=each.place)
-        self._alone(each, 2, 0)  # code is loaded, buffers are made
+        self._of_nobody(each, [-1], 2, 0)  # code is loaded, buffers are made
         each.caches.clear()
         each.spent_s.clear()
-        for step in range(steps + 1):
-            other += 1.0
-            time.sleep(PAUSE_S * (1.0 + random.random()))
-            self._alone(each, 1 if step else tokens, tokens + step - 1 if step else 0)
+        ends_s, step, of = 0.0, 0, [-1]
+        while step <= steps or (time.perf_counter() < ends_s and step <= MOST_STEPS):
+            other.sum()
+            if not least_s:
+                time.sleep(PAUSE_S * (1.0 + random.random()))
+            self._of_nobody(each, of, 1 if step else tokens, tokens + step - 1 if step else 0)
+            if not step:
+                of = [-1 - user for user in range(users)]
+                each.caches |= {user: copy.deepcopy(each.caches[-1]) for user in of[1:]}
+                ends_s = time.perf_counter() + least_s
+            step += 1
         each.caches.clear()
         prompt_s, *token_s = each.spent_s
         return prompt_s, middle_mean(token_s)
 
-    def _alone(self, each: _Placed, count: int, before: int) -> None:
-        """Let a stage compute so many tokens of nobody, behind others."""
-        ids = torch.ones((1, count), dtype=torch.int64, device=each.place)
-        mask = torch.ones((1, before + count), dtype=torch.int64, device=each.place)
-        inputs = {"input_ids": ids, "attention_mask": mask, "logits_to_keep": 1}
+    def _of_nobody(self, each: _Placed, users: Sequence[int], count: int, before: int) -> None:
+        """Let a stage compute so many tokens of each, behind others."""
+        ids = torch.ones((len(users), count), dtype=torch.int64, device=each.place)
+        inputs = {"input_ids": ids, "logits_to_keep": 1}
+        if len(users) > 1:
+            inputs["position_ids"] = torch.full_like(ids, before)
+        else:
+            inputs["attention_mask"] = ids.new_ones((1, before + count))
         spec = _activations(each, ids)
         dtype = getattr(torch, spec.dtype)
         hidden = torch.full(spec.shape, 0.01, dtype=dtype, device=each.place)
-        self._computed(each, [-1], [1], None if each.stage.first else hidden, inputs)
+        given = None if each.stage.first else hidden
+        self._computed(each, users, [1] * len(users), given, inputs)
 
     @order("timing links")
     def time_links(self, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], LinkSeconds]:
