@@ -17,16 +17,13 @@ PAIR = Cluster((Device("a"), Device("b")), name="pair")
 
 DOZEN = [
     "autocast",
-    "GRU, both ways",
     "LSTM",
     "tied weights",
     "LoRA",
     "input changed in place",
     "checkpointing, reentrant",
     "loss with parameters",
-    "diffusion U-Net",
     "mixtral",
-    "llama, gradient_checkpointing_enable()",
     "llama, decode with a static cache, inference",
     "t5, decode, inference",
     "rotary by complex numbers",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -97,6 +97,7 @@ def test_layers_that_were_all_dropped_are_refused_as_drawn() -> None:
         capture(model, torch.ones(2, 3), training=True)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["layer", "tanh", "drop", "count"]), min_size=1, max_size=6))
 def test_layer_drop_anywhere_is_refused(parts: list[str]) -> None:
     """A model is refused exactly where it has one."""

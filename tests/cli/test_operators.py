@@ -138,11 +138,11 @@ def test_explain_names_place_and_alternatives(
 
 def test_options_change_the_problem(problem_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without them a problem keeps what it says."""
-    command = ("operators", "plan", problem_file, "-f", "json")
+    command = ("operators", "plan", problem_file, "--planner", "only:dev0", "-f", "json")
     plain = run_cli(capsys, *command).data["objective"]
     assert "latency" in plain
     assert "throughput" in run_cli(capsys, *command, "--objective", "throughput").data["objective"]
-    serial = run_cli(capsys, *command, "--overlap", "serial", "--planner", "only:dev0").data
+    serial = run_cli(capsys, *command, "--overlap", "serial").data
     assert serial["value"] == 16.0
 
 
@@ -162,7 +162,8 @@ def test_a_custom_model_is_captured_planned_and_run(
     graph, problem, plan = (tmp_path / f"{name}.json" for name in ("graph", "problem", "plan"))
     assert run_cli(capsys, "capture", model, "--training", "-o", graph).code == 0
     assert run_cli(capsys, "profile", graph, "--on", "edge-duo", "-o", problem).code == 0
-    output = run_cli(capsys, "operators", "plan", problem, "-o", plan, "-f", "json")
+    options = ("--time-limit", 1, "-o", plan, "-f", "json")
+    output = run_cli(capsys, "operators", "plan", problem, *options)
     assert output.code == 0
     assert run_cli(capsys, "operators", "simulate", problem, plan).code == 0
     assert set(output.data["plan"]["devices"]) == {"board-a", "board-b"}

@@ -44,7 +44,7 @@ class TestTuned(PlannerConformance):
     named, wing = "tuned", WING
 
 
-@pytest.mark.parametrize("seed", [1, 8, 12])
+@pytest.mark.parametrize("seed", [1, 12])
 def test_auto_is_never_worse_than_a_policy(seed: int) -> None:
     """On generated services: the best effective accuracy, and the success of the policy with it."""
     problem = generated(seed, 500)

@@ -46,8 +46,7 @@ def expected(rate: float, seed: int = 0) -> RequestProblem:
     )
 
 
-@pytest.mark.parametrize("rate", [60.0, 250.0])
-@pytest.mark.parametrize("worth", [0.0, 2.0])
+@pytest.mark.parametrize(("rate", "worth"), [(60.0, 2.0), (250.0, 0.0)])
 def test_no_policy_that_ships_is_better_on_like_requests(rate: float, worth: float) -> None:
     """By more than a hundredth of what the user prefers, on requests that were not looked at."""
     problem = expected(rate)

@@ -285,7 +285,7 @@ def lattice(graph: CallGraph, sets: Sequence[int], deadline_s: float = math.inf)
         (~runs).astype(np.int64) @ member.T.astype(np.int64),
         member @ graph.resident_bytes,
         front_offsets,
-        front,
+        np.ascontiguousarray(front),  # of `nonzero`: strided, but where there are few
         *_borders(graph, member, front_offsets, front, deadline_s),
         tensor_block,
         graph.problem.tensor_bytes,

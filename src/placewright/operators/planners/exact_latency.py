@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.call_graph import (
     CallGraph,
@@ -408,7 +408,7 @@ def packed(problem: OperatorProblem, copied: OperatorPlan) -> OperatorPlan | Non
     p, source = problem, sources(problem)
     called = accelerators(p)
     copies = one_call_each(p)
-    begin_s = simulate_calls(calls_of(copies), copied.placement, units(copies, copied))[1]
+    begin_s = simulate_calls(calls_of(copies), thawed(copied.placement), units(copies, copied))[1]
     need = np.bincount(copied.placement, np.ceil(p.resident_bytes), len(source))
     room, left = np.floor(p.memory_bytes), np.where(called, most_calls(p), 0)
     cost = np.where(p.allowed(), p.compute_s, np.inf)

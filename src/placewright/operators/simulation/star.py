@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.njit import njit_cached
 from placewright.operators.judgement import HOST, Transfers
 from placewright.operators.plan import OperatorPlan
@@ -106,7 +106,7 @@ def star_latency(problem: OperatorProblem, plan: OperatorPlan) -> StarSimulation
 
     Raises `InfeasibleError`: a call would wait for itself.
     """
-    place, unit = plan.placement, units(problem, plan)
+    place, unit = thawed(plan.placement), units(problem, plan)
     ready_s, begin_s, _ = simulate_calls(calls_of(problem), place, unit)
     stuck = np.flatnonzero(np.isnan(ready_s) & (unit >= 0))
     if len(stuck):

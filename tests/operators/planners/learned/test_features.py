@@ -95,7 +95,7 @@ def test_best_edges_make_the_components_of_networkx(seed: int) -> None:
     rng = np.random.default_rng(seed)
     k, e = 12, 20
     source, target = rng.integers(0, k, (2, e))
-    scores, kept = rng.random(e), networkx.Graph()
+    scores, kept = rng.random(e).astype(np.float32), networkx.Graph()
     kept.add_nodes_from(range(k))
     for v in range(k):
         mine = [x for x in range(e) if v in (source[x], target[x]) and scores[x] > 0.5]
@@ -112,7 +112,7 @@ def test_groups_keep_a_device_in_common() -> None:
     """An edge is dropped where no device could run the group."""
     allowed = np.array([[True, False], [True, True], [False, True]])
     ends = np.array([0, 1]), np.array([1, 2])
-    group = best_edge_groups(allowed, *ends, np.array([0.9, 0.8]), 0.0)
+    group = best_edge_groups(allowed, *ends, np.array([0.9, 0.8], dtype=np.float32), 0.0)
     assert group.tolist() == [0, 0, 1]
 
 

@@ -206,7 +206,7 @@ class _GraphPolicy:
     def _best_edges(self, refused: Tensor, *edges: Tensor) -> Tensor:
         import torch
 
-        source, target, scores = (x.detach().numpy() for x in edges)
+        source, target, scores = (x.detach().contiguous().numpy() for x in edges)
         least = 0.5 if self.repaired else 0.0
         allowed = refused.numpy() == 0
         return torch.as_tensor(best_edge_groups(allowed, source, target, scores, least))

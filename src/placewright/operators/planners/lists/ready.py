@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.errors import OutOfTimeError
-from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.costs import Costs, move_time
@@ -449,7 +449,7 @@ class ReadyScheduler:
 def ready_rule(rank: FloatArray, added_s: FloatArray, **rest: Any) -> ReadyRule:
     """A rule whose ties go to the higher `rank`, shape (n,), then input order."""
     by_rank = np.argsort(-rank, kind="stable")
-    return ReadyRule(added_s, by_rank=by_rank, position=np.argsort(by_rank), **rest)
+    return ReadyRule(thawed(added_s), by_rank=by_rank, position=np.argsort(by_rank), **rest)
 
 
 MIN_MIN = ReadyScheduler()

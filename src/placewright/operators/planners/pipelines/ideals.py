@@ -177,8 +177,8 @@ def loads_of(c: Contraction) -> Loads:
         touched=np.ascontiguousarray(by_node[:, 1]),
         sizes=np.array([len(members) for members in c.members], dtype=np.int64),
         moved=c.moved_bytes,
-        pool=c.pool,
-        copies=c.copies,
+        pool=np.ascontiguousarray(c.pool),
+        copies=np.ascontiguousarray(c.copies),
         taken=states_of(c.counts).stride[c.pool] * c.copies,
     )
 
