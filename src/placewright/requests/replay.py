@@ -16,10 +16,11 @@ from placewright.planning.contract import Context
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed
+from placewright.requests.policies import POLICIES
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import BOLDER, SAFER
 
-REPLAYED = ((500, 8), (1500, 3))
+REPLAYED = ((500, 10), (1500, 6))
 """Latest rows on which all policies are replayed first, and how many others go on."""
 
 BLOCKS, SURE = 10, 1.0
@@ -68,7 +69,9 @@ def plan_json(plan: RequestPlan) -> dict[str, Any]:
 
 def plan_text(plan: RequestPlan) -> str:
     """A policy as ``--policy`` takes it."""
-    written = ", ".join(f"{name}={value}" for name, value in plan.parameters)
+    usual = POLICIES[plan.policy]()
+    chosen = [(name, value) for name, value in plan.parameters if value != getattr(usual, name)]
+    written = ", ".join(f"{name}={value}" for name, value in chosen)
     return f"{plan.policy}({written})" if written else plan.policy
 
 

@@ -117,7 +117,11 @@ async def read_object(
     receive: Receive, headers: Mapping[str, str], limit_s: float, take: Take
 ) -> dict[str, Any]:
     """A body that is a JSON object; errors as `read_body`, and 400 where it is none."""
-    body = await read_body(receive, headers, OBJECT_BYTES, limit_s, take)
+    return read_document(await read_body(receive, headers, OBJECT_BYTES, limit_s, take))
+
+
+def read_document(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body; a `Refusal` with 400 where it is none."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

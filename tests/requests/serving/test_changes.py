@@ -52,9 +52,13 @@ class Holding(Answering):
 
 
 class Hold:
-    """An engine, and what happens in its processes."""
+    """An engine, and what happens in its processes.
 
-    def __init__(self) -> None:
+    `beside`: see `ServerEngine`.
+    """
+
+    def __init__(self, *, beside: bool = False) -> None:
+        self.beside = beside
         self.open = asyncio.Event()
         self.open.set()
         self.failures: list[Exception] = []

@@ -54,6 +54,8 @@ class Answering(ServerProcess):
 class Engine:
     """Makes such processes."""
 
+    beside = False
+
     def __init__(self) -> None:
         self.heard: Callable[[str], None] = lambda name: None
 

@@ -5,6 +5,7 @@
     GET    /v2/models/{name}[/versions/{version}]       metadata; also .../ready and .../config
     POST   /v2/models/{name}[/versions/{version}]/infer
     POST   /v2/repository/index                         all models (Triton's extension)
+    POST   /v2/repository/models/{name}/load, .../unload     the same; for administrators
     GET    /metrics, /status.json, /openapi.json, /     Prometheus, numbers, schema, live page
     *      /admin/...                                   see below
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
@@ -48,18 +49,20 @@ from placewright.requests.serving.replies import (
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.site import HttpLimits, Site, authorize, path_parts, presence_of
 from placewright.web.bodies import (
+    OBJECT_BYTES,
     BodyBudget,
     Presence,
     Receive,
     Take,
     client_gone,
     read_body,
+    read_document,
     read_object,
 )
 from placewright.web.refusals import Refusal, only
 
 SERVER_NAME = "placewright"
-EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
+EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)"]
 
 
 class Application(Site):
@@ -102,13 +105,17 @@ class Application(Site):
                 request = AdminRequest(method, parts[1:], query, headers, receive, take)
                 await administer(request, self.dispatcher, self.limits)
             return self._status()
+        if parts[:3] == ["v2", "repository", "models"] and len(parts) == 5:
+            authorize(headers, self.admin_token)
+            only(method, "POST")
+            return await self._change_model(parts[3], parts[4], headers, receive)
         self.demand_token(headers, parts)
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
             return await self._model(scope, parts[2:], headers, receive)
         if parts == ["v2", "repository", "index"]:
             only(method, "POST")
-            pairs = [(f.name, f.version) for f in self.dispatcher.fleet.families]
-            return json_reply([index_entry(*each) for each in dict.fromkeys(pairs)])
+            asked = await self._document(headers, receive)
+            return json_reply(self._index(ready=asked.get("ready") is True))
         pages: dict[tuple[str, ...], Callable[[], Reply]] = {
             ("v2",): self._metadata,
             ("v2", "health", "live"): lambda: json_reply({"live": True}),
@@ -127,7 +134,7 @@ class Application(Site):
     @property
     def models(self) -> list[str]:
         """Names that clients use."""
-        return list(dict.fromkeys(family.name for family in self.dispatcher.fleet.families))
+        return list(dict.fromkeys(family.name for family in self.dispatcher.fleet.served))
 
     def _metadata(self) -> Reply:
         from placewright.version import __version__
@@ -143,6 +150,38 @@ class Application(Site):
         return json_reply(status(self.dispatcher, self.observer))
 
     # Models
+
+    def _index(self, *, ready: bool) -> list[dict[str, Any]]:
+        """All models by version, or those that are served."""
+        fleet = self.dispatcher.fleet
+        served = dict.fromkeys((f.name, f.version) for f in fleet.served)
+        found = [index_entry(*each) for each in served]
+        gone = [name for name in fleet.catalogue if name not in self.models]
+        unloaded = {"version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
+        return found if ready else [*found, *({"name": name} | unloaded for name in gone)]
+
+    async def _change_model(
+        self, name: str, verb: str, headers: Mapping[str, str], receive: Receive
+    ) -> Reply:
+        """Load a model as its file is now, or unload it."""
+        fleet = self.dispatcher.fleet
+        changes = {"load": fleet.load_family, "unload": fleet.unload_family}
+        if verb not in changes:
+            raise Refusal(404, f"a model has no {verb!r:.100}", code="not-found")
+        parameters = (await self._document(headers, receive)).get("parameters", {})
+        known = ["unload_dependents"] if verb == "unload" else []
+        if not isinstance(parameters, dict) or (strange := sorted(set(parameters) - {*known})):
+            named = ", ".join(strange) if isinstance(parameters, dict) else "parameters"
+            why = f"{verb} takes no {named:.200}: a model is loaded as the server's own file has it"
+            raise Refusal(400, why)
+        await changes[verb](name)
+        return json_reply({})
+
+    async def _document(self, headers: Mapping[str, str], receive: Receive) -> dict[str, Any]:
+        """The JSON object of a body that may be empty."""
+        with self._bodies.share() as take:
+            body = await read_body(receive, headers, OBJECT_BYTES, self.limits.body_s, take)
+            return read_document(body) if body.strip() else {}
 
     async def _model(
         self,
@@ -169,7 +208,8 @@ class Application(Site):
             return json_reply({"name": family.name, "ready": True})
         if rest == ["config"]:
             return json_reply(triton_config(family, self.dispatcher.fleet.table.most))
-        versions = sorted({f.version for f in families if f.name == family.name})
+        served = self.dispatcher.fleet.served
+        versions = sorted({f.version for f in served if f.name == family.name})
         return json_reply(metadata(family, versions))
 
     async def _infer(
@@ -325,7 +365,7 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
         ],
         "models": {
             family.label: {variant.name: variant.accuracy for variant in family.variants}
-            for family in dispatcher.fleet.families
+            for family in dispatcher.fleet.served
         },
         "latency_s": _latencies(dispatcher),
         "batch_latency_s": _batch_latencies(dispatcher),
@@ -338,10 +378,18 @@ def _latencies(dispatcher: Dispatcher) -> dict[str, dict[str, float | None]]:
     return {
         server: {
             variant: finite(float(service.latency_s[i, v, 1]))
-            for v, variant in enumerate(service.variant_names)
+            for v, variant in _served_variants(dispatcher)
         }
         for i, server in enumerate(service.server_names)
     }
+
+
+def _served_variants(dispatcher: Dispatcher) -> Iterator[tuple[int, str]]:
+    """Position and name of the variants that are there for clients."""
+    families = dispatcher.fleet.families
+    for v, variant in enumerate(dispatcher.service.variant_names):
+        if not families[int(dispatcher.service.family[v])].retired:
+            yield v, variant
 
 
 def _batch_latencies(dispatcher: Dispatcher) -> dict[str, dict[str, list[float | None]]]:
@@ -350,7 +398,7 @@ def _batch_latencies(dispatcher: Dispatcher) -> dict[str, dict[str, list[float |
     return {
         server: {
             variant: [finite(float(s)) for s in service.latency_s[i, v, 1:]]
-            for v, variant in enumerate(service.variant_names)
+            for v, variant in _served_variants(dispatcher)
         }
         for i, server in enumerate(service.server_names)
     }

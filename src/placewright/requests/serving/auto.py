@@ -63,8 +63,9 @@ WINDOW = 4000
 LEAST, LEAST_S = 500, 2.0
 """Rows, and seconds since the first of them, from which on it learns."""
 
-RESTS = 4.0
-"""Times as long as the last choice took until the next: at most a fifth of one core."""
+RESTS, RESTS_FIRST = 4.0, 1.0
+"""Times as long as the last choice took until the next: at most a fifth of one core, and half of
+one until it has seen twice as much as it keeps."""
 
 LOOK_S, LONGEST_S = 0.5, 600.0
 """Between two looks at whether it is time to choose; a choice that takes longer is given up."""
@@ -169,7 +170,8 @@ class Learner:
 
     def rest(self, now_s: float, took_s: float) -> None:
         """A choice has ended that took so long."""
-        self._rest_s = now_s + RESTS * took_s
+        rests = RESTS if self._learned >= 2 * WINDOW else RESTS_FIRST
+        self._rest_s = now_s + rests * took_s
 
 
 class PolicyChooser(WorkerProgram):

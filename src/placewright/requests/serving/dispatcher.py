@@ -109,12 +109,14 @@ class Dispatcher:
             on_loss=self._lost,
             on_change=self._rebuild,
             on_state=self._decide_soon,
+            waits=lambda families: any(row.family in families for row in self._rows.values()),
         )
         self.queue = Queue()
         self.make_policy = make_policy
         self._policy: Policy | None = None
         self._servers: Servers | None = None
         self._service: Service | None = None
+        self._known: list[tuple[int, Variant]] = []
         self._rows: dict[int, Row] = {}
         self._count = 0
         self._due = False
@@ -137,8 +139,8 @@ class Dispatcher:
 
     @property
     def ready(self) -> bool:
-        """Whether a server takes batches."""
-        return not self._draining and any(slot.up for slot in self.fleet.slots)
+        """Whether a server takes batches, or will in a moment."""
+        return not self._draining and any(slot.up or slot.paused for slot in self.fleet.slots)
 
     @property
     def draining(self) -> bool:
@@ -335,7 +337,7 @@ class Dispatcher:
         made = self.fleet.families[family]
         answer = slot.process.give(
             "compute",
-            self.fleet.key(family, chosen),
+            self.fleet.key(made, chosen),
             {n: sendable(a) for n, a in made.stacked([row.inputs for row in rows]).items()},
             limit_s=SILENT_S + SILENT_TIMES * expected_s,
         )
@@ -382,7 +384,7 @@ class Dispatcher:
         if computed.error:
             batch.rows[0].fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
         elif wrong:
-            name = self.fleet.key(batch.family, batch.variant)
+            name = self.fleet.key(self.fleet.families[batch.family], batch.variant)
             batch.rows[0].fail(Refusal(500, f"variant {name!r}: {wrong}", code="wrong-output"))
         else:
             slot.served += count
@@ -428,7 +430,8 @@ class Dispatcher:
             servers.up[k], servers.busy[k] = slot.up, bool(slot.rows)
         # With the same variants the policy keeps what it has learnt; others make its tables and
         # parameters meaningless.
-        same = old is not None and old.resident.shape[1] == self._service.variants
+        same = old is not None and self._known == self.fleet.variants
+        self._known = list(self.fleet.variants)
         if old is not None:
             servers.free_s[: len(old.up)] = old.free_s
         if old is not None and same:
@@ -448,22 +451,29 @@ class Dispatcher:
             self._service = self._made_service(self.fleet.variants, table.latency_s())
             self._policy.revise(self._service)
 
-    def _check_variants(self, variants: Sequence[tuple[int, Variant]]) -> None:
+    def _check_variants(
+        self, variants: Sequence[tuple[int, Variant]], families: Sequence[Family] = ()
+    ) -> None:
         """Raise `InputError` where the policy cannot serve these: it may be fitted to others."""
         shape = (len(self.fleet.slots), len(variants), self.fleet.table.most + 1)
         if self.fleet.slots:
-            self.make_policy(self._made_service(variants, np.ones(shape)))
+            self.make_policy(self._made_service(variants, np.ones(shape), families))
 
     def _made_service(
-        self, variants: Sequence[tuple[int, Variant]], latency_s: FloatArray
+        self,
+        variants: Sequence[tuple[int, Variant]],
+        latency_s: FloatArray,
+        families: Sequence[Family] = (),
     ) -> Service:
         fleet = self.fleet
+        # Those that are to be added stand behind those that are there.
+        labels = [*fleet.labels, *(family.label for family in families[len(fleet.families) :])]
         return service_of(
             tuple(slot.process.name for slot in fleet.slots),
-            tuple(fleet.label(*each) for each in variants),
+            tuple(f"{labels[family]}/{variant.name}" for family, variant in variants),
             np.array([variant.accuracy for _, variant in variants]),
             latency_s,
-            family_names=tuple(family.label for family in fleet.families),
+            family_names=tuple(labels),
             family=np.array([family for family, _ in variants]),
             noise=fleet.table.noise,
         )

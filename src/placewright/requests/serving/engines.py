@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, RunError, UnknownNameError
@@ -48,7 +48,14 @@ LINK_BANDWIDTH, LINK_LATENCY_S = 1.25e9, 20e-6
 
 
 class ServerEngine(Protocol):
-    """Makes the processes of servers."""
+    """Makes the processes of servers.
+
+    `beside`: whether a server may have a second process for a while.
+    """
+
+    @property
+    def beside(self) -> bool:
+        """See the class."""
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """The process of a server; it is not started yet.
@@ -61,6 +68,8 @@ class ServerEngine(Protocol):
 class LocalServers:
     """Processes of this machine."""
 
+    beside: ClassVar[bool] = True
+
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """See `ServerEngine.process`."""
         return LocalProcess(name, speed, on_loss)
@@ -72,6 +81,7 @@ class TestbedServers:
 
     bed: Testbed
 
+    beside: ClassVar[bool] = True
     __test__ = False  # pytest would collect the name
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
@@ -98,6 +108,8 @@ class RayServers:
     ray: Any
     options: Mapping[str, Mapping[str, Any]]
     lost_head: Callable[[], RunError | None]
+
+    beside: ClassVar[bool] = False  # an actor has the resources of its machine for itself
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """See `ServerEngine.process`."""

@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,8 @@ class Variant:
         See `placewright.requests.serving.models.ServedModel`.
     version
         Clients may ask for one; else the latest version answers.
+    generation
+        Tells it from one of its name that was loaded before, on workers that have both.
     """
 
     name: str
@@ -135,6 +138,7 @@ class Variant:
     model: bytes
     kind: str = "onnx"
     version: int = 1
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +159,10 @@ class Family:
         Size of each open dimension, by name; empty before one is chosen.
     version
         Of the variants, where one is chosen.
+    origin
+        Makes it again, of its files as they are then; ``None``: it was made in Python.
+    retired
+        It was unloaded: it is there for nobody, and keeps its place among others.
     """
 
     name: str
@@ -165,6 +173,15 @@ class Family:
     layout: FamilyLayout = FamilyLayout()
     bucket: Mapping[str, int] = field(default_factory=dict)
     version: int = 1
+    origin: Callable[[], Family] | None = None
+    retired: bool = False
+
+    def takes_like(self, other: Family) -> bool:
+        """Whether it takes the inputs of another, and returns its outputs."""
+        mine, its = (
+            (f.inputs, f.outputs, f.batch, f.layout, f.bucket, f.version) for f in (self, other)
+        )
+        return mine == its
 
     @property
     def label(self) -> str:
@@ -411,13 +428,13 @@ def find_family(families: Sequence[Family], name: str, version: str = "") -> int
 
     Raises `Refusal`: 404: there is none.
     """
-    known = {str(f.version): k for k, f in reversed([*enumerate(families)]) if f.name == name}
+    there = [(k, family) for k, family in enumerate(families) if not family.retired]
+    known = {str(family.version): k for k, family in reversed(there) if family.name == name}
     if not known:
-        names = ", ".join(dict.fromkeys(family.name for family in families))
+        names = ", ".join(dict.fromkeys(family.name for _, family in there))
         raise Refusal(404, f"there is no model {name!r:.100}; known: {names}", code="not-found")
     if version and version not in known:
-        there = ", ".join(sorted(known, key=int))
-        why = f"{name!r} has no version {version!r:.50}; known: {there}"
+        why = f"{name!r} has no version {version!r:.50}; known: {', '.join(sorted(known, key=int))}"
         raise Refusal(404, why, code="not-found")
     return known[version or max(known, key=int)]
 
@@ -485,9 +502,10 @@ def read_family(path: str | Path, models: Collection[str] = ()) -> Family:
         sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
         layout = FamilyLayout(sizes, model.padding, model.whole)
         declared = [_declared(t, layout, model.whole) for t in (model.inputs, model.outputs)]
-    return make_family(
+    made = make_family(
         model.name, variants, replace(layout, inputs=declared[0], outputs=declared[1])
     )
+    return replace(made, origin=partial(read_family, path, models))
 
 
 def _variant(name: str, entry: VariantModel, folder: Path, models: Collection[str]) -> Variant:

@@ -1,7 +1,11 @@
 """`Fleet`: the servers of a `Dispatcher`: started, measured, changed, lost and started again.
 
-A server that is changed is paused: it takes no more batches, ends the one that it computes, gets
-the order, and goes on; the others serve meanwhile.
+New variants are loaded and timed by a second process of a server, which takes the place of the
+first between two batches; where an engine has no place for two, the server is paused meanwhile: it
+takes no more batches, ends the one that it computes, gets the order, and goes on.
+
+So a model is replaced as a whole: its variants are there for policies from one decision to the
+next, in the place of those before, which are unloaded once nothing is computed by them.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +65,8 @@ class Slot:
         It takes batches, or will again after a restart.
     up
         It takes batches now.
+    paused
+        It will in a moment, once it has ended its batch and obeyed an order.
     freed_s
         End of its last batch while the next one is decided, on the monotonic clock; else ``inf``.
     failures
@@ -74,6 +80,7 @@ class Slot:
     singly: bool = False
     active: bool = False
     up: bool = False
+    paused: bool = False
     freed_s: float = math.inf
     failures: int = 0
     served: int = 0
@@ -95,13 +102,16 @@ class Fleet:
     engine
         Makes the processes of servers.
     check_variants
-        Raises `InputError` where the variants that are to be served cannot be.
+        Raises `InputError` where the variants that are to be served cannot be; called with them,
+        and with the families where these change.
     on_loss
         Called with a server's position and the reason when its process is gone.
     on_change
         Called when servers or variants were added or removed.
     on_state
         Called when a server has come up or gone down.
+    waits
+        Whether a row of one of these families waits, by position.
     """
 
     def __init__(
@@ -110,22 +120,25 @@ class Fleet:
         most_batch: int,
         engine: ServerEngine,
         *,
-        check_variants: Callable[[Sequence[tuple[int, Variant]]], None],
+        check_variants: Callable[..., None],
         on_loss: Callable[[int, str], None],
         on_change: Callable[[], None],
         on_state: Callable[[], None],
+        waits: Callable[[Collection[int]], bool],
     ) -> None:
+        self.catalogue = {family.name: family for family in families}
         self.families = [bucket for family in families for bucket in family.buckets()]
         self.variants = [(f, v) for f, fam in enumerate(self.families) for v in fam.variants]
         self.slots: list[Slot] = []
         self.table = LatencyTable(most_batch)
         self._engine, self._check_variants = engine, check_variants
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
-        self._models = {self.key(*each): model_of(each[1]) for each in self.variants}
+        self._waits, self._generation = waits, 0
+        self._models = {self.key(self.families[f], v): model_of(v) for f, v in self.variants}
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
-        self._apart = set[tuple[int, Variant]]()
+        self._apart = set[tuple[str, Variant]]()
         self._closed = False
 
     @property
@@ -133,25 +146,33 @@ class Fleet:
         """Whether a lost server is being started again, and has not failed to start since."""
         return any(slot.restarting and slot.failures <= 1 for slot in self.slots)
 
-    def key(self, family: int, variant: Variant) -> str:
+    @property
+    def served(self) -> list[Family]:
+        """Buckets of families that are there for clients."""
+        return [family for family in self.families if not family.retired]
+
+    def key(self, family: Family, variant: Variant) -> str:
         """What workers call a variant."""
-        return f"{self.families[family].name}/{variant.name}"
+        again = f"#{variant.generation}" if variant.generation else ""
+        return f"{family.name}/{variant.name}{again}"
 
-    def _new_key(self, family: int, variant: Variant) -> str:
-        """The key of another variant; `InputError` where one of its name is there."""
-        key = self.key(family, variant)
-        if key in self._models:
-            raise InputError("a variant of this name is there", where=f"variant {key!r}")
-        return key
-
-    def label(self, family: int, variant: Variant) -> str:
-        """What services call it, which plan each bucket of a family by itself."""
-        return f"{self.families[family].label}/{variant.name}"
+    @property
+    def labels(self) -> list[str]:
+        """What services call the families; each bucket of one is planned by itself."""
+        return [
+            f"{family.label}~{k}" if family.retired else family.label
+            for k, family in enumerate(self.families)
+        ]
 
     def buckets(self, family: Family) -> list[int]:
         """Positions of the buckets of a family's version."""
-        like = family.name, family.version
-        return [k for k, each in enumerate(self.families) if (each.name, each.version) == like]
+        version = family.version
+        return [k for k in self._positions(family.name) if self.families[k].version == version]
+
+    def _positions(self, name: str) -> list[int]:
+        """Positions of all buckets of a family that is served."""
+        known = enumerate(self.families)
+        return [k for k, each in known if each.name == name and not each.retired]
 
     def position(self, family: Family, sizes: Mapping[str, int]) -> int:
         """Position of the bucket of a family for inputs of these sizes.
@@ -187,15 +208,11 @@ class Fleet:
             while old is not None and (old.rows or old.restarting):
                 await asyncio.sleep(0.01)
 
-            def lost(why: str) -> None:
-                if position < len(self.slots) and self.slots[position].process is process:
-                    self._lost(position, why)  # else it has never served: this raises
-
-            process = self._engine.process(name, speed, lost)
-            self._starting = process
+            process = self._starting = self._process(position, name, speed)
+            known = [k for k, (f, _) in enumerate(self.variants) if not self.families[f].retired]
             try:
                 await process.start(self._models)
-                samples = [await self._timed(process, *each) for each in self.variants]
+                samples = {k: await self._timed(process, *self._variant(k)) for k in known}
                 if self._closed:
                     raise RunError("the server is shutting down", where=f"server {name!r}")
             except BaseException:
@@ -209,7 +226,7 @@ class Fleet:
                 old.process, old.active, old.up, old.failures = process, True, True, 0
             # All of it without an await, so that no decision sees a server without latencies.
             self.table.resize(len(self.slots), len(self.variants))
-            for variant, taken in enumerate(samples):
+            for variant, taken in samples.items():
                 self.table.measured(position, variant, taken)
             event("server-added", server=name, speed=speed, pid=process.pid)
             self._on_change()
@@ -240,58 +257,244 @@ class Fleet:
             Its name is taken, it is no ONNX file with the inputs and outputs of the family, its
             outputs are not one row for each of its input, or the policy is fitted to the variants
             that are there.
+        RunError
+            No server could load it.
         """
         async with self._changing:
             old = self.families[family]
             variant = replace(variant, version=old.version)
-            key = self._new_key(family, variant)
+            known = [v.name for k in self._positions(old.name) for v in self.families[k].variants]
+            if variant.name in known:
+                where = f"variant {self.key(old, variant)!r}"
+                raise InputError("a variant of this name is there", where=where)
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
             await loop.run_in_executor(None, make_family, old.name, variants, old.layout)
-            added = [(position, variant) for position in self.buckets(old)]
-            self._check_variants([*self.variants, *added])
-            # Servers that are started meanwhile load it too. All else changes at the end: what is
-            # served has latencies at any moment.
-            self._models[key] = model_of(variant)
-            taken: dict[int, list[dict[int, list[float]]]] = {}
-            failed = ""
-            for server, slot in enumerate(self.slots):
-                try:
-                    async with self._paused(slot):
-                        await slot.process.load({key: model_of(variant)})
-                        taken[server] = [await self._timed(slot.process, *each) for each in added]
-                except RunError as error:  # it is down: see below
-                    failed = error.brief
-                    continue
-                except InputError:
-                    del self._models[key]
-                    await self._unload(key)
-                    raise
-            if not taken:
-                del self._models[key]
-                raise RunError(
-                    "no server could load the variant", where=f"variant {key!r}", by=failed
-                )
-            for position, _ in added:
-                bucket = self.families[position]
-                self.families[position] = replace(bucket, variants=tuple(variants))
-            first = len(self.variants)
-            self.variants += added
-            self.table.resize(len(self.slots), len(self.variants))
-            for server, samples in taken.items():
-                for k, each in enumerate(samples):
-                    self.table.measured(server, first + k, each)
+            positions = self.buckets(old)
+            self._check_variants([*self.variants, *((k, variant) for k in positions)])
+            taken = await self._loaded([(self.families[k], variant) for k in positions])
+            for k in positions:
+                self.families[k] = replace(self.families[k], variants=tuple(variants))
+            self._enter([(k, variant) for k in positions], taken)
             names = [self.slots[server].process.name for server in taken]
+            key = self.key(old, variant)
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
-            for server, slot in enumerate(self.slots):
-                # One that was started again meanwhile was not timed. It may lack the variant, too,
-                # if that start had begun before.
-                if slot.up and server not in taken:
-                    with suppress(RunError):
-                        async with self._paused(slot):
-                            await slot.process.load({key: model_of(variant)})
-                            await self._time_missing(server)
+            await self._catch_up(taken, [key])
+
+    async def load_family(self, name: str) -> None:
+        """Serve a model as its file is now, in place of what is served of it, if anything is.
+
+        Raises
+        ------
+        UnknownNameError
+            The server was started without it.
+        InputError
+            The file or a variant is wrong, it takes other inputs than the one that is served, or
+            the policy is fitted to the variants that are there.
+        RunError
+            No server could load it.
+        """
+        async with self._changing:
+            made = await self._read(name)
+            self._generation += 1
+            fresh = tuple(replace(v, generation=self._generation) for v in made.variants)
+            buckets = replace(made, variants=fresh).buckets()
+            before = self._positions(name)
+            places = self._places(buckets)
+            added = [
+                (k, v) for k, bucket in zip(places, buckets, strict=True) for v in bucket.variants
+            ]
+            kept = [each for each in self.variants if each[0] not in places]
+            new = [b for k, b in zip(places, buckets, strict=True) if k >= len(self.families)]
+            families = [*self.families, *new]
+            self._check_variants([*kept, *added], families)
+            taken = await self._loaded([(bucket, v) for bucket in buckets for v in bucket.variants])
+            # From here on without an await, so that no decision sees half of it.
+            gone = [each for each in self.variants if each[0] in before or each[0] in places]
+            self.families = families
+            for k, bucket in zip(places, buckets, strict=True):
+                self.families[k] = bucket
+            for each in [each for each in gone if each[0] in places]:
+                self.table.remove_variant(self.variants.index(each))
+                self.variants.remove(each)
+            self._enter(added, taken)
+            self.catalogue[name] = made
+            event("model-loaded", model=name, variants=[v.name for v in fresh])
+            self._on_change()
+            await self._catch_up(taken, [self.key(made, v) for v in fresh])
+            await self._retire([k for k in before if k not in places])
+            await self._forget({self.key(made, v) for k, v in gone if k in places})
+            self._apart = {each for each in self._apart if each[1] in {v for _, v in self.variants}}
+
+    async def unload_family(self, name: str) -> None:
+        """Serve a model no more, once the requests that are here are answered.
+
+        Raises
+        ------
+        UnknownNameError
+            It is not served.
+        InputError
+            It is the last.
+        """
+        async with self._changing:
+            positions = self._positions(name)
+            if not positions:
+                raise UnknownNameError("model", name, sorted({f.name for f in self.served}))
+            if len(positions) == len(self.served):
+                raise InputError("the last model cannot be unloaded", where=f"model {name!r}")
+            await self._retire(positions)
+            event("model-unloaded", model=name)
+
+    async def _read(self, name: str) -> Family:
+        """The family of this name, of its file as it is now."""
+        known = self.catalogue.get(name)
+        if known is None:
+            raise UnknownNameError("model", name, self.catalogue)
+        if known.origin is None:
+            return known
+        made = await asyncio.get_running_loop().run_in_executor(None, known.origin)
+        if made.name != name:
+            raise InputError("its file has another name now", where=f"model {name!r}", by=made.name)
+        return made
+
+    def _places(self, buckets: Sequence[Family]) -> list[int]:
+        """Positions for buckets of one model: those of buckets like them, else new ones.
+
+        Rows that wait are computed by what stands there then.
+        """
+        served = self._positions(buckets[0].name)
+        known = [k for k, f in enumerate(self.families) if f.name == buckets[0].name]
+        found, following = list[int](), len(self.families)
+        for bucket in buckets:
+            like = [k for k in known if self.families[k].takes_like(bucket)]
+            same = [
+                k
+                for k in served
+                if (self.families[k].version, self.families[k].bucket)
+                == (bucket.version, bucket.bucket)
+            ]
+            if same and not set(same) & set(like):
+                raise InputError(
+                    "takes other inputs, or returns other outputs, than what is served",
+                    where=f"model {bucket.label!r}",
+                    hint="unload it first, then load it; or give it another name",
+                )
+            found.append(max(like, key=lambda k: k in served, default=following))
+            following += found[-1] == following
+        return found
+
+    async def _retire(self, positions: Collection[int]) -> None:
+        """Serve these no more, and unload them once nothing of them is to be computed.
+
+        They keep their places and latencies in services, where no request asks for them.
+        """
+        for k in positions:
+            self.families[k] = replace(self.families[k], retired=True)
+        while self._waits(positions) or any(
+            r.family in positions for s in self.slots for r in s.rows
+        ):
+            await asyncio.sleep(0.005)
+        await self._forget(
+            {self.key(self.families[k], v) for k in positions for v in self.families[k].variants}
+        )
+
+    async def _loaded(
+        self, added: Sequence[tuple[Family, Variant]]
+    ) -> dict[int, list[dict[int, list[float]]]]:
+        """Load variants on servers, one after another; by server, what each of them takes there.
+
+        Servers that are started meanwhile load them too.
+        """
+        models = {self.key(*each): model_of(each[1]) for each in added}
+        self._models |= models
+        taken: dict[int, list[dict[int, list[float]]]] = {}
+        failed = ""
+        try:
+            for server in range(len(self.slots)):
+                try:
+                    taken[server] = await self._renewed(server, models, added)
+                except RunError as error:  # it is down: see `_catch_up`
+                    failed = error.brief
+            if not taken:
+                where = f"variant {', '.join(models)}"
+                raise RunError("no server could load the variant", where=where, by=failed)
+        except PlacewrightError:
+            await self._forget(models)
+            raise
+        return taken
+
+    async def _renewed(
+        self,
+        server: int,
+        models: Mapping[str, ServedModel],
+        added: Sequence[tuple[Family, Variant]],
+    ) -> list[dict[int, list[float]]]:
+        """Load and time variants on a server, by a second process where there is room for it."""
+        slot = self.slots[server]
+        if not slot.up:
+            raise RunError("the server is down", where=f"server {slot.process.name!r}")
+        if not self._engine.beside:
+            async with self._paused(slot):
+                await slot.process.load(models)
+                return [await self._timed(slot.process, *each) for each in added]
+        process = self._process(server, slot.process.name, slot.process.speed)
+        self._starting = process
+        try:
+            await process.start(dict(self._models))
+            taken = [await self._timed(process, *each) for each in added]
+            async with self._paused(slot):
+                if slot.restarting or not slot.active:  # it was lost or removed meanwhile
+                    raise RunError("the server is down", where=f"server {slot.process.name!r}")
+                before, slot.process = slot.process, process
+                before.close()
+        except BaseException:
+            process.close()
+            raise
+        finally:
+            self._starting = None
+        return taken
+
+    def _process(self, position: int, name: str, speed: float) -> ServerProcess:
+        """A process for the server of this position, which is its own once it is in its slot."""
+
+        def lost(why: str) -> None:
+            if position < len(self.slots) and self.slots[position].process is process:
+                self._lost(position, why)  # else it has never served: its start raises
+
+        process = self._engine.process(name, speed, lost)
+        return process
+
+    def _enter(
+        self,
+        added: Sequence[tuple[int, Variant]],
+        taken: Mapping[int, Sequence[dict[int, list[float]]]],
+    ) -> None:
+        """Let policies know variants with what they take."""
+        first = len(self.variants)
+        self.variants += added
+        self.table.resize(len(self.slots), len(self.variants))
+        for server, samples in taken.items():
+            for k, each in enumerate(samples):
+                self.table.measured(server, first + k, each)
+
+    async def _catch_up(self, taken: Collection[int], keys: Collection[str]) -> None:
+        """Load and time variants on servers that were started again meanwhile.
+
+        That start may have begun before these were known.
+        """
+        models = {key: self._models[key] for key in keys}
+        for server, slot in enumerate(self.slots):
+            if slot.up and server not in taken:
+                with suppress(RunError):
+                    async with self._paused(slot):
+                        await slot.process.load(models)
+                        await self._time_missing(server)
+
+    def _variant(self, position: int) -> tuple[Family, Variant]:
+        """The variant at a position of the table, with its family."""
+        family, variant = self.variants[position]
+        return self.families[family], variant
 
     async def remove_variant(self, family: int, name: str) -> None:
         """Serve a variant no more.
@@ -311,9 +514,8 @@ class Fleet:
             if not rest:
                 raise InputError("the last variant cannot be removed", where=f"family {old.name!r}")
             self._check_variants([each for each in self.variants if each[1] is not gone])
-            key = self.key(family, gone)
+            key = self.key(old, gone)
             # Served no more before it is unloaded: a server that is paused later may still hold it.
-            del self._models[key]
             for bucket in self.buckets(old):
                 self.families[bucket] = replace(self.families[bucket], variants=rest)
                 position = self.variants.index((bucket, gone))
@@ -321,13 +523,17 @@ class Fleet:
                 self.table.remove_variant(position)
             event("variant-removed", variant=key)
             self._on_change()
-            await self._unload(key)
+            await self._forget([key])
 
-    async def _unload(self, key: str) -> None:
-        for slot in self.slots:
-            with suppress(RunError):  # one that is down starts without it
+    async def _forget(self, keys: Collection[str]) -> None:
+        """Free the memory of variants."""
+        for key in keys:
+            self._models.pop(key, None)
+        for slot in self.slots if keys else ():
+            with suppress(RunError):  # one that is down starts without them
                 async with self._paused(slot):
-                    await slot.process.order("unload", key, limit_s=ORDER_S)
+                    for key in keys:
+                        await slot.process.order("unload", key, limit_s=ORDER_S)
 
     def check(self) -> None:
         """Find servers that are stopped or silent."""
@@ -349,13 +555,14 @@ class Fleet:
     async def _paused(self, slot: Slot) -> AsyncIterator[None]:
         if not slot.up:
             raise RunError("the server is down", where=f"server {slot.process.name!r}")
-        slot.up = False
+        slot.up, slot.paused = False, True
         self._on_state()
-        while slot.rows:
-            await asyncio.sleep(0.001)
         try:
+            while slot.rows:
+                await asyncio.sleep(0.001)
             yield
         finally:
+            slot.paused = False
             # Else it was removed or lost meanwhile, and stays down.
             if slot.active and slot.process.pid is not None:
                 slot.up = True
@@ -400,19 +607,20 @@ class Fleet:
     async def _time_missing(self, server: int) -> None:
         """Time variants that were added while the server was down."""
         timed = np.isfinite(self.table.seconds[server, :, 1])
-        missing = [each for each, known in zip(self.variants, timed, strict=True) if not known]
+        unknown = [each for each, known in zip(self.variants, timed, strict=True) if not known]
+        missing = [each for each in unknown if not self.families[each[0]].retired]
         for each in missing:
-            taken = await self._timed(self.slots[server].process, *each)
+            taken = await self._timed(self.slots[server].process, self.families[each[0]], each[1])
             if each in self.variants:  # else it was removed; others may have another position now
                 self.table.measured(server, self.variants.index(each), taken)
         if missing:
             self._on_change()
 
     async def _timed(
-        self, process: ServerProcess, family: int, chosen: Variant
+        self, process: ServerProcess, made: Family, chosen: Variant
     ) -> dict[int, list[float]]:
         """Seconds of batches by size, after one batch of each size that does not count."""
-        made, samples = self.families[family], {}
+        samples = {}
         row, most = made.example(zeros), made.most(self.table.most)
         began_s = time.monotonic()
         # A fixed batch takes as long for one row as for all.
@@ -420,7 +628,7 @@ class Fleet:
             taken = []
             for repeat in range(REPEATS + 1):
                 sent_s = time.monotonic()
-                computed = await self._computed(process, family, chosen, [row] * size)
+                computed = await self._computed(process, made, chosen, [row] * size)
                 if repeat:
                     taken.append(time.monotonic() - sent_s)
                 elif why := computed.error or made.wrong_outputs(computed.outputs, size):
@@ -428,26 +636,26 @@ class Fleet:
             samples[size] = taken
             if time.monotonic() - began_s > MEASURED_S:
                 break
-        if (family, chosen) not in self._apart:
+        if (made.label, chosen) not in self._apart:
             if most > 1:
-                await self._check_apart(process, family, chosen)
+                await self._check_apart(process, made, chosen)
             if made.layout.pads:
-                await self._check_padding(process, family, chosen)
-            self._apart.add((family, chosen))
+                await self._check_padding(process, made, chosen)
+            self._apart.add((made.label, chosen))
         return samples
 
-    async def _check_apart(self, process: ServerProcess, family: int, chosen: Variant) -> None:
+    async def _check_apart(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
         """Raise `InputError` where the outputs of a row depend on the others of its batch.
 
         Clients would get other answers the more of them there are. What cannot compute random
         numbers, or makes its own, is not judged.
         """
-        made, make = self.families[family], _random(np.random.default_rng(0))
+        make = _random(np.random.default_rng(0))
         count = min(TOGETHER, made.most(self.table.most))
         rows = [made.example(make) for _ in range(count)]
-        together = await self._computed(process, family, chosen, rows)
+        together = await self._computed(process, made, chosen, rows)
         *apart, again = [
-            await self._computed(process, family, chosen, [rows[k]]) for k in (*range(count), 0)
+            await self._computed(process, made, chosen, [rows[k]]) for k in (*range(count), 0)
         ]
         if any(each.error for each in (together, *apart, again)):
             return
@@ -464,13 +672,13 @@ class Fleet:
                 why = f"output {spec.name!r} of a row depends on the other rows of its batch"
                 raise _unfit(process, chosen, why)
 
-    async def _check_padding(self, process: ServerProcess, family: int, chosen: Variant) -> None:
+    async def _check_padding(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
         """Raise `InputError` where outputs change with the padding of inputs."""
-        made, make = self.families[family], _random(np.random.default_rng(0))
+        make = _random(np.random.default_rng(0))
         for sizes in made.shorter():
             short = tuple(make(spec, made.row_shape(spec, sizes)) for spec in made.inputs)
-            plain = await self._computed(process, family, chosen, [short])
-            padded = await self._computed(process, family, chosen, [made.padded(short)])
+            plain = await self._computed(process, made, chosen, [short])
+            padded = await self._computed(process, made, chosen, [made.padded(short)])
             if not (plain.error or padded.error):
                 break
         else:
@@ -489,11 +697,11 @@ class Fleet:
     async def _computed(
         self,
         process: ServerProcess,
-        family: int,
+        made: Family,
         chosen: Variant,
         rows: Sequence[Sequence[Array]],
     ) -> Computed:
-        key, inputs = self.key(family, chosen), self.families[family].stacked(rows)
+        key, inputs = self.key(made, chosen), made.stacked(rows)
         sent = {name: sendable(value) for name, value in inputs.items()}
         found: Computed = await process.order("compute", key, sent, limit_s=ORDER_S)
         return replace(found, outputs=tuple(map(received, found.outputs)))

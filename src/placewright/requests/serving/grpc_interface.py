@@ -6,6 +6,7 @@
     ModelReady                         GET  .../ready
     ModelInfer                         POST .../infer, tensors as binary data
     RepositoryIndex (Triton's)         POST /v2/repository/index
+    RepositoryModelLoad, ...Unload     POST /v2/repository/models/{name}/load, .../unload
 
 So tokens (metadata ``authorization``), limits, needs, refusals and the log are those of HTTP. A
 client's own timeout is the deadline of a request that gives none; a call that is cancelled is a
@@ -43,6 +44,8 @@ HEAD_BYTES = 1 << 20
 _CHOICES = "bool_param:1:bool int64_param:2:int64 string_param:3:string double_param:4:double"
 _INFER = "name:1:string datatype:2:string shape:3:int64* parameters:4:InferParameter%"
 
+_CHANGE = "repository_name:1:string model_name:2:string parameters:3:ModelRepositoryParameter%"
+
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "live:1:bool",
@@ -71,6 +74,12 @@ _MESSAGES = {
     "RepositoryIndexRequest": "repository_name:1:string ready:2:bool",
     "ModelIndex": "name:1:string version:2:string state:3:string reason:4:string",
     "RepositoryIndexResponse": "models:1:ModelIndex*",
+    "ModelRepositoryParameter": "bool_param:1:bool int64_param:2:int64 string_param:3:string "
+    "bytes_param:4:bytes",
+    "RepositoryModelLoadRequest": _CHANGE,
+    "RepositoryModelLoadResponse": "",
+    "RepositoryModelUnloadRequest": _CHANGE,
+    "RepositoryModelUnloadResponse": "",
 }
 """Fields as NAME:NUMBER:TYPE, ``*`` repeated, ``%`` a map from strings. On the wire a message has
 no name, so that those that are nested in the published file stand beside the others here."""
@@ -168,6 +177,8 @@ class GrpcInterface:
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
             "RepositoryIndex": self._repository_index,
+            "RepositoryModelLoad": self._changes_model("load"),
+            "RepositoryModelUnload": self._changes_model("unload"),
         }
         made = {
             name: self._grpc.unary_unary_rpc_method_handler(
@@ -209,9 +220,22 @@ class GrpcInterface:
         return await self._document("ModelMetadataResponse", "GET", path, context)
 
     async def _repository_index(self, request: Any, context: Any) -> Any:
-        reply = await self._answered("POST", ["v2", "repository", "index"], context)
+        asked = {"ready": request.ready}
+        path = ["v2", "repository", "index"]
+        reply = await self._answered("POST", path, context, body=json.dumps(asked).encode())
         entry, response = self._messages["ModelIndex"], self._messages["RepositoryIndexResponse"]
         return response(models=[entry(**each) for each in json.loads(reply.body)])
+
+    def _changes_model(self, verb: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        name = f"RepositoryModel{verb.title()}Response"
+
+        async def answer(request: Any, context: Any) -> Any:
+            path = ["v2", "repository", "models", request.model_name, verb]
+            asked = {"parameters": dict.fromkeys(request.parameters)}
+            await self._answered("POST", path, context, body=json.dumps(asked).encode())
+            return self._messages[name]()
+
+        return answer
 
     async def _model_infer(self, request: Any, context: Any) -> Any:
         path = [*_model(request.model_name, request.model_version), "infer"]

@@ -62,7 +62,7 @@ class Site(ABC):
     hosts
         Names of this server besides loopback and the address that a client has connected to.
     origins
-        Of other sites, whose pages may send requests (CORS), not those of ``/admin``.
+        Of other sites, whose pages may send requests (CORS), not those of administrators.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class Site(ABC):
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         try:
             host = (scope.get("server") or ("",))[0]
-            admin = path_parts(scope)[:1] == ["admin"]
+            parts = path_parts(scope)
+            admin = parts[:1] == ["admin"] or parts[:3] == ["v2", "repository", "models"]
             origins = frozenset[str]() if admin else self._origins
             refuse_foreign(scope["method"], headers, self._hosts | {host}, origins)
             if scope["method"] == "OPTIONS" and headers.get("origin") in origins:
