@@ -9,6 +9,9 @@ reads its answer: connections of clients that do nothing would stay, until there
     connections                       CONNECTIONS            503, Retry-After
     beyond, for health alone          RESERVED, RESERVED_S   503, Retry-After
 
+Thousands of connections may end within a millisecond. Closing one takes some 70 microseconds, so
+idle ones are closed `CLOSED_AT_ONCE` in a turn of the loop, and others are answered in between.
+
 Where there are too many connections, health is still answered: the newest connections beyond stay
 until they have asked for it, so that a supervisor does not take a busy server for a dead one.
 """
@@ -17,10 +20,11 @@ from __future__ import annotations
 
 import json
 import resource
-from asyncio import TimerHandle, Transport
+from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections import deque
 from contextlib import suppress
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -40,6 +44,9 @@ request may be on its way."""
 
 LOOK_S = 0.02
 """Later it is closed at last, if nothing was read until then."""
+
+CLOSED_AT_ONCE = 64
+"""Some five milliseconds."""
 
 HEAD_BYTES = 1 << 16
 HEAD_S = 10.0
@@ -75,6 +82,11 @@ class ClientConnection(HttpToolsProtocol):
     _silent: ClassVar[dict[ClientConnection, None]] = {}
     """Others that have not, oldest first: they give way to those beyond the limit that do."""
 
+    _ended: ClassVar[WeakKeyDictionary[AbstractEventLoop, deque[ClientConnection]]] = (
+        WeakKeyDictionary()
+    )
+    """Idle ones whose client has ended them, by the loop that they belong to."""
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.presence = Presence()
@@ -98,6 +110,17 @@ class ClientConnection(HttpToolsProtocol):
         else:
             self._silent[self] = None
         self._expect_head()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more; whether the connection stays open for the moment."""
+        busy = self.cycle is not None and not self.cycle.response_complete
+        if busy or self.transport.get_extra_info("sslcontext") is not None:
+            return False
+        ended = self._ended.setdefault(self.loop, deque())
+        ended.append(self)
+        if len(ended) == 1:
+            self.loop.call_soon(_close_some, self.loop, ended)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the limits."""
@@ -244,3 +267,11 @@ class ClientConnection(HttpToolsProtocol):
         if self._read_limit is not None:
             self._read_limit.cancel()
             self._read_limit = None
+
+
+def _close_some(loop: AbstractEventLoop, ended: deque[ClientConnection]) -> None:
+    """Close connections that their clients have ended, and others in the next turns of the loop."""
+    for _ in range(min(CLOSED_AT_ONCE, len(ended))):
+        ended.popleft().transport.close()
+    if ended:
+        loop.call_soon(_close_some, loop, ended)
