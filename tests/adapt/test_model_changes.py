@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +17,11 @@ from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 DUO = Cluster((Device("a"), Device("b")), name="two")
 X, Y = torch.randn(8, 6), torch.randn(8, 3)
 loss_fn = nn.functional.mse_loss
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As many threads in this process as on a device of one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 Change = Callable[[nn.Sequential, torch.optim.Optimizer], Any]

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.lowered import RESIDENT
-from placewright.capturing.model import capture, capture_source
+from placewright.capturing.model import capture
 from placewright.graph.graph import Graph
 from placewright.graph.program import Program, Ref
-from tests.capturing.models import UNSEEN, unseen
-from tests.capturing.small_graphs import small_graph
+from tests.capturing.models import UNSEEN
+from tests.capturing.small_graphs import small_graph, unseen_graph
 
 
 def named(argument: object) -> set[str]:
@@ -46,8 +46,8 @@ def test_operators_on_a_parameter_share_its_group(name: str) -> None:
 def test_colocation_in_inference_and_with_views_of_parameters(name: str) -> None:
     """Expanded, transposed and sliced parameters."""
     assert name in UNSEEN
-    check_homes(capture_source(unseen(name)))
-    check_homes(capture_source(unseen(name), training=True))
+    check_homes(unseen_graph(name))
+    check_homes(unseen_graph(name, training=True))
 
 
 @pytest.mark.parametrize("name", ["alexnet", "gnmt", "bert"])

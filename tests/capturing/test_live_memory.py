@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewright.capturing.model import capture_source
-from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.operators.judge import judge
@@ -15,11 +13,7 @@ from placewright.profiling.build import profile
 from placewright.testing.small_zoo import small
 from tests.capturing.live_memory import peak_bytes
 from tests.capturing.models import unseen
-
-
-def source_of(name: str) -> ModelSource:
-    """Of the zoo or of a user's own."""
-    return small(name) if name == "alexnet" else unseen(name)
+from tests.capturing.small_graphs import small_graph, unseen_graph
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -28,8 +22,8 @@ def source_of(name: str) -> ModelSource:
 )
 def test_the_judged_peak_is_what_is_held_to_the_byte(name: str, *, training: bool) -> None:
     """Beside residents, over a step in the program's own order; without views it would be more."""
-    source = source_of(name)
-    graph = capture_source(source, training=training)
+    made, graph_of = (small, small_graph) if name == "alexnet" else (unseen, unseen_graph)
+    source, graph = made(name), graph_of(name, training=training)
     problem = profile(graph, Cluster((Device("a"),), ()), method="analytic")
     problem = problem.replace(resident_bytes=np.zeros(problem.n), compute_s=np.ones((problem.n, 1)))
     plan = OperatorPlan(np.zeros(problem.n), np.arange(problem.n), Dispatch.IN_ORDER)

@@ -15,13 +15,13 @@ from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import read_graph, write_graph
 from tests.capturing.against_eager import differences, inference_differences
 from tests.capturing.models import UNSEEN, DataDependent, unseen
+from tests.capturing.small_graphs import unseen_graph
 
 
 @pytest.mark.parametrize("name", UNSEEN)
 def test_training_equals_eager_bit_for_bit(name: str) -> None:
     """In program order and in a random order."""
-    source = unseen(name)
-    graph = capture_source(source, training=True)
+    source, graph = unseen(name), unseen_graph(name, training=True)
     assert differences(source, graph) == {}
     assert differences(source, graph, shuffle=5) == {}
 
@@ -29,7 +29,7 @@ def test_training_equals_eager_bit_for_bit(name: str) -> None:
 @pytest.mark.parametrize("name", [n for n in UNSEEN if n != "vision transformer"])
 def test_inference_equals_eager_bit_for_bit(name: str) -> None:
     """All outputs."""
-    assert inference_differences(unseen(name)) == {}
+    assert inference_differences(unseen(name), unseen_graph(name)) == {}
 
 
 def test_inference_of_a_transformer_encoder_is_close_to_eager() -> None:

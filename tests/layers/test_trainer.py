@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.training import LayerTraining
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
-pytestmark = pytest.mark.usefixtures("measured_once")
+pytestmark = pytest.mark.usefixtures("measured_once", "one_thread")
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 WIDTHS = (6, 8, 3)
@@ -46,15 +46,6 @@ class Scaled(nn.Module):
         """Its output is scaled."""
         hidden = self.dropout(self.first(x)).relu()
         return self.second(hidden) * self.scale
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As many threads in this process as on a device of one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 Change = Callable[[Scaled, torch.optim.Optimizer], Any]

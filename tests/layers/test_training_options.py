@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.training import train_steps
 
-pytestmark = pytest.mark.usefixtures("measured_once")
+pytestmark = pytest.mark.usefixtures("measured_once", "one_thread")
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 GENERATOR = torch.Generator().manual_seed(3)
@@ -52,15 +51,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The second is of the rectified first."""
         return self.second(torch.relu(self.first(x)))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As many threads in this process as on a device of one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def overflowing(x: Tensor, y: Tensor) -> Tensor:

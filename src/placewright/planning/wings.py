@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, cast, final
 
@@ -228,13 +230,30 @@ def plug_ins(group: str) -> Iterator[tuple[str, Any]]:
 
     One that cannot be imported is left out with a warning: it must not take the others with it.
     """
-    for point in entry_points(group=group):
+    for point in _points(group, tuple((path, _changed_ns(path)) for path in sys.path)):
         try:
             offered = point.load()
         except Exception as error:
             _left_out(point.name, group, f"{type(error).__name__}: {error}")
             continue
         yield point.name, offered
+
+
+@lru_cache(maxsize=64)
+def _points(group: str, folders: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """A group's entry points.
+
+    Reading those of all distributions takes as long as many a plan: they are read again only where
+    `folders`, the import path and when each was changed, differ.
+    """
+    return tuple(entry_points(group=group))
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        return os.stat(path or os.curdir).st_mtime_ns
+    except OSError:
+        return -1
 
 
 def with_plug_ins(wing: str, own: Iterable[Planner]) -> dict[str, Planner]:

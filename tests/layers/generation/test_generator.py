@@ -90,28 +90,27 @@ def test_tokens_are_those_of_one_process(kind: str) -> None:
         assert placed.held_bytes[1] == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"use_cache": False}, "use_cache"),
-        ({"prompt_lookup_num_tokens": 2}, "prompt_lookup"),
-        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
-        ({"cache_implementation": "static"}, "cache_implementation"),
-    ],
-)
-def test_decoding_that_needs_caches_here_is_refused(options: dict[str, Any], words: str) -> None:
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"use_cache": False}, "use_cache"),
+    ({"prompt_lookup_num_tokens": 2}, "prompt_lookup"),
+    ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
+    ({"cache_implementation": "static"}, "cache_implementation"),
+]
+
+
+def test_decoding_that_needs_caches_here_is_refused() -> None:
     """By name, whether an option or a configuration asks for it; the next call is right."""
-    model = model_of("llama")
+    model, ids = model_of("llama"), prompts()["input_ids"][1:]
+    expected = model.generate(ids, max_new_tokens=4, do_sample=False)
     with Generator(model, {"a": (0, 4)}, boards("a")) as placed:
-        ids = prompts()["input_ids"][1:]
-        with pytest.raises(UnsupportedError, match=words):
-            placed.generate(ids, max_new_tokens=4, **options)
-        given = transformers.GenerationConfig(pad_token_id=0, max_new_tokens=4, **options)
-        if "cache_implementation" not in options:
-            with pytest.raises(UnsupportedError, match="generate:"):
-                placed.generate(ids, generation_config=given)
-        expected = model.generate(ids, max_new_tokens=4, do_sample=False)
-        assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
+        for options, words in REFUSED:
+            with pytest.raises(UnsupportedError, match=words):
+                placed.generate(ids, max_new_tokens=4, **options)
+            given = transformers.GenerationConfig(pad_token_id=0, max_new_tokens=4, **options)
+            if "cache_implementation" not in options:
+                with pytest.raises(UnsupportedError, match="generate:"):
+                    placed.generate(ids, generation_config=given)
+            assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
 
 
 def test_three_stages_of_a_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.graph.graph import Graph
 from placewright.operators.adaptive.run import AdaptiveJob
 from placewright.profiling.build import profile
 from tests.processes import limit_memory
@@ -31,11 +33,21 @@ def net() -> torch.nn.Module:
 
 def job(cluster: Cluster = TRIO) -> tuple[ModelSource, AdaptiveJob]:
     """Its training step on the cluster, costs by formula."""
-    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    source = ModelSource(net(), (x,), mean_square, None, "small")
-    graph = capture_source(source, training=True)
+    source, graph = small_source(), _captured()
     problem = profile(graph, cluster, method="analytic")
     return source, AdaptiveJob(graph, cluster, problem, initial_state(source, graph.program))
+
+
+def small_source() -> ModelSource:
+    """The model with a batch."""
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    return ModelSource(net(), (x,), mean_square, None, "small")
+
+
+@cache
+def _captured() -> Graph:
+    """Once for all tests: nothing changes it."""
+    return capture_source(small_source(), training=True)
 
 
 def starve(session: Any, spare_bytes: int) -> None:
