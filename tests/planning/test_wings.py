@@ -80,6 +80,21 @@ def test_broken_entry_points_cost_themselves() -> None:
     assert solve(PRIZES, "take-1").value == 8.0
 
 
+def test_what_is_installed_meanwhile_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entry points are not read again until a folder of the import path has changed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert list(registry.plug_ins("own.group")) == []
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    (prepared / "entry_points.txt").write_text("[own.group]\nroot = math:sqrt\n")
+    prepared.rename(tmp_path / "late-1.0.dist-info")
+    assert list(registry.plug_ins("own.group")) == [("root", math.sqrt)]
+    monkeypatch.setattr(registry, "entry_points", None)
+    assert list(registry.plug_ins("own.group")) == [("root", math.sqrt)]
+
+
 def test_what_is_maximised_has_upper_bounds() -> None:
     """The largest value wins, the least bound counts, and ``auto`` stops where they meet."""
     with registered(WING):
