@@ -6,7 +6,8 @@ array at every call takes most of the time.
 Numba's cache looks at a function's own file only. Here it looks at what that file imports, too: a
 function that calls another, or reads a constant of another file, holds a copy of it.
 Processes that need the same function at once compile it once: the others wait, and load it.
-Importing this also makes signals wait while code is compiled or freed (`_SignalsWait`).
+Importing this also makes signals wait while code is compiled or freed (`_SignalsWait`), and
+garbage: a collection that meets nothing but the compiler's own objects takes a tenth of its time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from functools import cache
 from hashlib import sha256
@@ -96,12 +97,25 @@ def _compile_in_one_process(dispatcher: Any) -> None:
             return compile_now(signature)
         try:
             _lock(lock, key, dispatcher)
-            return compile_now(signature)
+            with _garbage_waits():
+                return compile_now(signature)
         finally:
             with suppress(OSError):
                 lockf(lock, LOCK_UN, 1, key)
 
     dispatcher.compile = compile_or_wait
+
+
+@contextmanager
+def _garbage_waits() -> Iterator[None]:
+    """No collections within."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _lock(file: int, key: int, dispatcher: Any) -> None:

@@ -12,20 +12,19 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.sizes import home_bytes, room_bytes, views, whole_bytes
 
 
+@by_reference
 class Costs(NamedTuple):
     """Arrays of a problem and of its topology, bytes in whole ones.
 
     A tensor takes `home_bytes` where it is made, nothing if it is a view, and `kept_bytes` where
     it is received. `views` are those of tensors, each before what it is a view of. `channel` is -1
     wherever there is no link.
-
-    For loops that run once per plan. A tuple of arrays costs a reference count per use: the
-    judge, which runs millions of times, has `placewright.operators.simulation.full_state` instead.
     """
 
     compute_s: FloatArray

@@ -16,6 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
@@ -200,6 +201,7 @@ LESS = 1e-12
 UNLIMITED = 1e300
 
 
+@by_reference
 class BalanceInstance(NamedTuple):
     """A problem as the kernel reads it; see `placewright.samples.problem.SampleProblem`.
 

@@ -13,12 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 
 RECORDS, POOL_TOP, FIRED, HIGHEST = 0, 1, 2, 3
 """Slots of `WorkList.counts`; FIRED counts heuristic decisions (RN)."""
 
 
+@by_reference
 class Arrays(NamedTuple):
     """A PBQP as flat arrays: options of node i are ``cost[start[i]:start[i + 1]]``.
 
@@ -33,6 +35,7 @@ class Arrays(NamedTuple):
     pool: FloatArray
 
 
+@by_reference
 class WorkList(NamedTuple):
     """A PBQP under reduction. ``degree`` is -1 for nodes that are gone.
 
@@ -60,48 +63,43 @@ class WorkList(NamedTuple):
     minima: FloatArray
 
 
-@njit_cached
 def prepare(arrays: Arrays, room: int) -> WorkList:
     """Copy `arrays` into a work space with `room` more matrix entries; no edge normalised."""
     n, e = len(arrays.start) - 1, len(arrays.ends)
-    pool = np.empty(len(arrays.pool) + room)
-    # Loops: for a slice, or a maximum of NumPy's, Numba compiles three seconds of its own code.
-    for k in range(len(arrays.pool)):
-        pool[k] = arrays.pool[k]
-    degree, top, widest = np.zeros(n, np.int64), 0, 0
-    for k in range(e):
-        for node in arrays.ends[k]:
-            degree[node] += 1
-            top = max(top, degree[node])
-    for i in range(n):
-        widest = max(widest, arrays.start[i + 1] - arrays.start[i])
+    degree = np.bincount(arrays.ends.ravel(), minlength=n)
+    top = int(degree.max(initial=0))
     w = WorkList(
         arrays.start,
         arrays.cost.copy(),
         arrays.ends.copy(),
         arrays.matrix.copy(),
-        pool,
-        np.full(n, -1, np.int64),
-        np.full(2 * e, -1, np.int64),
-        np.full(2 * e, -1, np.int64),
+        np.concatenate([arrays.pool, np.empty(room)]),
+        np.full(n, -1),
+        np.full(2 * e, -1),
+        np.full(2 * e, -1),
         degree,
-        np.full(top + 1, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.full(n, -1, np.int64),
-        np.full((n, 9), -1, np.int64),
+        np.full(top + 1, -1),
+        np.full(n, -1),
+        np.full(n, -1),
+        np.full((n, 9), -1),
         np.array([0, len(arrays.pool), 0, top]),
-        np.zeros((2, widest)),
+        np.zeros((2, int(np.diff(arrays.start).max(initial=0)))),
     )
-    # Lists grow at their heads: put in backwards, edges and nodes stand in ascending order.
-    for k in range(e - 1, -1, -1):
-        link(w, 2 * k)
-        link(w, 2 * k + 1)
-    for i in range(n - 1, -1, -1):
-        enqueue(w, i)
+    _fill_lists(w)
     return w
 
 
 @njit_no_refcount
+def _fill_lists(w: WorkList) -> None:
+    # Lists grow at their heads: put in backwards, edges and nodes stand in ascending order.
+    for k in range(len(w.ends) - 1, -1, -1):
+        link(w, 2 * k)
+        link(w, 2 * k + 1)
+    for i in range(len(w.head) - 1, -1, -1):
+        enqueue(w, i)
+
+
+@njit_internal
 def cheapest(w: WorkList, node: int) -> float:
     """Cost of the cheapest option of a node."""
     least = np.inf
@@ -123,9 +121,16 @@ def evaluate(arrays: Arrays, choice: IntArray) -> float:
     return total
 
 
-@njit_cached
 def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
     """The live nodes with ``wanted[node] == 1`` as a problem of its own, and their numbers."""
+    start, cost, ends, matrix, pool, nodes = _extract(w, wanted)
+    return Arrays(start, cost, ends, matrix, pool), nodes
+
+
+@njit_cached
+def _extract(
+    w: WorkList, wanted: IntArray
+) -> tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray, IntArray]:
     n = len(w.head)
     number = np.full(n, -1, np.int64)
     count = total = 0
@@ -139,7 +144,8 @@ def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
         if number[i] >= 0:
             k, size = number[i], options(w, i)
             nodes[k], start[k + 1] = i, start[k] + size
-            for a in range(size):  # no slices, see `prepare`
+            # No slices: for one Numba compiles three seconds of its own code.
+            for a in range(size):
                 cost[start[k] + a] = w.cost[w.start[i] + a]
     edges = entries = 0
     for k in range(len(w.ends)):
@@ -161,7 +167,7 @@ def extract(w: WorkList, wanted: IntArray) -> tuple[Arrays, IntArray]:
                 pool[at + a] = w.pool[w.matrix[k] + a]
             at += size
             edge += 1
-    return Arrays(start, cost, ends, matrix, pool), nodes
+    return start, cost, ends, matrix, pool, nodes
 
 
 @njit_cached
@@ -197,12 +203,12 @@ def branching_node(w: WorkList) -> int:
     return best
 
 
-@njit_no_refcount
+@njit_internal
 def options(w: WorkList, node: int) -> int:
     return int(w.start[node + 1] - w.start[node])
 
 
-@njit_no_refcount
+@njit_internal
 def alive(w: WorkList, edge: int) -> bool:
     """Whether edge is in the lists: it is the head or has a predecessor."""
     # A head has no predecessor, nor has what is in no list: only the node's `head` tells them
@@ -211,7 +217,7 @@ def alive(w: WorkList, edge: int) -> bool:
     return bool(w.before[h] >= 0 or w.head[w.ends[edge, 0]] == h)
 
 
-@njit_no_refcount
+@njit_internal
 def view(w: WorkList, h: int) -> tuple[int, int, int, int]:
     """Matrix offset, stride of own option, stride of the other's option, other node."""
     edge, side = h // 2, h % 2
@@ -221,7 +227,7 @@ def view(w: WorkList, h: int) -> tuple[int, int, int, int]:
     return w.matrix[edge], 1, options(w, w.ends[edge, side]), other
 
 
-@njit_no_refcount
+@njit_internal
 def link(w: WorkList, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     first = w.head[node]
@@ -230,7 +236,7 @@ def link(w: WorkList, h: int) -> None:
         w.before[first] = h
 
 
-@njit_no_refcount
+@njit_internal
 def unlink(w: WorkList, h: int) -> None:
     node = w.ends[h // 2, h % 2]
     if w.before[h] >= 0:
@@ -273,7 +279,7 @@ def delete(w: WorkList, edge: int) -> None:
         enqueue(w, node)
 
 
-@njit_no_refcount
+@njit_internal
 def insert(w: WorkList, edge: int, u: int, v: int, matrix: int) -> None:
     """Give the slot of a deleted edge to a new one."""
     w.ends[edge, 0], w.ends[edge, 1], w.matrix[edge] = u, v, matrix

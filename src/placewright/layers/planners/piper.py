@@ -36,6 +36,7 @@ from placewright.layers.judge import costs_of
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached
 from placewright.planning.contract import Context
 from placewright.report.text import size
@@ -208,6 +209,7 @@ def _least_room(given: LoadInstance, deadline_s: float) -> float:
     return high
 
 
+@by_reference
 class LoadInstance(NamedTuple):
     """A problem of throughput as the kernels read it: see `placewright.layers.problem.Variants`.
 

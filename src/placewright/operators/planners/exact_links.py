@@ -19,6 +19,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.pipeline import PLAIN
@@ -218,6 +219,7 @@ CHUNK = 10_000
 """Moves between two looks at the clock."""
 
 
+@by_reference
 class LinkInstance(NamedTuple):
     """`Pairs` as the kernel reads it.
 
@@ -321,6 +323,7 @@ def anneal(
     return walk.best if c.value_s(walk.best) <= c.value_s(device) else device
 
 
+@by_reference
 class LinkWalk(NamedTuple):
     """State of a walk.
 

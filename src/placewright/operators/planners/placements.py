@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
 from placewright.operators.groups import Groups
 from placewright.operators.judge import OperatorJudge
@@ -200,6 +201,7 @@ RANDOM, CRITICAL, MOVED, EVALUATED, LEFT, IDLE = range(6)
 moves of a chunk that are still to be evaluated, and draws in it that changed nothing."""
 
 
+@by_reference
 class PlacementInstance(NamedTuple):
     """The problem as moves read it.
 
@@ -230,6 +232,7 @@ class PlacementInstance(NamedTuple):
     order: IntArray
 
 
+@by_reference
 class PlacementWalk(NamedTuple):
     """State of a search: current and best placement, their scores, and scratch lists."""
 

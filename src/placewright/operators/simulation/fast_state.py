@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.operators.costs import Costs
 
 # Determined by the problem.
@@ -200,6 +201,7 @@ class Offsets(NamedTuple):
     edge: int
 
 
+@by_reference
 class FastState(NamedTuple):
     """A problem, and the state of `INTERLEAVED` simulations of it.
 

@@ -23,12 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_inline, njit_internal
 from placewright.operators.costs import Costs
 from placewright.operators.queues import push
 from placewright.operators.simulation.inputs import DONE, NO_KERNEL, NO_LINK, Mode
 
 
+@by_reference
 class StateLayout(NamedTuple):
     """Sizes, then where each part of ``w`` and ``x`` begins; the length of each is in brackets.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached
 from placewright.operators.judgement import HOST, Transfers
 from placewright.operators.plan import OperatorPlan
@@ -208,6 +209,7 @@ def through_host(incoming: HostTransfers, outgoing: HostTransfers) -> Transfers:
     return Transfers(tensor[by], source[by], target[by], start[by], end[by])
 
 
+@by_reference
 class StarCalls(NamedTuple):
     """The arrays of a problem that the kernel reads, named as in `OperatorProblem`."""
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_nogil
 from placewright.operators.groups import groups_of
 from placewright.operators.planners.annealing import csr, draw
@@ -45,6 +46,7 @@ FINE = 1 << 24
 """Steps of a random number in [0, 1)."""
 
 
+@by_reference
 class EpisodeInstance(NamedTuple):
     """The arrays of a problem that episodes need. Edges are pairs of a tensor and a consumer.
 
@@ -83,6 +85,7 @@ class EpisodeInstance(NamedTuple):
     by_load: bool
 
 
+@by_reference
 class EpisodeTrace(NamedTuple):
     """Choices and features of an episode, by operator; written by `simulate_episode`.
 

@@ -17,12 +17,14 @@ import numpy as np
 
 from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount, njit_nogil
 from placewright.operators.costs import Costs, move_time
 from placewright.operators.queues import pop, push
 
 
+@by_reference
 class Rules(NamedTuple):
     """Where operators may go.
 

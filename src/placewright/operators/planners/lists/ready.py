@@ -35,6 +35,7 @@ import numpy as np
 
 from placewright.errors import OutOfTimeError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.costs import Costs, move_time
@@ -61,6 +62,7 @@ CODES: Mapping[Selection, int] = MappingProxyType(
 )
 
 
+@by_reference
 class ReadyRule(NamedTuple):
     """What is compared; the score of an operator on a device is its start there, plus `added_s`.
 
@@ -93,6 +95,7 @@ class ReadyRule(NamedTuple):
     favourite: IntArray
 
 
+@by_reference
 class ReadyState(NamedTuple):
     """A schedule while it is made.
 
@@ -133,35 +136,39 @@ def schedule(
     Raises `OutOfTimeError` at the deadline.
     """
     limited = bool(np.isfinite(r.budget_bytes).any())
+    state = _nothing_placed(c, r)
     with stop_flag(deadline_s) as stop:
-        place, start_s, end_s = _schedule(c, r, rule, limited, stop)
+        place, start_s, end_s = _schedule(c, r, rule, state, limited, stop)
     if stop[0] and place.min() < 0:
         raise OutOfTimeError("time limit reached", by=f"{(place < 0).sum()} operators are left")
     return place, start_s, end_s
 
 
-@njit_nogil
-def _schedule(
-    c: Costs, r: Rules, rule: ReadyRule, limited: bool, stop: BoolArray
-) -> tuple[IntArray, FloatArray, FloatArray]:
-    """As `schedule`, up to the operator at which `stop` is set."""
+def _nothing_placed(c: Costs, r: Rules) -> ReadyState:
     n, m = c.compute_s.shape
-    place, start_s, end_s = np.full(n, -1), np.zeros(n), np.zeros(n)
-    s = ReadyState(
+    return ReadyState(
         np.zeros(m),
         np.zeros(m),
         np.full(m, -1),
         np.full(len(r.group_bytes), -1),
         np.zeros((n, m)),
-        np.empty(n, dtype=np.int64),
+        np.diff(c.in_offsets),
         np.zeros((n + 63) // 64, dtype=np.uint64),
         np.full(m, -1),
         np.empty(m, dtype=np.bool_),
         np.empty(m),
     )
+
+
+@njit_nogil
+def _schedule(
+    c: Costs, r: Rules, rule: ReadyRule, s: ReadyState, limited: bool, stop: BoolArray
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """As `schedule`, up to the operator at which `stop` is set."""
+    n = len(c.order)
+    place, start_s, end_s = np.full(n, -1), np.zeros(n), np.zeros(n)
     count = 0
     for i in range(n):
-        s.waiting[i] = c.in_offsets[i + 1] - c.in_offsets[i]
         if s.waiting[i] == 0:
             _flip(rule, s, i)
             count += 1

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_cached, njit_nogil
 from placewright.operators.planners.annealing import csr, energy, pick_node
 from placewright.operators.planners.pipelines.contraction import Contraction
@@ -163,6 +164,7 @@ def _loads(problem: OperatorProblem, c: Contraction, slot: IntArray) -> FloatArr
     return load_s
 
 
+@by_reference
 class SlotInstance(NamedTuple):
     """A contraction as the kernel reads it, a column per slot.
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import index, njit_inline, njit_internal, njit_no_refcount
 
 VALUE, BEST, TEMPERATURE = 0, 1, 2
@@ -34,6 +35,7 @@ position of the window; tensors in `pending` and in `touched`; the first positio
 the window has changed; the first before the window that sends something else after a move."""
 
 
+@by_reference
 class SequenceInstance(NamedTuple):
     """A problem as the kernels read it; nothing here changes.
 
@@ -79,6 +81,7 @@ class SequenceInstance(NamedTuple):
     tail_s: FloatArray
 
 
+@by_reference
 class SequenceState(NamedTuple):
     """A topological sequence with a placement, decoded, and what it takes to undo a move.
 
