@@ -3,6 +3,7 @@
     python benchmarks/generation.py [--tokens N] [--rounds N]
     python benchmarks/generation.py --contexts 256 2048 8192
     python benchmarks/generation.py --users 1 2 4 8
+    python benchmarks/generation.py --architectures
 
 A Llama of 12 layers, 512 wide, 32-bit numbers, random weights, one core each: in this process, on
 one worker, on two. Taken in turns; the best of each round. Ends with 1 where tokens differ.
@@ -12,6 +13,9 @@ With --users: tokens/s of so many users at a time on two workers, from the momen
 their first token until one has the last; predicted by the device map from what layers take there,
 one on each device, for so many users at a time. All processes go before others of the machine.
 Ends with 1 where a user's tokens are not those of `model.generate` of that user alone.
+With --architectures: greedy tokens, none twice, of small random models of each kind on one, two and
+three workers, of one row and of four with padding. Ends with 1 where they are not those of one
+process.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +68,86 @@ def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
         return found
 
     return generate
+
+
+_t5: Any = transformers.T5Config  # its parameters are its attributes
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+ARCHITECTURES: dict[str, Callable[[], Any]] = {
+    "Llama": lambda: transformers.LlamaConfig(**SMALL),
+    "Qwen2": lambda: transformers.Qwen2Config(**SMALL),
+    "Mixtral": lambda: transformers.MixtralConfig(**SMALL, num_local_experts=4),
+    "Gemma2": lambda: transformers.Gemma2Config(**SMALL, head_dim=16, sliding_window=32),
+    "GPT-2": lambda: transformers.GPT2Config(
+        vocab_size=500,
+        n_embd=64,
+        n_layer=6,
+        n_head=4,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    ),
+    "T5": lambda: _t5(
+        vocab_size=500,
+        d_model=64,
+        d_kv=16,
+        d_ff=96,
+        num_layers=3,
+        num_decoder_layers=3,
+        num_heads=4,
+        initializer_factor=3.0,
+        decoder_start_token_id=0,
+        eos_token_id=None,
+        pad_token_id=0,
+    ),
+}
+
+
+def architectures(tokens: int) -> int:
+    """One line for each: tokens that are those of one process; how many are not."""
+    names = ("a", "b", "c")
+    devices = tuple(Device(name, kind="cpu", node=name) for name in names)
+    links = tuple(Link(a, b, 1e9, 1e-5) for a in names for b in names if a != b)
+    cluster, other = Cluster(devices, links), 0
+    ids = torch.randint(1, SMALL["vocab_size"], (4, 24))
+    mask = torch.ones_like(ids)
+    for row, padding in enumerate((0, 5, 11, 17)):
+        ids[row, :padding] = mask[row, :padding] = 0
+    given = [{"input_ids": ids[:n], "attention_mask": mask[:n]} for n in (1, 4)]
+    options: Any = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+    options["no_repeat_ngram_size"] = 1  # random models would repeat one for good
+    heads = [f"{n} x {k}" for n in (1, 2, 3) for k in (1, 4)]
+    print(f"| workers x rows | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}")
+    for name, config in ARCHITECTURES.items():
+        torch.manual_seed(5)
+        made = config()
+        loader: Any = transformers.AutoModelForCausalLM
+        if made.is_encoder_decoder:
+            loader = transformers.AutoModelForSeq2SeqLM
+        model = loader.from_config(made).eval()
+        expected = [model.generate(**each, **options)[:, -tokens:] for each in given]
+        cells = []
+        for count in (1, 2, 3):
+            layers = SMALL["num_hidden_layers"]
+            cuts = [layers * k // count for k in range(count + 1)]
+            ranges = dict(zip(names, pairwise(cuts), strict=False))
+            with Generator(model, ranges, cluster) as placed:
+                for each, right in zip(given, expected, strict=True):
+                    found = placed.generate(**each, **options)[:, -tokens:]
+                    cells.append(f"{int((found == right).sum())} of {right.numel()}")
+                    other += int((found != right).sum())
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    return other
 
 
 @contextmanager
@@ -153,9 +238,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--users", type=int, nargs="+", default=[])
     parser.add_argument("--contexts", type=int, nargs="+", default=[])
+    parser.add_argument("--architectures", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    if args.architectures:
+        return int(architectures(128) > 0)
     config = transformers.LlamaConfig(
         vocab_size=32000,
         hidden_size=512,

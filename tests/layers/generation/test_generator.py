@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
+from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.generation.generator import Generator, generating
 from placewright.runtime.engines.local import TESTBED, Local, LocalGroup
 from placewright.testbed.testbed import missing
@@ -111,6 +113,88 @@ def test_decoding_that_needs_caches_here_is_refused() -> None:
                 with pytest.raises(UnsupportedError, match="generate:"):
                     placed.generate(ids, generation_config=given)
             assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
+
+
+def t5() -> Any:
+    """A small one with random weights, whose tokens differ."""
+    torch.manual_seed(5)
+    config = transformers.T5Config(
+        vocab_size=96,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=3,
+        num_decoder_layers=3,
+        num_heads=4,
+        initializer_factor=3.0,
+        decoder_start_token_id=0,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+DISTINCT: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "no_repeat_ngram_size": 1}
+"""Random models would repeat a token for good."""
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        {"b": (0, 6)},
+        {"c": (0, 1), "a": (1, 6)},  # c has a part of the encoder only
+        {"b": (0, 4), "a": (4, 6)},
+        {"c": (0, 2), "b": (2, 4), "a": (4, 6)},
+    ],
+)
+def test_an_encoder_before_the_decoder(ranges: dict[str, tuple[int, int]]) -> None:
+    """Greedy with padding, sampled, by beams, wherever the cuts are; two threads at a time."""
+    model = t5()
+    ways: list[dict[str, Any]] = [
+        DISTINCT,
+        {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
+        {"max_new_tokens": 8, "num_beams": 3, "do_sample": False},
+    ]
+    with Generator(model, ranges, THREE) as placed:
+        for options in ways:
+            torch.manual_seed(3)
+            expected = model.generate(**prompts(), **options)
+            torch.manual_seed(3)
+            assert torch.equal(placed.generate(**prompts(), **options), expected)
+        first = model.generate(prompts()["input_ids"][1:], **DISTINCT)
+        second = model.generate(**prompts(), **DISTINCT)
+        assert len(set(first[0].tolist())) == 25
+        with ThreadPoolExecutor(2) as go:
+            one = go.submit(placed.generate, prompts()["input_ids"][1:], **DISTINCT)
+            two = go.submit(placed.generate, **prompts(), **DISTINCT)
+            assert torch.equal(one.result(), first)
+            assert torch.equal(two.result(), second)
+
+
+def test_an_encoder_on_a_device_map_and_where_a_worker_dies(tmp_path: Path) -> None:
+    """From a folder, whose embedding is stored once; what the encoder gave is computed once."""
+    model = t5()
+    model.save_pretrained(tmp_path)
+    expected = model.generate(**prompts(), **DISTINCT)
+    planned = device_map(tmp_path, boards("a", "b"), context=64, prompt=9)
+    assert planned.block_ranges == {"a": (0, 6)}
+
+    def replan(cluster: Cluster) -> dict[str, tuple[int, int]]:
+        return {cluster.device_names[0]: (0, 6)}
+
+    with Generator(tmp_path, {"a": (0, 4), "b": (4, 6)}, boards("a", "b"), None, replan) as placed:
+        assert isinstance(placed.group, LocalGroup)
+        victim = placed.group.processes[1]
+
+        def kill(ids: Any, scores: Any, **rest: Any) -> Any:
+            if ids.shape[1] == 9:
+                victim.kill()
+            return torch.zeros(ids.shape[0], dtype=torch.bool)
+
+        stop = transformers.StoppingCriteriaList([kill])
+        found = placed.generate(**prompts(), **DISTINCT, stopping_criteria=stop)
+        assert torch.equal(found, expected)
+        assert placed.lost == ["b"]
 
 
 def test_three_stages_of_a_folder(tmp_path: Path) -> None:
@@ -231,11 +315,12 @@ def test_ranges_that_cannot_be(ranges: dict[str, tuple[int, int]], words: str) -
 
 
 def test_models_that_it_cannot_cut(tmp_path: Path) -> None:
-    """No language model, an encoder beside the decoder, a folder without one."""
+    """No language model, an encoder of another kind, a folder without one."""
     with pytest.raises(UnsupportedError, match="decoder-only"):
         Generator(torch.nn.Linear(2, 2), {"a": (0, 1)}, THREE)
-    t5 = transformers.T5Config(vocab_size=32, d_model=16, d_ff=16, num_layers=1, num_heads=2)
-    with pytest.raises(UnsupportedError, match="decoder-only"):
-        Generator(transformers.T5ForConditionalGeneration(t5), {"a": (0, 1)}, THREE)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 32}
+    bart = transformers.BartConfig(**sizes, encoder_ffn_dim=16, decoder_ffn_dim=16)
+    with pytest.raises(UnsupportedError, match="T5 only"):
+        Generator(transformers.BartForConditionalGeneration(bart), {"a": (0, 1)}, THREE)
     with pytest.raises(InputError, match="no model of transformers"):
         Generator(tmp_path, {"a": (0, 1)}, THREE)

@@ -203,9 +203,11 @@ class DeviceMap:
     def block_ranges(self) -> dict[str, tuple[int, int]]:
         """Transformer blocks [start, end) of every device that holds any; what runs a model.
 
+        An encoder's come before the decoder's.
+
         The embedding is where the first block is, norm and head are where the last one is.
         """
-        blocks = self.problem.model.blocks
+        blocks = self.problem.model.executed
         counted = {
             name: (sum(k < start for k in blocks), sum(k < end for k in blocks))
             for name, (start, end) in self.ranges.items()

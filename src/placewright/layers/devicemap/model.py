@@ -178,6 +178,13 @@ class LanguageModel:
         names = enumerate(self.layers)
         return tuple(k for k, layer in names if layer.name.startswith("block "))
 
+    @property
+    def executed(self) -> tuple[int, ...]:
+        """Positions of all blocks, an encoder's too: layers of `Generator`."""
+        names = enumerate(self.layers)
+        kinds = ("block ", "encoder ")
+        return tuple(k for k, x in names if x.name.startswith(kinds) and x.name[-1].isdigit())
+
     def parameters(self) -> int:
         """Of the whole model, tied ones once."""
         return sum(layer.parameters for layer in self.layers if not layer.tied) + sum(

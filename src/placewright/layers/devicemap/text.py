@@ -144,8 +144,9 @@ def generate_text(
         found = placed.generate(ids, streamer=clock, **options)
         held = dict(zip(placed.cluster.device_names, placed.held_bytes, strict=True))
         ranges, lost = placed.ranges, tuple(placed.lost)
+        begin = ids.shape[1] if placed.repeats_prompt else 1
         emulated = placed.emulated
-    fresh = tuple(found[0, ids.shape[1] :].tolist())
+    fresh = tuple(found[0, begin:].tolist())
     first_s, *others = clock.seconds
     return GenerationRun(
         tokens=fresh,
@@ -206,10 +207,11 @@ def text_model(
 
 def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch.Tensor) -> bool:
     """Whether the model in this process gives the same tokens."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.utils import logging
 
-    loader: Any = AutoModelForCausalLM
+    seq2seq = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    loader: Any = AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM
     quiet: Any = logging
     quiet.disable_progress_bar()
     model = loader.from_pretrained(folder).eval()

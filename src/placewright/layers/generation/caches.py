@@ -153,6 +153,8 @@ def can_join(model: Any) -> bool:
 
     All but the attention treats rows alike, and the attention is one that can be replaced.
     """
+    if model.config.is_encoder_decoder:
+        return False
     own = {type(each) for each in growing_cache(model.config).layers}
     return bool(model._supports_attention_backend) and own <= {GrowingLayer, GrowingWindow}
 

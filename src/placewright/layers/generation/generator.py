@@ -29,6 +29,7 @@ from placewright.layers.generation.stage import (
     Stage,
     StageOrder,
     cache_name,
+    layer_counts,
     needed_names,
     skeleton,
 )
@@ -68,9 +69,9 @@ class Generator:
     Parameters
     ----------
     model
-        A decoder-only language model, or the folder of one with safetensors.
+        A language model, decoder-only or T5, or the folder of one with safetensors.
     ranges
-        Consecutive layers from 0 to the last one.
+        Consecutive layers from 0 to the last one; an encoder's come before the decoder's.
     engine
         Who starts the workers; children of this process by default.
     replan
@@ -95,7 +96,7 @@ class Generator:
     InputError
         The ranges are not all layers in order, or name a device that is not there.
     UnsupportedError
-        It is no decoder-only language model, or its checkpoint lacks a tensor.
+        It is no such language model, or its checkpoint lacks a tensor.
     """
 
     def __init__(
@@ -112,11 +113,11 @@ class Generator:
         source = source_of(model)
         self.cluster = cluster
         shell = skeleton(source.config, source.dtype, source.attention)
-        self._layers = int(shell.config.get_text_config().num_hidden_layers)
+        self._counts = layer_counts(shell)
         self._source, self._replan, self._groups = source, replan, groups
         self._place(ranges, cluster)
         joins = can_join(shell)
-        self._shell = _placed(shell, self._forward)
+        self._shell = _placed(shell, self._forward, self._encoded)
         self._shell.generation_config = source.generation_config(shell)
         self._folder = Scratch()
         self.session = WorkerSession(cluster, PROGRAM, engine)
@@ -126,7 +127,7 @@ class Generator:
         self.lost: list[str] = []
 
     def _place(self, ranges: Ranges, cluster: Cluster) -> None:
-        self._orders = _orders(self._source, ranges, self._layers, cluster.device_names)
+        self._orders = _orders(self._source, ranges, self._counts, cluster.device_names)
         self.ranges = dict(ranges)
 
     def __enter__(self) -> Self:
@@ -171,6 +172,11 @@ class Generator:
         return int(self._shell.config.get_text_config().vocab_size)
 
     @property
+    def repeats_prompt(self) -> bool:
+        """Whether what `generate` gives begins with the prompt; behind an encoder, it does not."""
+        return not self._shell.config.is_encoder_decoder
+
+    @property
     def generation_config(self) -> Any:
         """What `generate` does where an option is not given."""
         return self._shell.generation_config
@@ -187,7 +193,7 @@ class Generator:
     def give(self, stages: Sequence[StageOrder | None]) -> None:
         """Give the devices stages of random numbers, for which only the time counts."""
         with self._batcher.quiet():
-            self._orders = list(stages)
+            self._orders = [() if each is None else (each,) for each in stages]
             self._deal([()] * len(self.group.specs))
 
     def generate(self, input_ids: Tensor, **options: Any) -> Any:
@@ -240,10 +246,14 @@ class Generator:
         for name in REFUSED:  # by a generation_config
             if given.get(name):
                 raise _not_here(name)
-        tensors = {k: v.cpu().numpy() for k, v in given.items() if isinstance(v, Tensor)}
-        mask = tensors.get("attention_mask")
-        if mask is not None and mask.ndim == 2:
-            tensors["attention_mask"] = mask.astype(bool)
+        if "decoder_input_ids" in given:
+            given["input_ids"] = given.pop("decoder_input_ids")
+            encoded = given.pop("encoder_outputs")
+            if given.get("attention_mask") is None:
+                given["attention_mask"] = torch.ones(encoded.last_hidden_state.shape[:2])
+            if not cache.length:
+                given["encoded"] = encoded.last_hidden_state
+        tensors = _arrays(given)
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
         cache.inputs.add(tensors)
 
@@ -261,6 +271,16 @@ class Generator:
         output = CausalLMOutputWithPast(logits=made)
         output[cache_name()] = cache
         return output
+
+    def _encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None, **rest: Any) -> Any:
+        """What transformers calls for the activations behind an encoder."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        tensors = _arrays({"input_ids": input_ids, "attention_mask": mask})
+        step = Step(next(self._users), tensors, {"encoder": 1}, lambda: tensors)
+        (found,) = self._batcher.answers(step)
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(np.require(found, None, "W")))
 
     def reorder(self, cache: Any, rows: Any) -> None:
         """Let row i of a user's caches be what row `rows[i]` was: beams that go on."""
@@ -302,7 +322,8 @@ class Generator:
         files = []
         for rank, orders in enumerate(own):
             files.append(Path(self._folder.name) / f"stage-{rank}.safetensors")
-            names = [name for each in orders if each for name in needed_names(Stage(each))]
+            own_orders = [each for of in orders for each in of]
+            names = [name for each in own_orders for name in needed_names(Stage(each))]
             save_file(source.tensors(sorted(set(names))), files[-1])
         paths = self.group.distribute_each(files)
         for each in files:
@@ -315,7 +336,7 @@ class Generator:
         held = self.session.order("load", list(zip(orders, map(tuple, files), strict=True)))
         self.held_bytes = self.session.by_device(held)
         self._batcher.placement += 1
-        stages = sum(each is not None for each in self._orders)
+        stages = sum(bool(each) for each in self._orders)
         self._batcher.groups = self._groups or stages
 
 
@@ -353,7 +374,7 @@ class _Inputs:
         new = tensors["input_ids"].shape[-1]
         for name, value in tensors.items():
             known = self.arrays.get(name)
-            grows = value.shape[-1] == new and name != "attention_mask"
+            grows = value.shape[-1] == new and name not in ("attention_mask", "encoded")
             joined = known is not None and grows
             self.arrays[name] = np.concatenate([known, value], axis=-1) if joined else value
 
@@ -385,9 +406,10 @@ class TokenClock:
 
 
 def _orders(
-    source: Source, ranges: Ranges, layers: int, names: Sequence[str]
-) -> list[StageOrder | None]:
-    """By device; ``None`` for one without layers."""
+    source: Source, ranges: Ranges, counts: Mapping[str, int], names: Sequence[str]
+) -> list[tuple[StageOrder, ...]]:
+    """By device; several where it has layers of several parts, of which `counts` says how many."""
+    layers = sum(counts.values())
     for device in ranges:
         if device not in names:
             raise UnknownNameError("device", device, names)
@@ -398,19 +420,44 @@ def _orders(
         hint = f"give consecutive ranges from 0 to {layers}"
         by = ", ".join(f"{device} [{start}, {end})" for device, (start, end) in ranges.items())
         raise InputError("the ranges are not all layers in order", by=by[:300], hint=hint)
-    found: list[StageOrder | None] = [None] * len(names)
-    for k, (start, end) in enumerate(ranges.values()):
-        found[ranks[k]] = StageOrder(
-            config=source.config,
-            dtype=source.dtype,
-            attention=source.attention,
-            start=start,
-            end=end,
-            layers=layers,
-            previous=ranks[k - 1] if k > 0 else None,
-            following=ranks[k + 1] if k + 1 < len(ranks) else None,
-        )
+    found: list[tuple[StageOrder, ...]] = [()] * len(names)
+    begin = 0
+    for part, size in counts.items():
+        inside = [
+            (rank, max(start - begin, 0), min(end - begin, size))
+            for rank, (start, end) in zip(ranks, ranges.values(), strict=True)
+            if start < begin + size and end > begin
+        ]
+        for k, (rank, start, end) in enumerate(inside):
+            found[rank] += (
+                StageOrder(
+                    config=source.config,
+                    dtype=source.dtype,
+                    attention=source.attention,
+                    start=start,
+                    end=end,
+                    layers=size,
+                    previous=inside[k - 1][0] if k > 0 else None,
+                    following=inside[k + 1][0] if k + 1 < len(inside) else None,
+                    part=part,
+                ),
+            )
+        begin += size
     return found
+
+
+def _arrays(given: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Tensors as orders have them; a mask as small as it can be."""
+    found = {
+        k: v.float() if v.is_floating_point() else v
+        for k, v in given.items()
+        if isinstance(v, Tensor)
+    }
+    arrays = {k: v.cpu().numpy() for k, v in found.items()}
+    mask = arrays.get("attention_mask")
+    if mask is not None and mask.ndim == 2:
+        arrays["attention_mask"] = mask.astype(bool)
+    return arrays
 
 
 def _not_here(option: str) -> UnsupportedError:
@@ -422,7 +469,17 @@ def _not_here(option: str) -> UnsupportedError:
     )
 
 
-def _placed(shell: Any, forward: Callable[..., Any]) -> Any:
+class _Encoder:
+    """Stands for an encoder, which is on the workers."""
+
+    def __init__(self, call: Callable[..., Any], forward: Any) -> None:
+        self._call, self.forward = call, forward  # `generate` looks at its parameters
+
+    def __call__(self, **given: Any) -> Any:
+        return self._call(**given)
+
+
+def _placed(shell: Any, forward: Callable[..., Any], encoded: Callable[..., Any]) -> Any:
     """A model on the meta device that computes elsewhere, and has its tensors on the CPU."""
     kind = type(shell)
 
@@ -430,7 +487,13 @@ def _placed(shell: Any, forward: Callable[..., Any]) -> Any:
     def placed_forward(self: Any, **given: Any) -> Any:
         return forward(**given)
 
-    own = {"forward": placed_forward, "device": property(lambda self: torch.device("cpu"))}
+    own: dict[str, Any] = {
+        "forward": placed_forward,
+        "device": property(lambda self: torch.device("cpu")),
+    }
+    if shell.config.is_encoder_decoder:
+        encoder = _Encoder(encoded, shell.get_encoder().forward)
+        own["get_encoder"] = lambda self, *of: encoder
     shell.__class__ = type(kind.__name__, (kind,), own)
     return shell
 

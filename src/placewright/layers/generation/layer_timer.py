@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import UnsupportedError
 from placewright.layers.generation.generator import Generator, TokenClock
 from placewright.layers.generation.sources import RandomWeights
 from placewright.layers.generation.stage import StageOrder
@@ -64,7 +65,18 @@ def time_layers(
         How many blocks each device has room for, `MOST_BLOCKS` by default.
     users
         Steps of so many at most are timed, if they are more than one: `LayerTimes.busy`.
+
+    Raises
+    ------
+    UnsupportedError
+        The model has an encoder.
     """
+    if config.is_encoder_decoder:
+        raise UnsupportedError(
+            "workers do not time models with an encoder",
+            where=type(config).__name__,
+            hint="plan without measure",
+        )
     small, names = RandomWeights(_with_layers(config, 1), dtype), cluster.device_names
     with (
         open_engine(engine, cluster, together=False) as opened,

@@ -38,6 +38,9 @@ class StageOrder:
         Layers [start, end) of so many.
     previous, following
         Devices of the neighbouring stages; ``None`` at either end.
+    part
+        ``encoder`` or ``decoder`` of a model that has both, whose layers are counted by themselves;
+        empty for the others.
     """
 
     config: str
@@ -48,6 +51,7 @@ class StageOrder:
     layers: int
     previous: int | None = None
     following: int | None = None
+    part: str = ""
 
 
 class _Passed(Exception):  # noqa: N818 - no error
@@ -75,13 +79,13 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
     Raises `UnsupportedError`: transformers has no such language model, or one whose layers are not
     in one list.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    made: Any = AutoModelForCausalLM
     values = json.loads(config)
     kind = values.pop("model_type", "")
     try:
         found = AutoConfig.for_model(kind, **values)
+        made: Any = AutoModelForSeq2SeqLM if found.is_encoder_decoder else AutoModelForCausalLM
         with torch.device("meta"), _quiet():
             model = made.from_config(
                 found, dtype=getattr(torch, dtype), attn_implementation=attention or None
@@ -89,13 +93,35 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
     except ValueError as error:
         why = str(error).strip().splitlines()[0][:200]
         raise UnsupportedError(
-            "tokens come from decoder-only language models of transformers",
+            "tokens come from language models of transformers",
             where=f"model type {kind!r:.60}",
             by=why,
             hint="export the map, and run it by another program",
         ) from None
-    layer_list(model)
+    layer_counts(model)
     return model.eval()
+
+
+def layer_counts(model: Any) -> dict[str, int]:
+    """Layers by part, in the order in which they compute; see `StageOrder.part`.
+
+    Raises `UnsupportedError`: they are in no list, or parts are not next to each other.
+    """
+    if not model.config.is_encoder_decoder:
+        decoder, name = layer_list(model.get_decoder())
+        return {"": len(getattr(decoder, name))}
+    parts = {part: getattr(model, part, None) for part in ("encoder", "decoder")}
+    if None in parts.values() or model.config.model_type not in SHARED_BIAS:
+        raise UnsupportedError(
+            "of models with an encoder, tokens come from T5 only",
+            where=type(model).__name__,
+            hint="give a decoder-only language model",
+        )
+    return {part: len(getattr(*layer_list(stack))) for part, stack in parts.items()}
+
+
+SHARED_BIAS = ("t5", "mt5")
+"""Models whose first layer computes a bias of positions for all others of its part."""
 
 
 @cache
@@ -107,19 +133,18 @@ def cache_name() -> str:
     return "cache" if "cache" in names else "past_key_values"
 
 
-def layer_list(model: Any) -> tuple[Any, str]:
-    """The module that has the list of layers, and the list's name in it.
+def layer_list(stack: Any) -> tuple[Any, str]:
+    """A module that has a list of layers, and the list's name in it.
 
-    Raises `UnsupportedError` where there is none: an encoder beside the decoder, for one.
+    Raises `UnsupportedError` where there is none.
     """
-    decoder = model.get_decoder()
-    count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
-    for name, child in decoder.named_children():
+    count = getattr(stack.config.get_text_config(), "num_hidden_layers", None)
+    for name, child in stack.named_children():
         if isinstance(child, nn.ModuleList) and len(child) == count:
-            return decoder, name
+            return stack, name
     raise UnsupportedError(
         "the model has no list of decoder layers",
-        where=type(model).__name__,
+        where=type(stack).__name__,
         hint="give a decoder-only language model",
     )
 
@@ -138,7 +163,9 @@ class Stage:
     def __init__(self, order: StageOrder) -> None:
         self.model = skeleton(order.config, order.dtype, order.attention)
         self.first, self.last = order.start == 0, order.end == order.layers
-        decoder, name = layer_list(self.model)
+        self.part = order.part
+        own = getattr(self.model, self.part) if self.part else self.model.get_decoder()
+        decoder, name = layer_list(own)
         self.tied = dict(getattr(self.model, "all_tied_weights_keys", None) or {})
         prefix = next(n for n, module in self.model.named_modules() if module is decoder)
         self._path, self._start = f"{prefix}.{name}." if prefix else f"{name}.", order.start
@@ -155,6 +182,8 @@ class Stage:
     def _cut(self, decoder: Any, name: str, order: StageOrder) -> None:
         """Remove what belongs to other stages."""
         layers = getattr(decoder, name)[order.start : order.end]
+        if self.part:
+            self._cut_part(getattr(decoder, name)[0], layers[0])
         setattr(decoder, name, layers)
         for module in layers.modules():
             if hasattr(module, "layer_idx") and isinstance(module.layer_idx, int):
@@ -173,11 +202,24 @@ class Stage:
             if child is head and not self.last:
                 setattr(self.model, child_name, nn.Identity())
 
+    def _cut_part(self, begin: Any, first: Any) -> None:
+        """Remove the other part; let the first layer here compute the bias of positions."""
+        other = "decoder" if self.part == "encoder" else "encoder"
+        for name in (other, "shared"):  # each part has the embedding, too
+            setattr(self.model, name, nn.Identity())
+        if self.part == "encoder":
+            self.model.lm_head = nn.Identity()
+        known, attention = (each.layer[0].SelfAttention for each in (begin, first))
+        attention.has_relative_attention_bias = True
+        attention.relative_attention_bias = known.relative_attention_bias
+
     def _whole(self, here: str) -> str:
         """The name in the whole model."""
         if not here.startswith(self._path):
             return here
         number, _, rest = here[len(self._path) :].partition(".")
+        if rest.endswith("relative_attention_bias.weight"):  # there is one
+            return f"{self._path}0.{rest}"
         return f"{self._path}{int(number) + self._start}.{rest}"
 
     def load(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
@@ -203,8 +245,9 @@ class Stage:
         for value in (*self.model.parameters(), *given.values()):
             value._is_hf_initialized = True  # what transformers leaves as it is
             value.requires_grad_(False)
-        with _quiet():
-            self.model.initialize_weights()
+        if not self.part:  # a part of a model has no buffers, and lacks what that initializes
+            with _quiet():
+                self.model.initialize_weights()
         self.model.eval()
 
     def random_tensors(self) -> dict[str, Tensor]:
@@ -220,26 +263,51 @@ class Stage:
 
     def new_cache(self) -> Any:
         """Keys and values of no token yet."""
+        from transformers import DynamicCache, EncoderDecoderCache
+
         from placewright.layers.generation.caches import growing_cache
 
-        return growing_cache(self.decoder.config)
+        if self.part == "encoder":
+            return None
+        own = growing_cache(self.decoder.config)
+        if self.part:  # those of what the encoder gave do not grow
+            return EncoderDecoderCache(own, DynamicCache(config=self.decoder.config))
+        return own
 
     @torch.inference_mode()
     def __call__(self, hidden: Tensor | None, inputs: Mapping[str, Any], keys: Any) -> Tensor:
         """Activations behind the last layer, or logits where that is the model's last one.
 
         `hidden`: activations of the stage before, ``None`` for the first stage.
-        `inputs`: of the whole model. `keys`: of `new_cache`; they grow.
+        `inputs`: of the whole model; see `_of_part`. `keys`: of `new_cache`; they grow.
         """
         self._hidden = hidden
         try:
-            output = self.model(**inputs, **{cache_name(): keys}, use_cache=True)
+            if self.part == "encoder":
+                encoded: Tensor = self.decoder(**inputs).last_hidden_state
+                return encoded
+            given = self._of_part(inputs) if self.part else inputs
+            output = self.model(**given, **{cache_name(): keys}, use_cache=True)
         except _Passed as passed:
             return passed.hidden
         finally:
             self._hidden = None
         found: Tensor = output.logits
         return found
+
+    def _of_part(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Inputs of a decoder behind an encoder.
+
+        ``encoded``, what the encoder gave, comes once: its keys and values are in the caches then.
+        """
+        given = dict(inputs)
+        ids, mask = given.pop("input_ids"), given["attention_mask"]
+        encoded = given.pop("encoded", None)
+        if encoded is None:
+            encoded = torch.zeros((), device=ids.device, dtype=self.model.dtype)
+            encoded = encoded.expand(*mask.shape, self.decoder.config.hidden_size)
+        encoded = encoded.to(self.model.dtype)
+        return given | {"decoder_input_ids": ids, "encoder_outputs": (encoded,)}
 
     def together(
         self,

@@ -105,7 +105,7 @@ class StageWorker(WorkerProgram):
         self._taken: Counter[tuple[int, int]] = Counter()
 
     @order("loading its layers")
-    def load(self, orders: tuple[StageOrder | None, ...], files: tuple[str, ...]) -> list[int]:
+    def load(self, orders: tuple[tuple[StageOrder, ...], ...], files: tuple[str, ...]) -> list[int]:
         """Make stages of what the files hold of them, by device; the bytes that each has.
 
         No files: of random numbers, where only the time counts.
@@ -113,7 +113,7 @@ class StageWorker(WorkerProgram):
         self.placed.clear()
         gc.collect()  # a stage is in cycles with its hooks: there may be no room for two
         held = [
-            0 if asked is None else self._load(device, asked, files)
+            sum(self._load(device, each, files) for each in asked)
             for device, asked in zip(self.devices, orders, strict=True)
         ]
         self.placed.sort(key=lambda each: each.order.start)
@@ -143,14 +143,18 @@ class StageWorker(WorkerProgram):
         users, rows
             One, or several that have one new token each, and rows of each.
         tensors, options
-            What the whole model is called with; of several users without a mask.
+            What the whole model is called with; of several users without a mask. With
+            ``encoder``, that part of it.
         """
+        part = {True: ("encoder",), False: ("", "decoder")}["encoder" in options]
         # What is known of messages, and what is logged of them, is of those that were sent before.
         self.exchange.expect(())
         self.exchange.start()
         answer = None
         for each in self.placed:
-            inputs: dict[str, Any] = dict(options)
+            if each.order.part not in part:
+                continue
+            inputs: dict[str, Any] = {k: v for k, v in options.items() if k != "encoder"}
             for name, value in tensors.items():
                 inputs[name] = torch.from_numpy(np.require(value, None, "W")).to(each.place)
                 if inputs[name].dtype == torch.bool:  # a mask, as small as it can be
@@ -172,10 +176,11 @@ class StageWorker(WorkerProgram):
         inputs: dict[str, Any],
     ) -> Tensor:
         """What a stage makes of them, on its device as it is emulated."""
-        for user in users:
-            if user not in each.caches:
-                each.caches[user] = each.stage.new_cache()
-        caches = [each.caches[user] for user in users]
+        if each.order.part != "encoder":
+            for user in users:
+                if user not in each.caches:
+                    each.caches[user] = each.stage.new_cache()
+        caches = [each.caches.get(user) for user in users]
         start_s = time.perf_counter()
         self.stretch.begin()
         if len(users) > 1:
@@ -191,11 +196,11 @@ class StageWorker(WorkerProgram):
     @order("reading its times")
     def times(self) -> list[list[float]]:
         """Seconds by device of what was computed since the last time, waits for others left out."""
-        by_device = {each.device: each.spent_s for each in self.placed}
-        found = [list(by_device.get(device, ())) for device in self.devices]
+        found: dict[int, list[float]] = {device: [] for device in self.devices}
         for each in self.placed:
+            found[each.device] += each.spent_s
             each.spent_s.clear()
-        return found
+        return list(found.values())
 
     @order("timing layers")
     def time_stage(
