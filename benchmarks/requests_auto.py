@@ -18,8 +18,8 @@ of two bounds: of what the fluid program allows who knows all arrivals, and for 
 `unforeseen`, for who does not.
 
 With ``--learnt WORTH`` the server learns while it serves: at least so many requests, and
-`LONG_S`; as % of the best policy all of them, with what is lost until it knows, those behind the
-first half, and by the policy with which it begins. Replaying takes the CPU seconds that it takes
+``--seconds``; as % of the best policy all of them, with what is lost until it knows, those behind
+the first half, and by the policy with which it begins. Replaying takes the CPU seconds that it takes
 here, and `BEGIN_S` for the process that does it. *chosen* are the seconds after which it had chosen
 first, and how often it changed.
 """
@@ -51,9 +51,6 @@ from placewright.requests.serving.auto import AutoPolicy, Learner
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import COLUMNS, stream_of
 from placewright.solvers.programs import LinearProgram
-
-LONG_S = 40.0
-"""Of the stream on which a server's choice is judged, at least."""
 
 TRIED, CONTENDERS = 4000, 4
 """First requests on which all policies are judged, and how many of the best on all."""
@@ -215,10 +212,12 @@ def served_row(seed: int, requests: int, worth: float) -> tuple[tuple[str, ...],
     return cells, values.share(found) >= 99.0
 
 
-def learnt_row(seed: int, requests: int, worth: float) -> tuple[tuple[str, ...], bool]:
+def learnt_row(
+    seed: int, requests: int, worth: float, seconds: float
+) -> tuple[tuple[str, ...], bool]:
     """A line of the table of servers that learn, and whether they are near best."""
     known = generated(seed, requests)
-    count = max(requests, int(LONG_S * len(known.stream) / known.duration_s))
+    count = max(requests, int(seconds * len(known.stream) / known.duration_s))
     problem = generated(seed, count, 2)
     values, learning = Values(problem, worth), Learning(problem, worth)
     answers = simulate(problem, learning)
@@ -302,6 +301,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--served", type=float, metavar="WORTH")
     parser.add_argument("--learnt", type=float, metavar="WORTH")
+    parser.add_argument("--seconds", type=float, default=40.0)
     given = parser.parse_args()
     solve(generated(given.seed, 200), bounds=False)  # compile
     seeds = range(given.seed, given.seed + given.services)
@@ -311,7 +311,7 @@ def main() -> None:
         _print_shares(names, found)
     if given.learnt is not None:
         of_best = "median", "worst", "begins with", "learnt", "2nd half"
-        found = [learnt_row(seed, given.requests, given.learnt) for seed in seeds]
+        found = [learnt_row(seed, given.requests, given.learnt, given.seconds) for seed in seeds]
         _print_shares(("service", "best policy", *of_best, "chosen", "last"), found)
     rows = [row(generated(given.seed + k, given.requests)) for k in range(given.services)]
     header = (
