@@ -19,9 +19,9 @@ of two bounds: of what the fluid program allows who knows all arrivals, and for 
 
 With ``--learnt WORTH`` the server learns while it serves: at least so many requests, and
 ``--seconds``; as % of the best policy all of them, with what is lost until it knows, those behind
-the first half, and by the policy with which it begins. Replaying takes the CPU seconds that it takes
-here, and `BEGIN_S` for the process that does it. *chosen* are the seconds after which it had chosen
-first, and how often it changed.
+the first half, and by the policy with which it begins. Replaying takes the CPU seconds that it
+takes here, and `BEGIN_S` for the process that does it. *chosen* are the seconds after which it had
+chosen first, and how often it changed.
 """
 
 from __future__ import annotations
