@@ -52,8 +52,8 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
     expected = reference.simulate(problem, plan)
     seen[expected.refused or "simulated"] += 1
     seen["short"] += expected.over_bytes > 0
+    the_judge(problem, plan, expected)
     judge_ = OperatorJudge(problem)
-    the_judge(judge_, plan, expected)
     if problem.communication is Communication.PAIRWISE and plan.replica_of is None:
         batches(judge_, plan, expected)
         if problem.overlap is Overlap.PARALLEL and problem.objective is Objective.LATENCY:
@@ -61,14 +61,13 @@ def agree(problem: OperatorProblem, plan: OperatorPlan, seen: Seen) -> reference
     return expected
 
 
-def the_judge(judge_: OperatorJudge, plan: OperatorPlan, expected: reference.Outcome) -> None:
+def the_judge(problem: OperatorProblem, plan: OperatorPlan, expected: reference.Outcome) -> None:
     """The full simulator, star and loads: every number that the judge gives."""
-    problem = judge_.problem
     if expected.refused:
         with pytest.raises((InfeasibleError, InputError)):
-            judge_(plan)
+            judge(problem, plan)
         return
-    judged = judge_(plan)
+    judged = judge(problem, plan)
     assert judged.value == expected.value
     assert judged.peak_bytes.tolist() == expected.peak_bytes
     assert judged.violation_bytes == expected.over_bytes
