@@ -117,7 +117,10 @@ class OperatorJudge:
         return np.zeros(p.m + len(p.channel_names) if throughput else 0)
 
     def __call__(self, plan: OperatorPlan) -> OperatorJudgement:
-        """Judge a plan that `check_plan` has passed."""
+        """Judge a plan that `check_plan` has passed.
+
+        Without the rules of pipelines and contiguity, which `judge` and `PreparedJudge` add.
+        """
         if self.problem.communication is Communication.STAR:
             return judge_star(self.problem, plan)
         order = default_order(self.problem) if plan.order is None else thawed(plan.order)
