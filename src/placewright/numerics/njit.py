@@ -18,8 +18,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, lockf
 from functools import cache
 from hashlib import sha256
@@ -33,6 +33,8 @@ from llvmlite.binding import ffi  # type: ignore[import-untyped]
 from numba import njit
 from numba.core import event, types
 from numba.core.compiler_lock import global_compiler_lock
+
+from placewright.numerics.collector import collector_paused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,25 +99,13 @@ def _compile_in_one_process(dispatcher: Any) -> None:
             return compile_now(signature)
         try:
             _lock(lock, key, dispatcher)
-            with _garbage_waits():
+            with collector_paused():
                 return compile_now(signature)
         finally:
             with suppress(OSError):
                 lockf(lock, LOCK_UN, 1, key)
 
     dispatcher.compile = compile_or_wait
-
-
-@contextmanager
-def _garbage_waits() -> Iterator[None]:
-    """No collections within."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _lock(file: int, key: int, dispatcher: Any) -> None:
