@@ -143,7 +143,7 @@ def layer_list(stack: Any) -> tuple[Any, str]:
         if isinstance(child, nn.ModuleList) and len(child) == count:
             return stack, name
     raise UnsupportedError(
-        "the model has no list of decoder layers",
+        "the model has no list of layers",
         where=type(stack).__name__,
         hint="give a decoder-only language model",
     )
