@@ -143,20 +143,20 @@ def serve_forever(
         raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
     with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
-            service, server, made = _server(options, operations)
+            service, server, made = _server(options, operations, listening)
         url = address_of(listening)
         for everywhere in ("//0.0.0.0:", "//[::]:"):
             url = url.replace(everywhere, "//localhost:")
-        asyncio.run(_serve(server, listening, lambda: on_ready(url, made)))
+        asyncio.run(_serve(server, lambda: on_ready(url, made)))
         service.jobs.stop()
         service.store.close()
 
 
 def _server(
-    options: ServiceOptions, operations: Callable[[], Sequence[Operation]]
+    options: ServiceOptions,
+    operations: Callable[[], Sequence[Operation]],
+    listening: socket.socket,
 ) -> tuple[Any, Any, str]:
-    import uvicorn
-
     from placewright.service.app import Service, api
     from placewright.service.clusters import add_clusters
     from placewright.service.files import FileStore
@@ -170,7 +170,7 @@ def _server(
     from placewright.service.store import Store, sqlite_url
     from placewright.service.tokens import Tokens
     from placewright.web.access import Access
-    from placewright.web.connections import ClientConnection, allow_files
+    from placewright.web.connections import Server, allow_files
 
     folder = options.folder.resolve()
     store = Store(options.database or sqlite_url(folder / "service.sqlite"))
@@ -205,20 +205,9 @@ def _server(
         owner=None if tokens is None else tokens.owner,
         refused=partial(store.audit, "", "refused"),
     )
-    config = uvicorn.Config(
-        guarded,
-        http=ClientConnection,
-        ws="none",
-        lifespan="off",
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=3,
-    )
 
-    class Server(uvicorn.Server):
-        """Leaves signals to `_serve`."""
+    class ServiceServer(Server):
+        """The server of jobs' pages and API."""
 
         stop = stopping
 
@@ -229,11 +218,10 @@ def _server(
             jobs.take_results(folder)
             ahead.start()
 
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return service, Server(config), made
+    server = ServiceServer(
+        guarded, listening, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=3
+    )
+    return service, server, made
 
 
 def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
@@ -244,7 +232,7 @@ def _changed_token(tokens: Tokens, options: ServiceOptions) -> str:
     return tokens.make(name) if name else ""
 
 
-async def _serve(server: Any, listening: socket.socket, ready: Callable[[], object]) -> None:
+async def _serve(server: Any, ready: Callable[[], object]) -> None:
     """Listen at once; jobs are taken up a little later."""
     loop = asyncio.get_running_loop()
 
@@ -254,7 +242,7 @@ async def _serve(server: Any, listening: socket.socket, ready: Callable[[], obje
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    serving = asyncio.ensure_future(server.serve())
     while not (server.started or serving.done()):
         await asyncio.sleep(0.01)
     ready()

@@ -9,30 +9,43 @@ reads its answer: connections of clients that do nothing would stay, until there
     connections                       CONNECTIONS            503, Retry-After
     beyond, for health alone          RESERVED, RESERVED_S   503, Retry-After
 
-Thousands of connections may end within a millisecond. Closing one takes some 70 microseconds, so
-idle ones are closed `CLOSED_AT_ONCE` in a turn of the loop, and others are answered in between.
+Thousands of connections may come or end within a moment. A protocol takes some 100 microseconds to
+make, so none is made before its client sends something:
 
-Where there are too many connections, health is still answered: the newest connections beyond stay
-until they have asked for it, so that a supervisor does not take a busy server for a dead one.
+    listening socket --accept--> silent sockets, in an epoll --readable--> ClientConnection
+                  ACCEPTED_AT_ONCE                         READ_AT_ONCE, in a turn of the loop
+
+A silent socket takes some 10 microseconds to accept and to close. Closing a protocol takes some 70,
+so idle ones are closed `CLOSED_AT_ONCE` in a turn, and others are answered in between.
+
+Where there are too many connections, silent ones give way, and health is still answered: the newest
+connections beyond stay until they have asked for it, so that a supervisor does not take a busy
+server for a dead one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
+import select
+import socket
+import ssl
 from asyncio import AbstractEventLoop, TimerHandle, Transport
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from placewright.web.bodies import PRESENCE, Presence
 
 CONNECTIONS = 2048
 
-RESERVED, RESERVED_S = 32, 1.0
+RESERVED, RESERVED_S = 128, 1.0
 HEALTH = (b"/v2/health/", b"/api/v1/health")
 
 OTHER_FILES = 64
@@ -45,8 +58,14 @@ request may be on its way."""
 LOOK_S = 0.02
 """Later it is closed at last, if nothing was read until then."""
 
-CLOSED_AT_ONCE = 64
-"""Some five milliseconds."""
+ACCEPTED_AT_ONCE, READ_AT_ONCE, CLOSED_AT_ONCE = 128, 32, 64
+"""A few milliseconds each."""
+
+SWEEP_S = 0.1
+"""Between two looks for silent connections whose time is over."""
+
+NO_FILES_S = 0.1
+"""Until connections are accepted again where the system gives no more files."""
 
 HEAD_BYTES = 1 << 16
 HEAD_S = 10.0
@@ -76,20 +95,14 @@ def most_connections() -> int:
 class ClientConnection(HttpToolsProtocol):
     """One client's connection; see the module."""
 
-    _beyond: ClassVar[deque[ClientConnection]] = deque()
-    """Connections beyond the limit that have not asked for anything yet, oldest first."""
-
-    _silent: ClassVar[dict[ClientConnection, None]] = {}
-    """Others that have not, oldest first: they give way to those beyond the limit that do."""
-
     _ended: ClassVar[WeakKeyDictionary[AbstractEventLoop, deque[ClientConnection]]] = (
         WeakKeyDictionary()
     )
     """Idle ones whose client has ended them, by the loop that they belong to."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, acceptor: Acceptor, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.presence = Presence()
+        self._acceptor, self.presence = acceptor, Presence()
         self._reserved = False
         self._heads = self._head_bytes = 0
         self._head_limit: TimerHandle | None = None
@@ -102,13 +115,7 @@ class ClientConnection(HttpToolsProtocol):
         # is left at its default, 64 KiB that are not read.
         if transport.get_extra_info("sslcontext") is None:
             transport.set_write_buffer_limits(high=0)
-        self._reserved = len(self.connections) > most_connections()
-        if self._reserved:
-            if len(self._beyond) >= RESERVED:
-                self._beyond.popleft().refuse_as_full()
-            self._beyond.append(self)
-        else:
-            self._silent[self] = None
+        self._reserved = self._acceptor.joined(self)
         self._expect_head()
 
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -126,8 +133,7 @@ class ClientConnection(HttpToolsProtocol):
         """Forget the limits."""
         self._end_head_limit()
         self._end_read_limit()
-        self._leave_reserve()
-        self._silent.pop(self, None)
+        self._acceptor.asked(self)
         super().connection_lost(exc)
         self.presence.leave()
 
@@ -140,11 +146,12 @@ class ClientConnection(HttpToolsProtocol):
         self._heads += 1
         self._head_bytes = 0
         self._end_head_limit()
-        self._leave_reserve()
-        self._silent.pop(self, None)
-        if self._reserved and not self.url.startswith(HEALTH) and not self._displace():
-            self.refuse_as_full()
-            return
+        self._acceptor.asked(self)
+        if self._reserved and not self.url.startswith(HEALTH):
+            if not self._acceptor.displace():
+                self.refuse_as_full()
+                return
+            self._reserved = False
         self.scope["extensions"] = {PRESENCE: {"client": self.presence}}
         super().on_headers_complete()
         if self._reserved:
@@ -213,34 +220,13 @@ class ClientConnection(HttpToolsProtocol):
 
     def refuse(self, status: str, reason: str, *headers: str) -> None:
         """Answer without the application, and close the connection."""
-        body = json.dumps({"error": reason, "code": "malformed"}).encode()
-        lines = [
-            f"HTTP/1.1 {status}",
-            "content-type: application/json",
-            f"content-length: {len(body)}",
-            "connection: close",
-            *headers,
-        ]
-        self.transport.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        self.transport.write(_refusal(status, reason, *headers))
         self.transport.close()
 
     def refuse_as_full(self) -> None:
         """There are too many connections, and this one does not ask for health."""
-        self.refuse("503 Service Unavailable", "too many connections", "retry-after: 1")
-
-    def _displace(self) -> bool:
-        """Take the place of a connection that asks for nothing; whether there is one."""
-        other = next((each for each in self._silent if each in self.connections), None)
-        if other is None:
-            return False
-        del self._silent[other]
-        other.refuse_as_full()
-        self._reserved = False
-        return True
-
-    def _leave_reserve(self) -> None:
-        with suppress(ValueError):
-            self._beyond.remove(self)
+        self.transport.write(FULL)
+        self.transport.close()
 
     def _body_goes_on(self) -> bool:
         return self.cycle is not None and self.cycle.more_body
@@ -256,7 +242,7 @@ class ClientConnection(HttpToolsProtocol):
         if self._reserved:
             self.refuse_as_full()
         else:
-            self.refuse("408 Request Timeout", f"no request came within {HEAD_S:g} s")
+            self.refuse(*_late())
 
     def _end_head_limit(self) -> None:
         if self._head_limit is not None:
@@ -269,9 +255,247 @@ class ClientConnection(HttpToolsProtocol):
             self._read_limit = None
 
 
+def _refusal(status: str, reason: str, *headers: str) -> bytes:
+    """An answer without the application, after which the connection is closed."""
+    body = json.dumps({"error": reason, "code": "malformed"}).encode()
+    lines = [
+        f"HTTP/1.1 {status}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+FULL = _refusal("503 Service Unavailable", "too many connections", "retry-after: 1")
+
+
+def _late() -> tuple[str, str]:
+    """Status and reason for a client that has sent no request in time."""
+    return "408 Request Timeout", f"no request came within {HEAD_S:g} s"
+
+
 def _close_some(loop: AbstractEventLoop, ended: deque[ClientConnection]) -> None:
     """Close connections that their clients have ended, and others in the next turns of the loop."""
     for _ in range(min(CLOSED_AT_ONCE, len(ended))):
         ended.popleft().transport.close()
     if ended:
         loop.call_soon(_close_some, loop, ended)
+
+
+class Acceptor:
+    """The door of one server: connections that have not asked yet, and how many there are.
+
+    Parameters
+    ----------
+    listening
+        It is closed at the end.
+    make
+        Another connection's protocol, for this object.
+    tls
+        With which connections are made; ``None``: without.
+    connections
+        Those of the server that have sent something.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make: Callable[[Acceptor], ClientConnection],
+        tls: ssl.SSLContext | None,
+        connections: Collection[Any],
+    ) -> None:
+        self._listening, self._make, self._tls, self._connections = (
+            listening,
+            make,
+            tls,
+            connections,
+        )
+        self._loop, self._readable = asyncio.get_running_loop(), select.epoll()
+        self._silent: dict[int, tuple[socket.socket, float]] = {}  # by file, oldest first; since
+        self._opening: set[ClientConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unasked: dict[ClientConnection, None] = {}  # a head has begun; oldest first
+        self._beyond: deque[ClientConnection] = deque()  # beyond the limit; none has asked yet
+        self._sweeping, self._ending = False, False
+        listening.setblocking(False)
+        self._loop.add_reader(listening, self._accept)
+        self._loop.add_reader(self._readable, self._read)
+
+    @property
+    def full(self) -> bool:
+        """Whether there are too many connections, silent ones among them."""
+        count = len(self._silent) + len(self._opening) + len(self._connections)
+        return count > most_connections()
+
+    def joined(self, connection: ClientConnection) -> bool:
+        """A connection has its transport; whether it is one too many."""
+        self._opening.discard(connection)
+        if self._ending:
+            connection.shutdown()
+        if not self.full:
+            self._unasked[connection] = None
+            return False
+        if len(self._beyond) >= RESERVED:
+            self._beyond.popleft().refuse_as_full()
+        self._beyond.append(connection)
+        return True
+
+    def asked(self, connection: ClientConnection) -> None:
+        """It has sent a whole head, or has left."""
+        self._unasked.pop(connection, None)
+        with suppress(ValueError):
+            self._beyond.remove(connection)
+
+    def displace(self) -> bool:
+        """Send away the oldest connection that has not asked for anything; whether there is one."""
+        if self._silent:
+            self._refuse(next(iter(self._silent)), FULL)
+            return True
+        other = next(iter(self._unasked), None)
+        if other is None:
+            return False
+        del self._unasked[other]
+        other.refuse_as_full()
+        return True
+
+    async def end(self) -> None:
+        """Accept no more; for a moment take what those send that are here."""
+        self._ending = True
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        if self._silent:
+            await asyncio.sleep(LAST_S)
+            while self._read():  # a loop that was kept waiting calls timers before it reads
+                await asyncio.sleep(0)
+        for number in list(self._silent):
+            self._refuse(number, b"")
+        self._loop.remove_reader(self._readable)
+        self._readable.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=LAST_S)
+
+    def _accept(self) -> None:
+        """Accept some; others in the next turns of the loop."""
+        now_s = self._loop.time()
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = self._listening.accept()
+            except BlockingIOError:
+                break
+            except ConnectionAbortedError:
+                continue
+            except OSError:  # no more files, or no memory
+                self._loop.remove_reader(self._listening)
+                self._loop.call_later(NO_FILES_S, self._accept_again)
+                break
+            connection.setblocking(False)
+            self._silent[connection.fileno()] = connection, now_s
+            self._readable.register(connection, select.EPOLLIN)
+        self._read()
+        while len(self._silent) > RESERVED and self.full:
+            self.displace()
+        if self._silent and not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _accept_again(self) -> None:
+        if not self._ending:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _read(self) -> bool:
+        """Make connections of some silent ones that can be read; whether there were any."""
+        readable = self._readable.poll(0, READ_AT_ONCE)
+        for number, _ in readable:
+            connection = self._taken(number)
+            try:
+                left = not connection.recv(1, socket.MSG_PEEK)
+            except OSError:
+                left = True
+            if left:
+                connection.close()
+                continue
+            task = self._loop.create_task(self._open(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return bool(readable)
+
+    async def _open(self, connection: socket.socket) -> None:
+        made, limit_s = self._make(self), None if self._tls is None else HEAD_S
+        self._opening.add(made)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: made, connection, ssl=self._tls, ssl_handshake_timeout=limit_s
+            )
+        except OSError:  # it has left, or does not speak TLS
+            connection.close()
+        finally:
+            self._opening.discard(made)
+
+    def _sweep(self) -> None:
+        """Send away who has been silent for too long."""
+        now_s, self._sweeping = self._loop.time(), False
+        while self._silent:
+            number, (_, since_s) = next(iter(self._silent.items()))
+            if now_s - since_s >= min(HEAD_S, RESERVED_S) and self.full:
+                self._refuse(number, FULL)
+            elif now_s - since_s >= HEAD_S:
+                self._refuse(number, _refusal(*_late()))
+            else:
+                self._sweeping = True
+                self._loop.call_later(SWEEP_S, self._sweep)
+                break
+
+    def _refuse(self, number: int, answer: bytes) -> None:
+        """Close a silent connection; over TLS without an answer, which it could not read."""
+        connection = self._taken(number)
+        if self._tls is None and answer:
+            with suppress(OSError):
+                connection.send(answer)
+        connection.close()
+
+    def _taken(self, number: int) -> socket.socket:
+        """A silent connection, which is not waited for any more."""
+        self._readable.unregister(number)
+        return self._silent.pop(number)[0]
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server on a socket that listens; it leaves signals to its caller.
+
+    `options`: of `uvicorn.Config`.
+    """
+
+    def __init__(self, application: Any, listening: socket.socket, **options: Any) -> None:
+        fixed: dict[str, Any] = {"http": ClientConnection, "ws": "none", "lifespan": "off"}
+        silent: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False}
+        super().__init__(uvicorn.Config(application, **fixed, **silent, **options))
+        self._listening = listening
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        await super().startup(sockets=[])
+        self._acceptor = Acceptor(
+            self._listening, self._connection, self.config.ssl, self.server_state.connections
+        )
+
+    def _connection(self, acceptor: Acceptor) -> ClientConnection:
+        return ClientConnection(
+            acceptor,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what has come, and accept no more."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._acceptor.end()
+        await super().shutdown(sockets=[])

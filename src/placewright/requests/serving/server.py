@@ -426,13 +426,14 @@ class Listener:
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
     ) -> None:
-        self._http, self._listening = _http(application, tls_cert, tls_key), listening
+        self._listening = listening
+        self._http = _http(application, listening, tls_cert, tls_key)
         self._scheme = "http" if tls_cert is None else "https"
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> str:
         """Answer clients; the address."""
-        self._task = asyncio.create_task(self._http.serve(sockets=[self._listening]))
+        self._task = asyncio.create_task(self._http.serve())
         gc.collect()
         # A collection of all that was imported would take some 50 ms of a request.
         gc.freeze()
@@ -538,37 +539,21 @@ def _grpc_interface(application: Site, options: ServingOptions) -> GrpcInterface
     return GrpcInterface(application, options.host, options.grpc_port, certificate)
 
 
-def _http(application: Site, tls_cert: Path | None, tls_key: Path | None) -> Any:
+def _http(
+    application: Site, listening: socket.socket, tls_cert: Path | None, tls_key: Path | None
+) -> Any:
     try:
-        import uvicorn
+        from placewright.web.connections import Server, allow_files
     except ImportError:
         raise MissingDependencyError("uvicorn", extra=SERVE, purpose="serving requests") from None
-
-    from placewright.web.connections import ClientConnection, allow_files
-
     allow_files()
-
-    class Server(uvicorn.Server):
-        """Leaves signals to the caller."""
-
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
     return Server(
-        uvicorn.Config(
-            application,
-            http=ClientConnection,
-            ws="none",
-            lifespan="off",
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=5,
-            ssl_certfile=tls_cert,
-            ssl_keyfile=tls_key,
-        )
+        application,
+        listening,
+        date_header=False,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
     )
 
 
