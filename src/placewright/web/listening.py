@@ -1,4 +1,4 @@
-"""`listen`: the socket that a server of HTTP accepts connections on, and its certificate."""
+"""`listen`: the socket that a server of HTTP accepts connections on; certificates of both sides."""
 
 from __future__ import annotations
 
@@ -61,4 +61,20 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
             where=f"{certificate}, {key}",
             by=str(error)[:120],
             hint="give PEM files, the key without a password",
+        ) from None
+
+
+def trusting(certificates: str | Path | None) -> ssl.SSLContext:
+    """With which a client checks servers: by the system's certificates, or a PEM file's alone.
+
+    Raises `InputError`: there is no certificate in the file.
+    """
+    try:
+        return ssl.create_default_context(cafile=certificates or None)
+    except OSError as error:
+        raise InputError(
+            "has no certificates",
+            where=str(certificates),
+            by=error.strerror or str(error)[:120],
+            hint="give a PEM file: --ca-file FILE",
         ) from None

@@ -8,15 +8,17 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError
 from placewright.requests.serving.grpc_interface import _message_classes
+from placewright.requests.serving.load import Traffic, load_target, target_at
+from placewright.requests.serving.measured import read_status
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from tests.requests.serving.models import family
 
@@ -205,6 +207,24 @@ def test_clients_are_answered_over_tls_alone(
     assert json.loads(http(running, certificate, "/v2/health/live").body) == {"live": True}
     with pytest.raises(OSError, match=r"."):
         urllib.request.urlopen(running.url.replace("https", "http") + "/v2/health/live", timeout=5)
+
+
+def test_own_clients_check_the_certificate(
+    running: Running, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a file of the operator's; answers of the load client come over TLS, too."""
+    monkeypatch.setenv("PLACEWRIGHT_TOKEN", "a-token-of-clients")
+    assert list(read_status(running.url, certificate[0])["models"]) == ["double"]
+    with pytest.raises(RunError, match=r"(?s)CERTIFICATE_VERIFY_FAILED.*--ca-file"):
+        read_status(running.url)
+    with pytest.raises(InputError, match="has no certificates"):
+        read_status(running.url, certificate[1])
+    target = target_at(running.url, None, "a-token-of-clients", certificate[0])
+    (result,) = load_target(target, [0.02], Traffic(duration_s=1.0, deadlines=20.0))
+    assert result.statuses == {"200": result.requests}
+    assert result.success == result.predicted_success == 1.0
+    with pytest.raises(RunError, match="no request was answered"):
+        load_target(replace(target, certificates=None), [0.02], Traffic(duration_s=1.0))
 
 
 def test_pages_of_an_allowed_origin_are_answered(

@@ -12,11 +12,14 @@ import io
 import json
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from placewright.errors import RunError
 from placewright.interpreter import python_command, python_environment
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.requests.serving.priority import answer_first
+from placewright.web.listening import trusting
 
 CONNECTIONS = 960
 """That are open at once; a request waits for one beyond. ``select`` takes at most 1,024."""
@@ -44,8 +48,10 @@ class Schedule:
 
     Attributes
     ----------
-    address
-        Host and port.
+    url
+        ``http://host:port`` or ``https://host:port``.
+    certificates
+        PEM file by which the server is checked; empty: the system's.
     arrival_s
         Shape (requests,), from 0, in order.
     heads, head_ends
@@ -56,7 +62,8 @@ class Schedule:
         Shape (requests,): position of each request's payload.
     """
 
-    address: Any
+    url: Any
+    certificates: Any
     arrival_s: FloatArray
     heads: Any
     head_ends: IntArray
@@ -89,11 +96,17 @@ class Replies:
 
 
 def schedule_of(
-    url: str, arrival_s: FloatArray, heads: list[bytes], payloads: list[bytes], payload: Any
+    url: str,
+    arrival_s: FloatArray,
+    heads: list[bytes],
+    payloads: list[bytes],
+    payload: Any,
+    certificates: Path | None = None,
 ) -> Schedule:
-    """A schedule for a server at ``http://host:port``."""
+    """A schedule for a server; see `Schedule`."""
     return Schedule(
-        np.array(url.removeprefix("http://")),
+        np.array(url),
+        np.array(str(certificates or "")),
         np.asarray(arrival_s, dtype=np.float64),
         np.frombuffer(b"".join(heads), np.uint8),
         np.cumsum([len(each) for each in heads]),
@@ -151,7 +164,10 @@ class _Answer:
 
     def complete(self) -> bool:
         """Read what is there; whether the answer is whole."""
-        piece = self.link.recv(1 << 18)
+        try:
+            piece = self.link.recv(1 << 18)
+        except ssl.SSLWantReadError:  # a part of a record, or one that is not the answer's
+            return False
         if not piece:
             raise ConnectionError("the server closed the connection")
         self.data += piece
@@ -169,8 +185,10 @@ class _Answer:
 
 class _Client:
     def __init__(self, schedule: Schedule) -> None:
-        host, _, port = str(schedule.address).rpartition(":")
-        self.address = (host.strip("[]"), int(port))
+        url = urlsplit(str(schedule.url))
+        encrypted = url.scheme == "https"
+        self.address = (url.hostname or "", url.port or (443 if encrypted else 80))
+        self.tls = trusting(str(schedule.certificates)) if encrypted else None
         self.schedule, self.n = schedule, len(schedule.arrival_s)
         self.arrival_s = schedule.arrival_s.tolist()
         self.heads = _parts(schedule.heads, schedule.head_ends)
@@ -211,7 +229,10 @@ class _Client:
         answer.request, answer.size = k, 0
         answer.data.clear()
         try:
+            answer.link.settimeout(LATEST_S)
             answer.link.sendall(self.heads[k] + self.payloads[int(self.schedule.payload[k])])
+            if self.tls is not None:  # what can be read may be a part of a record: wait for no more
+                answer.link.settimeout(0.0)
         except OSError:
             answer.link.close()
             return
@@ -231,6 +252,12 @@ class _Client:
     def _connected(self) -> _Answer:
         link = socket.create_connection(self.address, timeout=LATEST_S)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.tls is not None:
+            try:
+                link = self.tls.wrap_socket(link, server_hostname=self.address[0])
+            except OSError:
+                link.close()
+                raise
         return _Answer(link)
 
     def _receive(self, fd: int, due_s: list[float]) -> None:

@@ -124,6 +124,14 @@ UsersOption = Annotated[
     ),
 ]
 BatchOption = Annotated[int, typer.Option("--max-batch", min=1, help="Rows of a batch.")]
+CertificatesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="PEM: certificates that a server of https:// is checked by, in place of the system's.",
+    ),
+]
 
 
 def serve(
@@ -201,7 +209,6 @@ def serve(
     import sys
     from dataclasses import replace
 
-    from placewright.errors import InputError
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
@@ -271,9 +278,7 @@ def serve(
         ) as model:
             serve_text_forever(model, options, on_ready=ready)
         return
-    for name, given in (("--context", context), ("--users", users)):
-        if given is not None:
-            raise InputError("is for --language-model", where=name, hint="leave it out")
+    _refuse({"--context": context, "--users": users}, "is for --language-model", "leave it out")
     servers = _servers(server, cluster)
     check_start(servers, options)
     families = _families(family, console, models or ())
@@ -302,6 +307,7 @@ def profile(
         float | None,
         typer.Option("--rate", min=1e-3, help="Requests per second; else half of full load."),
     ] = None,
+    certificates: CertificatesOption = None,
 ) -> None:
     """Read what a running server has measured, as a problem file for `requests plan`.
 
@@ -310,7 +316,7 @@ def profile(
     from placewright.requests.serving.measured import measured_problem, read_status
 
     found = measured_problem(
-        read_status(url),
+        read_status(url, certificates),
         "measured",
         family,
         deadline_s=deadline,
@@ -347,29 +353,77 @@ def run(
     max_batch: BatchOption = 16,
     seed: int = 0,
     log: LogOption = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Of a server that runs, in place of one's own."),
+    ] = None,
+    certificates: CertificatesOption = None,
 ) -> None:
     """Send open-loop load to a real server; measured success beside the simulation's prediction.
 
     Requests are sent at their arrival whether or not others were answered. Deadlines are 40 to
     600 ms, half of the requests ask for more than the least accuracy.
+
+    A server of --url with a token wants it in the environment variable PLACEWRIGHT_TOKEN.
     """
+    import os
+
     from numpy.random import default_rng
 
     from placewright.requests.planners import named_policy
-    from placewright.requests.serving.load import Traffic, arrival_times, run_loads, table
-    from placewright.requests.serving.server import PlannedPolicy, ServingOptions, check_start
+    from placewright.requests.serving.load import (
+        Traffic,
+        arrival_times,
+        load_target,
+        run_loads,
+        table,
+        target_at,
+    )
+    from placewright.requests.serving.server import (
+        TOKEN,
+        PlannedPolicy,
+        ServingOptions,
+        check_start,
+    )
 
+    traffic, loads = Traffic(arrivals, duration, scale, seed), load or [0.5, 1.0, 1.5]
+    arrival_times(traffic, default_rng(seed), 1.0)
+    if url is not None:
+        own = {
+            "--server": server,
+            "--on": cluster,
+            "--engine": engine != "local",
+            "--policy": policy != "auto",
+            "--plan": plan,
+            "--max-batch": max_batch != 16,
+            "--log": log,
+        }
+        _refuse(own, "is for a server of one's own", "leave it out, or --url")
+        name, *others = family or [None]
+        _refuse({"--family": others}, "is one where --url is given", "give one of them")
+        target = target_at(url, name, os.environ.get(TOKEN, ""), certificates)
+        found = load_target(target, loads, traffic, console.note)
+        console.show(lambda: [each.as_json() for each in found], lambda: table(found))
+        console.keep(lambda: [each.as_json() for each in found])
+        return
+    _refuse({"--ca-file": certificates}, "is for a server of --url", "leave it out")
     # What it begins with: the simulation has to know who decides.
     fixed = PlannedPolicy(named_policy(policy)) if plan is None else _policy(policy, plan)
     options = ServingOptions(policy=fixed, engine=engine, port=0, most_batch=max_batch, log=log)
     servers = _servers(server, cluster)
     check_start(servers, options)
-    traffic = Traffic(arrivals, duration, scale, seed)
-    arrival_times(traffic, default_rng(seed), 1.0)
-    loads, families = load or [0.5, 1.0, 1.5], _families(family, console)
-    found = run_loads(families, servers, options, loads, traffic, console.note)
+    found = run_loads(_families(family, console), servers, options, loads, traffic, console.note)
     console.show(lambda: [each.as_json() for each in found], lambda: table(found))
     console.keep(lambda: [each.as_json() for each in found])
+
+
+def _refuse(options: Mapping[str, object], why: str, hint: str) -> None:
+    """Raise an `InputError` of the first of these options that was given."""
+    from placewright.errors import InputError
+
+    for name, given in options.items():
+        if given:
+            raise InputError(why, where=name, hint=hint)
 
 
 @contextmanager
@@ -388,13 +442,9 @@ def _text_model(
     """
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
-    from placewright.errors import InputError
     from placewright.planning.wings import wings
 
-    for name, given in others.items():
-        if given:
-            hint = "leave it out, or --language-model"
-            raise InputError("is not for a language model", where=name, hint=hint)
+    _refuse(others, "is not for a language model", "leave it out, or --language-model")
     loader = next(each.language for each in wings().values() if each.language is not None)
     cluster = Cluster.detect() if on is None else load_cluster(str(on))
     with ExitStack() as stack:

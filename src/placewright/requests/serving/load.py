@@ -7,23 +7,28 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import RunError
+from placewright.errors import InputError, RunError
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
+from placewright.requests.files import problem_from
 from placewright.requests.generators import mmpp, poisson, scaled
+from placewright.requests.plan import RequestPlan
+from placewright.requests.policies import start
+from placewright.requests.policy import Policy
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service
 from placewright.requests.serving.client import Replies, schedule_of, send
-from placewright.requests.serving.dispatcher import Dispatcher
-from placewright.requests.serving.families import Family
-from placewright.requests.serving.server import Running, ServingOptions, serve
+from placewright.requests.serving.families import Family, Variant
+from placewright.requests.serving.measured import measured_problem, read_json, read_status
+from placewright.requests.serving.server import ServingOptions, serve
 from placewright.requests.serving.tensors import Array, TensorSpec, to_bytes
 from placewright.requests.simulation import simulate
 from placewright.requests.stream import Stream, stream_of
@@ -53,6 +58,8 @@ class LoadResult:
 
     Attributes
     ----------
+    predicted_success, replayed_success, predicted_effective_accuracy
+        ``None``: the policy is an object of the server's own.
     latency_p50_ms, latency_p99_ms
         From the arrival to the answer at the client, though it may have been sent later.
     replayed_success
@@ -67,10 +74,10 @@ class LoadResult:
     rate_per_s: float
     requests: int
     success: float
-    predicted_success: float
-    replayed_success: float
+    predicted_success: float | None
+    replayed_success: float | None
     effective_accuracy: float
-    predicted_effective_accuracy: float
+    predicted_effective_accuracy: float | None
     latency_p50_ms: float
     latency_p99_ms: float
     overhead_p50_ms: float
@@ -103,6 +110,51 @@ class Traffic:
     seed: int = 0
 
 
+class Simulated(NamedTuple):
+    """A server as the simulation has it.
+
+    Attributes
+    ----------
+    policy
+        ``None``: it is not known.
+    ratios
+        Times of recent batches, relative to what was expected; may be empty.
+    reserved_s
+        Seconds by which a request's deadline is earlier for the policy, by family, minimum accuracy
+        and deadline.
+    """
+
+    service: Service
+    policy: Policy | None
+    ratios: FloatArray
+    reserved_s: Callable[[int, float, float], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Target:
+    """A server under load.
+
+    Attributes
+    ----------
+    families
+        Each bucket by itself, as the simulation's service has them.
+    simulated
+        It as it is now.
+    certificates
+        PEM file by which it is checked; ``None``: the system's.
+    """
+
+    url: str
+    families: Sequence[Family]
+    simulated: Callable[[], Simulated]
+    token: str = ""
+    certificates: Path | None = None
+
+    def play(self, stream: Stream) -> Replies:
+        """Send every request at its arrival."""
+        return play(self.url, self.families, stream, self.token, self.certificates)
+
+
 def run_loads(
     families: Sequence[Family],
     servers: Mapping[str, float] | Cluster,
@@ -118,53 +170,110 @@ def run_loads(
 
     Raises `InputError`: no such arrivals, or a server or family is wrong.
     """
-    found = []
     with serve(families, servers, options) as running:
-        families = running.dispatcher.fleet.families  # each bucket by itself
-        _warm_up(running, families, options, traffic)
-        overhead_s = _overhead_s(running, families, options, traffic)
-        note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
-        for load in loads:
-            service = running.dispatcher.service
-            rate = load * full_rate(service)
-            note(f"load {load:g}: {rate:.1f} requests/s for {traffic.duration_s:g} s")
-            stream = made_stream(service, traffic, rate)
-            if not len(stream):
-                raise RunError(
-                    "there are no requests at this load", hint="give a longer --duration"
-                )
-            simulated = partial(predict, running.dispatcher, stream, traffic, options, overhead_s)
-            predicted = simulated()
-            replies = play(running.url, families, stream, options.token)
-            found.append(_result(load, rate, stream, replies, predicted, simulated()[0]))
+        dispatcher = running.dispatcher
+
+        def simulated() -> Simulated:
+            service = dispatcher.service
+            policy, ratios = dispatcher.make_policy(service), dispatcher.fleet.table.ratios
+            return Simulated(service, policy, ratios, dispatcher.reserved_s)
+
+        target = Target(running.url, dispatcher.fleet.families, simulated, options.token)
+        return load_target(target, loads, traffic, note)
+
+
+def target_at(
+    url: str, family: str | None = None, token: str = "", certificates: Path | None = None
+) -> Target:
+    """A server of `requests serve` that runs already, with what it has measured.
+
+    `family`: that requests ask for; ``None``: the first.
+
+    Raises
+    ------
+    InputError
+        That is no address of a server, or the family has several shapes.
+    UnknownNameError
+        There is no such family.
+    RunError
+        Nobody answers there.
+    """
+
+    def simulated() -> Simulated:
+        status = read_status(url, certificates)
+        data = measured_problem(status, "measured", name, deadline_s=1.0)
+        service = problem_from(data, where=url, name="measured").service
+        known: Any = status.get("policy", {})
+        policy = start(_plan(known), service) if known else None
+        return Simulated(service, policy, np.zeros(0), lambda *request: 0.0)
+
+    status = read_status(url, certificates)
+    name = next(iter(status["models"])) if family is None else family
+    simulated()
+    found = read_json(url, f"v2/models/{quote(name.partition('@')[0])}", certificates)
+    inputs = tuple(TensorSpec(x["name"], x["datatype"], tuple(x["shape"])) for x in found["inputs"])
+    if any(size < 0 for spec in inputs for size in spec.shape[1:]):
+        raise InputError(
+            "its requests have any of several shapes",
+            where=f"family {name}",
+            hint="send load to a family whose dimensions are fixed",
+        )
+    variants = tuple(Variant(v, a, b"") for v, a in status["models"][name].items())
+    return Target(url, [Family(name, inputs, (), variants)], simulated, token, certificates)
+
+
+def _plan(known: Mapping[str, Any]) -> RequestPlan:
+    """The policy of a server's numbers."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in known["parameters"].items()}
+    return RequestPlan(known["policy"], tuple(values.items()))
+
+
+def load_target(
+    target: Target,
+    loads: Sequence[float],
+    traffic: Traffic,
+    note: Callable[[str], None] = lambda text: None,
+) -> list[LoadResult]:
+    """Warm a server up, send each load to it, and simulate the same requests; see `run_loads`."""
+    found = []
+    _warm_up(target, traffic)
+    overhead_s = _overhead_s(target, traffic)
+    note(f"HTTP and client take {1e3 * overhead_s:.2f} ms in the median")
+    for load in loads:
+        service = target.simulated().service
+        rate = load * full_rate(service)
+        note(f"load {load:g}: {rate:.1f} requests/s for {traffic.duration_s:g} s")
+        stream = made_stream(service, traffic, rate)
+        if not len(stream):
+            raise RunError("there are no requests at this load", hint="give a longer --duration")
+        predicted = predict(target.simulated(), stream, traffic, overhead_s)
+        replies = target.play(stream)
+        replayed = predict(target.simulated(), stream, traffic, overhead_s)[0]
+        found.append(_result(load, rate, stream, replies, predicted, replayed))
     return found
 
 
-def _overhead_s(
-    running: Running, families: Sequence[Family], options: ServingOptions, traffic: Traffic
-) -> float:
+def _overhead_s(target: Target, traffic: Traffic) -> float:
     """Median over some requests, one server busy at a time: latency that no server spent."""
-    service = running.dispatcher.service
+    service = target.simulated().service
     rate = CALIBRATION_LOAD * full_rate(service)
     duration_s = min(CALIBRATION_S, CALIBRATED / rate)
     stream = made_stream(service, Traffic("poisson", duration_s, traffic.deadlines, 0), rate)
     if not len(stream):
         return 0.0
-    replies = play(running.url, families, stream, options.token)
+    replies = target.play(stream)
     served = replies.status == 200
     overhead = (replies.latency_s - replies.served_s)[served]
     return max(0.0, float(np.median(overhead))) if served.any() else 0.0
 
 
-def _warm_up(
-    running: Running, families: Sequence[Family], options: ServingOptions, traffic: Traffic
-) -> None:
+def _warm_up(target: Target, traffic: Traffic) -> None:
     """Keep all servers busy, so that their latencies are those beside each other."""
-    service, duration_s = running.dispatcher.service, min(WARM_S, traffic.duration_s / 4)
+    service, duration_s = target.simulated().service, min(WARM_S, traffic.duration_s / 4)
     busy = Traffic("poisson", duration_s, traffic.deadlines, 1)
     stream = made_stream(service, busy, full_rate(service))
     if len(stream):
-        play(running.url, families, stream, options.token)
+        target.play(stream)
 
 
 def full_rate(service: Service) -> float:
@@ -205,32 +314,36 @@ def arrival_times(traffic: Traffic, rng: np.random.Generator, rate_per_s: float)
 
 
 def predict(
-    dispatcher: Dispatcher,
-    stream: Stream,
-    traffic: Traffic,
-    options: ServingOptions,
-    overhead_s: float,
-) -> tuple[float, float]:
+    simulated: Simulated, stream: Stream, traffic: Traffic, overhead_s: float
+) -> tuple[float | None, float | None]:
     """Success and effective accuracy of the same requests in the simulation.
 
     Batches take times drawn from those of recent batches, relative to what was expected.
 
     `overhead_s`: time of each request that no server spends on it; its answer is later by that.
     """
-    service, ratios = dispatcher.service, dispatcher.fleet.table.ratios
+    service, policy, ratios, reserve = simulated
+    if policy is None:
+        return None, None
     needs = zip(stream.family, stream.min_accuracy, stream.deadline_s, strict=True)
-    reserved_s = np.array([dispatcher.reserved_s(f, a, d) for f, a, d in needs])
+    reserved_s = np.array([reserve(f, a, d) for f, a, d in needs])
     seen = replace(stream, deadline_s=stream.deadline_s - reserved_s)
     problem = RequestProblem(service, seen, traffic.duration_s, noise_seed=traffic.seed)
     noise = np.random.default_rng(traffic.seed).choice(ratios, len(stream)) if len(ratios) else None
-    answers = simulate(problem, dispatcher.make_policy(service), noise=noise)
+    answers = simulate(problem, policy, noise=noise)
     accuracy = service.accuracy[answers.variant]
     kept = (answers.server >= 0) & (answers.end_s <= stream.due_s - overhead_s)
     kept &= accuracy >= stream.min_accuracy
     return float(kept.mean()), float(np.where(kept, accuracy, 0.0).mean())
 
 
-def play(url: str, families: Sequence[Family], stream: Stream, token: str = "") -> Replies:
+def play(
+    url: str,
+    families: Sequence[Family],
+    stream: Stream,
+    token: str = "",
+    certificates: Path | None = None,
+) -> Replies:
     """Send every request at its arrival from a process of its own, with random inputs."""
     rng = np.random.default_rng(0)
     payloads = [random_payload(family, rng) for family in families for _ in range(PAYLOADS)]
@@ -239,7 +352,7 @@ def play(url: str, families: Sequence[Family], stream: Stream, token: str = "") 
         request_head(families[int(stream.family[k])], stream, k, len(payloads[payload[k]]), token)
         for k in range(len(stream))
     ]
-    return send(schedule_of(url, stream.arrival_s, heads, payloads, payload))
+    return send(schedule_of(url, stream.arrival_s, heads, payloads, payload, certificates))
 
 
 def random_payload(family: Family, rng: np.random.Generator) -> bytes:
@@ -296,8 +409,8 @@ def _result(
     rate_per_s: float,
     stream: Stream,
     replies: Replies,
-    predicted: tuple[float, float],
-    replayed: float,
+    predicted: tuple[float | None, float | None],
+    replayed: float | None,
 ) -> LoadResult:
     status, latency, accuracy = replies.status, replies.latency_s, replies.accuracy
     kept = (status == 200) & (latency <= stream.deadline_s) & (accuracy >= stream.min_accuracy)
@@ -327,6 +440,10 @@ def _ms(seconds: FloatArray, quantile: float) -> float:
     return 1e3 * float(np.quantile(seconds, quantile))
 
 
+def _number(value: float | None, factor: int, digits: int) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"
+
+
 def table(results: Sequence[LoadResult]) -> str:
     """Measured beside predicted, one row per load."""
     rows = [
@@ -334,9 +451,9 @@ def table(results: Sequence[LoadResult]) -> str:
             f"{r.load:g}",
             f"{r.rate_per_s:.1f}",
             f"{100 * r.success:.2f}",
-            f"{100 * r.predicted_success:.2f}",
+            _number(r.predicted_success, 100, 2),
             f"{r.effective_accuracy:.4f}",
-            f"{r.predicted_effective_accuracy:.4f}",
+            _number(r.predicted_effective_accuracy, 1, 4),
             f"{r.latency_p99_ms:.1f}",
             f"{r.overhead_p50_ms:.2f}",
             f"{r.overhead_p99_ms:.2f}",

@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.io.growing import end_of, json_lines
+from placewright.web.listening import trusting
 
 if TYPE_CHECKING:
     from placewright.requests.problem import RequestProblem
@@ -63,34 +64,50 @@ class Measured(BaseModel):
     batch_latency_s: dict[str, dict[str, list[float | None]]] = Field(min_length=1)
 
 
-def read_status(url: str) -> Status:
+def read_status(url: str, certificates: Path | None = None) -> Status:
     """Ask a server for its numbers; ``PLACEWRIGHT_TOKEN`` is sent where it is set.
+
+    `certificates`: PEM file by which one that answers over TLS is checked, in place of the
+    system's.
 
     Raises
     ------
     InputError
-        `url` is no address of a server of `requests serve`.
+        `url` is no address of a server of `requests serve`, or there is no certificate in the file.
     RunError
-        Nobody answers there.
+        Nobody answers there, or somebody whose certificate is another.
     """
     if not url.startswith(("http://", "https://")):
         hint = "give what `requests serve` prints, http://127.0.0.1:8000"
         raise InputError("is no address of a server", where=f"{url:.100}", hint=hint)
+    found: Status = read_json(url, "status.json", certificates)
+    try:
+        Measured.model_validate(found)
+    except ValueError:
+        raise _no_server(url) from None
+    return found
+
+
+def read_json(url: str, path: str, certificates: Path | None = None) -> Any:
+    """What a server has at this path; as `read_status` otherwise."""
     token = os.environ.get("PLACEWRIGHT_TOKEN")
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    tls = trusting(certificates) if url.startswith("https://") else None
     try:
-        request = urllib.request.Request(f"{url.rstrip('/')}/status.json", headers=headers)
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            found: Any = json.loads(answer.read(MOST_BYTES))
-        Measured.model_validate(found)
+        request = urllib.request.Request(f"{url.rstrip('/')}/{path}", headers=headers)
+        with urllib.request.urlopen(request, timeout=ANSWER_S, context=tls) as answer:
+            return json.loads(answer.read(MOST_BYTES))
     except (OSError, HTTPException) as error:
         hint = "start it: placewright requests serve; PLACEWRIGHT_TOKEN is its token"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "give the certificate that it was signed with: --ca-file FILE"
         raise RunError("no server answers", where=url, by=str(error)[:200], hint=hint) from None
     except ValueError:
-        hint = "check the address"
-        raise InputError("is no server of `requests serve`", where=url, hint=hint) from None
-    status: Status = found
-    return status
+        raise _no_server(url) from None
+
+
+def _no_server(url: str) -> InputError:
+    return InputError("is no server of `requests serve`", where=url, hint="check the address")
 
 
 def ask_server(
