@@ -1,10 +1,11 @@
 """Idle clients, clients that leave, killed workers: others are answered, health at once.
 
-    python benchmarks/serving_clients.py [--idle 5000] [--leaving 1000] [--kills 200]
+    python benchmarks/serving_clients.py [--idle 5000] [--leaving 1000] [--kills 200] [--grpc]
 
 The server is a process of its own, ``placewright requests serve``, with two workers. Four clients
 send requests one after another all the time, each request on a connection of its own, and another
-process asks for health. Meanwhile so many connections are opened that ask for nothing, so many
+process asks for health. With ``--grpc`` they are Triton's clients over gRPC, a connection each.
+Meanwhile so many connections are opened that ask for nothing, so many
 requests break off in mid-body, one every two milliseconds, and workers are killed, one every
 quarter of a second.
 """
@@ -28,6 +29,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from serving_malformed import right
 
 CLIENTS, LEAVE_S, KILL_S = 4, 0.002, 0.25
@@ -48,13 +51,13 @@ def ask(address: str, method: str, path: str, body: bytes | None = None) -> tupl
 class Others:
     """Clients that go on whatever happens; outcomes, and seconds of each health answer."""
 
-    def __init__(self, address: str) -> None:
-        self.address, self.ends = address, threading.Event()
+    def __init__(self, address: str, grpc: str) -> None:
+        self.address, self.grpc, self.ends = address, grpc, threading.Event()
         self.outcomes, self.health_s = Counter[str](), list[float]()
         # A thread of this process would wait for those that open connections.
         command = [sys.executable, __file__, "--health", address]
         self.asker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        works = [*[self._infer] * CLIENTS, self._health]
+        works = [*[self._call if grpc else self._infer] * CLIENTS, self._health]
         self.threads = [threading.Thread(target=work) for work in works]
         for thread in self.threads:
             thread.start()
@@ -67,6 +70,22 @@ class Others:
             except (OSError, http.client.HTTPException) as error:
                 self.outcomes[f"{type(error).__name__}: {error}"] += 1
             time.sleep(0.02)
+
+    def _call(self) -> None:
+        from tritonclient import grpc as triton
+        from tritonclient.utils import InferenceServerException
+
+        tensor = right()["inputs"][0]
+        given = triton.InferInput(tensor["name"], tensor["shape"], tensor["datatype"])
+        given.set_data_from_numpy(np.array(tensor["data"], np.float32).reshape(tensor["shape"]))
+        with triton.InferenceServerClient(self.grpc) as client:
+            while not self.ends.is_set():
+                try:
+                    client.infer("digits", [given])
+                    self.outcomes["200"] += 1
+                except InferenceServerException as error:
+                    self.outcomes[str(error)] += 1
+                time.sleep(0.02)
 
     def _health(self) -> None:
         assert self.asker.stdout is not None
@@ -151,29 +170,35 @@ def main() -> None:
     parser.add_argument("--idle", type=int, default=5000)
     parser.add_argument("--leaving", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--grpc", action="store_true")
     parser.add_argument("--health", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.health:
         health(given.health)
     command = [sys.executable, "-m", "placewright", "requests", "serve", "--port", "0"]
     command += ["--server", "a:1", "--server", "b:1", "-f", "json"]
+    command += ["--grpc-port", "0"] if given.grpc else []
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     started = ""
     while not started.rstrip().endswith("}"):
         started += server.stdout.readline()
-    address = json.loads(started)["url"].removeprefix("http://")
+    found = json.loads(started)
+    address = found["url"].removeprefix("http://")
     host, _, port = address.rpartition(":")
-    others, good = Others(address), True
+    others, good = Others(address, found.get("grpc", "")), True
     try:
         time.sleep(2)
         good &= others.report("before", server.pid)
-        idle(host, int(port), given.idle)
-        good &= others.report(f"{given.idle} idle clients", server.pid)
-        leave(host, int(port), given.leaving)
-        good &= others.report(f"{given.leaving} that leave in mid-body", server.pid)
-        kill(address, given.kills, 0)
-        good &= others.report(f"{given.kills} kills of workers", server.pid)
+        if given.idle:
+            idle(host, int(port), given.idle)
+            good &= others.report(f"{given.idle} idle clients", server.pid)
+        if given.leaving:
+            leave(host, int(port), given.leaving)
+            good &= others.report(f"{given.leaving} that leave in mid-body", server.pid)
+        if given.kills:
+            kill(address, given.kills, 0)
+            good &= others.report(f"{given.kills} kills of workers", server.pid)
         time.sleep(2)
         good &= others.report("after", server.pid)
     finally:

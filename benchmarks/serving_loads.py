@@ -76,13 +76,20 @@ def _network(layers: int, channels: int) -> bytes:
 
 def rows(results: list[LoadResult], arrivals: str, engine: str) -> str:
     """Rows of the Markdown table."""
-    return "\n".join(
+    return "\n".join(row(result, arrivals, engine) for result in results)
+
+
+def row(r: LoadResult, arrivals: str, engine: str) -> str:
+    """A load; its policy is known, and so what is predicted."""
+    predicted, replayed, effective = (
+        each or 0.0
+        for each in (r.predicted_success, r.replayed_success, r.predicted_effective_accuracy)
+    )
+    return (
         f"| {engine} | {arrivals} | {r.load:g} | {r.rate_per_s:.0f} | {100 * r.success:.2f} | "
-        f"{100 * r.predicted_success:.2f} | {100 * (r.success - r.predicted_success):+.2f} | "
-        f"{100 * r.replayed_success:.2f} | "
-        f"{r.effective_accuracy:.4f} | {r.predicted_effective_accuracy:.4f} | "
+        f"{100 * predicted:.2f} | {100 * (r.success - predicted):+.2f} | {100 * replayed:.2f} | "
+        f"{r.effective_accuracy:.4f} | {effective:.4f} | "
         f"{r.overhead_p50_ms:.2f} | {r.overhead_p99_ms:.2f} | {r.sent_late_p99_ms:.2f} |"
-        for r in results
     )
 
 

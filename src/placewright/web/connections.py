@@ -349,8 +349,8 @@ class Acceptor:
             self._beyond.remove(connection)
 
     def displace(self) -> bool:
-        """Send away the oldest connection that has not asked for anything; whether there is one."""
-        if self._silent:
+        """Send the oldest connection away that has not asked, for one that has; whether one has."""
+        if self._silent and len(self._opening) + len(self._connections) <= most_connections():
             self._refuse(next(iter(self._silent)), FULL)
             return True
         other = next(iter(self._unasked), None)
@@ -395,7 +395,7 @@ class Acceptor:
             self._readable.register(connection, select.EPOLLIN)
         self._read()
         while len(self._silent) > RESERVED and self.full:
-            self.displace()
+            self._refuse(next(iter(self._silent)), FULL)
         if self._silent and not self._sweeping:
             self._sweeping = True
             self._loop.call_later(SWEEP_S, self._sweep)

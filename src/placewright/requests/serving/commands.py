@@ -399,9 +399,9 @@ def run(
             "--log": log,
         }
         _refuse(own, "is for a server of one's own", "leave it out, or --url")
-        name, *others = family or [None]
-        _refuse({"--family": others}, "is one where --url is given", "give one of them")
-        target = target_at(url, name, os.environ.get(TOKEN, ""), certificates)
+        names = family or []
+        _refuse({"--family": names[1:]}, "is one where --url is given", "give one of them")
+        target = target_at(url, next(iter(names), None), os.environ.get(TOKEN, ""), certificates)
         found = load_target(target, loads, traffic, console.note)
         console.show(lambda: [each.as_json() for each in found], lambda: table(found))
         console.keep(lambda: [each.as_json() for each in found])
