@@ -16,7 +16,7 @@ from placewright import Cluster, Device, OperatorPlan, profile
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.operators.run import running
-from placewright.testing.small_zoo import SIZES, small
+from small_zoo import SIZES, small
 
 
 def random_placement(colocation: np.ndarray, devices: int, seed: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners
-from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.pbqp import CeftPbqp
 from placewright.operators.readers.task_graphs import read_dag
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
@@ -52,7 +52,7 @@ def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[Opera
     from placewright.capturing.model import capture
     from placewright.capturing.zoo import factory
     from placewright.cluster.cluster import Cluster
-    from placewright.profiling.build import profile
+    from placewright.profiling.profiler import profile
 
     for name in names:
         model_name, _, cluster = name.partition("@")

@@ -30,8 +30,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import CheckError
-from placewright.graph.graph import Graph
-from placewright.graph.program import ORDER_ONLY, SCRATCH, Instruction, Program
+from placewright.graph.graph import ORDER_ONLY, SCRATCH, Graph, Instruction, Program
 from placewright.layers.execution.session import LayerSession
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.worker import LayerWorker
@@ -391,8 +390,8 @@ def _last_sent(forward: Any) -> Any:
     return faulty
 
 
-_STEP, _EAGER = "placewright.runtime.step", "placewright.runtime.eager:Stepper"
-_EXCHANGE = "placewright.runtime.messages.exchange:Exchange"
+_STEP, _EAGER = "placewright.runtime.step", "placewright.operators.check:Stepper"
+_EXCHANGE = "placewright.runtime.messages:Exchange"
 _SPLIT = "placewright.capturing.containers"
 _STAGE = "placewright.layers.execution.stage_step"
 _MADE = "placewright.capturing.updates:Update.made"
@@ -451,7 +450,7 @@ FAULTS: dict[str, Fault] = {
     "reference does not update": _shared("reference", "whole", f"{_EAGER}._update", _nothing),
     "reference does not clip": _shared("reference", "whole", f"{_EAGER}._clip", _nothing),
     "reference without weight decay": _shared(
-        "reference", "whole", "placewright.runtime.eager:rebound", _without_decay
+        "reference", "whole", "placewright.operators.check:rebound", _without_decay
     ),
     "mode of a module, in both": Fault("both", "whole", here=_MODE),
     "arguments swapped, in both": _shared(
@@ -475,7 +474,7 @@ FAULTS: dict[str, Fault] = {
     "autocast left out, in both": _shared(
         "both",
         "autocast",
-        "placewright.capturing.recipe:TrainingRecipe.casting",
+        "placewright.capturing.source:TrainingRecipe.casting",
         lambda _: lambda self: nullcontext(),
     ),
     "gradients averaged, not summed": _worker("layers", "data", f"{_STAGE}:_summed", _averaged),

@@ -46,9 +46,9 @@ from placewright import (
     solve,
 )
 from placewright.capturing.zoo import zoo_models
-from placewright.operators.adaptive.policy import AdaptationPolicy
+from placewright.operators.adaptive.adaptation import AdaptationPolicy
 from placewright.operators.run import best_single
-from placewright.profiling.table import ProfileTable
+from placewright.profiling.profiler import ProfileTable
 from placewright.runtime.session import Session
 
 STATIC = ("ceft+pbqp", "heft", "cpop", "round-robin", "metis", "topological-split")

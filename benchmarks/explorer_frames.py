@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import sync_playwright
 
-from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
-from placewright.report.graph_layout import LayoutGraph
+from placewright.report.explorer import Amount, Category, ExploredGraph, LayoutGraph, explorer
 from placewright.report.page import html_page, section
 
 PAN = """async (scale) => {

@@ -23,7 +23,7 @@ from placewright import Cluster, Device, Link, PlacedModel, Testbed, place
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.runtime.eager import run_eager
+from placewright.operators.check import run_eager
 from placewright.runtime.engines.local import LocalGroup
 
 LINKS = tuple(Link(a, b, 1.25e8, 2e-4) for a in "abc" for b in "abc" if a != b)

@@ -35,7 +35,7 @@ from torch.utils.flop_counter import (
 )
 
 from placewright import Device, capture
-from placewright.cluster.roofline import analytic_seconds
+from placewright.cluster.devices import analytic_seconds
 from placewright.graph.graph import Graph
 from placewright.profiling.profile_warnings import uncounted_shares
 

@@ -50,15 +50,14 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
 from placewright.errors import PlacewrightError
 from placewright.graph.files import read_graph
-from placewright.layers.readers import read_piper
-from placewright.measurement.check import Check
-from placewright.measurement.measurement import Measurement
-from placewright.operators.adaptive.policy import AdaptationPolicy
+from placewright.layers.files import read_piper
+from placewright.measurement import Check, Measurement
+from placewright.operators.adaptive.adaptation import AdaptationPolicy
 from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.run import best_single, running
 from placewright.planning.wings import register_wing, wings
-from placewright.profiling.table import ProfileTable
+from placewright.profiling.profiler import ProfileTable
 from placewright.requests.serving.server import serve_forever
 from placewright.solvers.pbqp import Pbqp, solve_pbqp
 
@@ -643,7 +642,7 @@ SERVED = {"families": NOTHING, "servers": {"{}"}, "options": NONE}
 
 def _measured() -> Iterator[Case]:
     """What runs return, and what serving is asked for."""
-    check = importlib.import_module("placewright.measurement.check")
+    check = importlib.import_module("placewright.measurement")
     yield _constructor(Check(1, check.Tolerance(), {}, 0.0), steps=WHOLE,
                        compared={"{}"}, max_abs_error=UNLIMITED, failed=EMPTY, beyond=WHOLE,
                        reference=TEXT)  # fmt: skip

@@ -315,7 +315,7 @@ def _written_problem(files: Any, seed: Files, folder: Path) -> Any:
 def _published() -> list[Reader]:
 
     from placewright.cluster.files import load_cluster
-    from placewright.layers.readers import read_piper
+    from placewright.layers.files import read_piper
     from placewright.operators.readers.neural_networks import read_expert, read_msr, read_pipedream
     from placewright.operators.readers.task_graphs import read_dag, read_stg, read_wfcommons
     from placewright.requests.files import read_catalogue
@@ -362,7 +362,7 @@ def _kept(folder: Path) -> list[Reader]:
         load_parameters,
         save_parameters,
     )
-    from placewright.profiling.table import ProfileTable
+    from placewright.profiling.profiler import ProfileTable
     from placewright.testbed.record import RECORD, record_in
 
     profile = {"schema_version": 1, "machine": "m", "entries": {"k": {"op": 0.5}}}

@@ -37,11 +37,11 @@ from placewright.capturing.containers import tensors_of
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
-from placewright.cluster.detect import cpu_cores, gpu_texts
+from placewright.cluster.devices import cpu_cores, gpu_texts
+from placewright.operators.check import Stepper
 from placewright.operators.run import running
-from placewright.runtime.eager import Stepper
 from placewright.runtime.engines.local import Local
-from placewright.testing.small_zoo import small
+from small_zoo import small
 
 MODELS = ("alexnet", "resnet50", "rnnlm", "bert")
 

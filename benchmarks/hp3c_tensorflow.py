@@ -116,7 +116,7 @@ def beside_neighbours(problem: OperatorProblem, device: list[int]) -> list[int]:
 def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
     """HP3C, rewarded by the median of measured steps."""
     from placewright import solve
-    from placewright.deployment.measuring import measured_rewards
+    from placewright.deployment.workers import measured_rewards
 
     choice = {"name": "hp3c", "samples": samples, "reward": "measured", "start": "nothing"}
     with measured_rewards(workload) as measure:
@@ -145,7 +145,7 @@ def main() -> None:
     from placewright import Cluster, Device, OperatorPlan, solve
     from placewright.capturing.tensorflow.model import capture_tensorflow
     from placewright.deployment.tensorflow_models import TensorFlowWorkload, profile_tensorflow
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import judged_plan
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=2)

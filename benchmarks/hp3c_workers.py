@@ -25,11 +25,11 @@ from placewright.capturing.model import Captured, State, capture_call
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import load_cluster
-from placewright.deployment.measuring import measured_rewards
+from placewright.deployment.workers import measured_rewards
 from placewright.deployment.workload import Workload
 from placewright.operators.run import best_single, running
-from placewright.planning.fixed_plan import judged_plan
-from placewright.testing.small_zoo import small
+from placewright.planning.solving import judged_plan
+from small_zoo import small
 
 SIZES = {"batch": 16, "sequence": 10, "vocabulary": 2000, "hidden": 256, "layers": 4}
 LAYER = re.compile(r"(encoder|decoder)\.[a-z_]+(\.\d+)?")

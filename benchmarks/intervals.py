@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import mean
 
-from placewright.measurement.measurement import half_interval
+from placewright.measurement import half_interval
 
 
 def geometric_mean(logs: Sequence[float], digits: int = 3) -> str:

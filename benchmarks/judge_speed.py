@@ -24,7 +24,7 @@ import simpy
 
 from ceft_pbqp import captured
 from placewright.operators.conformance import random_placement, tiny
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.planners.lists.planners import HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import OrderSearch, start_order

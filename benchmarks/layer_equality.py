@@ -22,11 +22,14 @@ from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attentio
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
-from placewright.layers.execution.reference import one_process
-from placewright.layers.execution.refusals import demand_executable, tensor_refusals
 from placewright.layers.execution.session import LayerSession, loss_of
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_orders import (
+    TracedModel,
+    demand_executable,
+    tensor_refusals,
+)
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
+from placewright.layers.run import one_process
 
 MOST = 1e-6
 BATCH = 12

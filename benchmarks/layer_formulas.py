@@ -22,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.zoo import zoo_models
-from placewright.layers.profile.chain import chain, layer_flops
-from placewright.layers.profile.tracing import trace_step
+from placewright.layers.chain import chain, layer_flops
+from placewright.layers.tracing import trace_step
 
 BATCH = 4
 

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.zoo.data import classification_loss, images, labels, token_loss, tokens
+from placewright.capturing.zoo.convolutional import (
+    classification_loss,
+    images,
+    labels,
+    token_loss,
+    tokens,
+)
 from placewright.capturing.zoo.language import BYTES, Block
 
 

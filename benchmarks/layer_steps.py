@@ -33,12 +33,10 @@ from scipy.stats import spearmanr
 from placewright.capturing.source import ModelSource, load_model
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import PlacewrightError
-from placewright.layers.choice import executables, fastest
+from placewright.layers.execution.layer_module import WorkerStepTimes
 from placewright.layers.execution.layer_problem import measured_problem
-from placewright.layers.execution.orders import WorkerStepTimes
-from placewright.layers.execution.refusals import demand_executable
-from placewright.layers.execution.session import LayerSession, step_s
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.session import LayerSession, executables, fastest, step_s
+from placewright.layers.execution.stage_orders import TracedModel, demand_executable
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem

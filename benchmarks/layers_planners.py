@@ -21,15 +21,14 @@ import numpy as np
 from placewright.errors import PlacewrightError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
+from placewright.layers.files import read_piper
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.planners.dp import SMALL, Dp, small_space
-from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.piper import best_plan
-from placewright.layers.planners.space import better, judged
+from placewright.layers.planners.space import better, every_plan, judged, space_size
 from placewright.layers.planners.swarm import Pso
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
-from placewright.layers.readers import read_piper
 from placewright.layers.workers import Link
 from placewright.planning.contract import Context
 from placewright.report.text import plain_table

@@ -30,7 +30,7 @@ from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.parameters import choose
-from placewright.testing.small_zoo import SIZES, small
+from small_zoo import SIZES, small
 
 METHODS = (
     'post(profile="as_published")',

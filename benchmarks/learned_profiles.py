@@ -29,7 +29,7 @@ from doppler_queues import QueueValues, read_queues
 from kept_rows import KeptRows, add_options
 from placewright import Cluster, Context, OperatorProblem, judge, profile
 from placewright.capturing.model import capture_source
-from placewright.measurement.measurement import half_interval
+from placewright.measurement import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
@@ -39,7 +39,7 @@ from placewright.operators.readers.neural_networks import read_msr
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import proposal_of
 from placewright.planning.parameters import choose
-from placewright.testing.small_zoo import SIZES, small
+from small_zoo import SIZES, small
 
 PROFILES = ("as_published", "repaired")
 

@@ -13,8 +13,16 @@ import numpy as np
 import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, Ref
+from placewright.graph.graph import (
+    Graph,
+    Instruction,
+    Operator,
+    Program,
+    ProgramInput,
+    Ref,
+    Tensor,
+    TensorSpec,
+)
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.session import Session
 

@@ -34,9 +34,8 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import initial_state
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph
-from placewright.layers.execution.refusals import demand_executable
 from placewright.layers.execution.session import LayerSession
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_orders import TracedModel, demand_executable
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.run import MOST_ERROR, checked
 from placewright.numerics.arrays import IntArray

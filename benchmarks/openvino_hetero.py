@@ -33,16 +33,12 @@ from typing import Any
 
 from kept_rows import KeptRows, add_options
 from placewright import Cluster, Device, PlacewrightError, Result, compare, solve
-from placewright.deployment.measuring import MeasuredPlacements
-from placewright.deployment.model_files import (
-    FileWorkload,
-    capture_model_file,
-    profile_model_file,
-)
-from placewright.measurement.measurement import half_interval
+from placewright.deployment.model_files import FileWorkload, capture_model_file, profile_model_file
+from placewright.deployment.workers import MeasuredPlacements
+from placewright.measurement import half_interval
 from placewright.operators.planners import planners
 from placewright.planning.parameters import choose
-from placewright.profiling.table import ProfileTable
+from placewright.profiling.profiler import ProfileTable
 from placewright.report.text import plain_table, seconds
 
 MODELS = ("inception_v3", "resnet50", "bert")

@@ -22,7 +22,7 @@ from placewright import Cluster, Device, load_model
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.capturing.zoo import zoo_models
-from placewright.runtime.eager import Stepper
+from placewright.operators.check import Stepper
 from placewright.runtime.session import Session
 
 WARM_UP = 2

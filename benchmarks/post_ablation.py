@@ -26,7 +26,7 @@ from placewright import Cluster, Context, OperatorProblem, judge, profile
 from placewright.capturing.model import capture_source
 from placewright.operators.planners.learned.post import Post
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.testing.small_zoo import SIZES, small
+from small_zoo import SIZES, small
 from transfer_graphs import generated
 
 Parts = Literal["both", "ppo", "cross-entropy"]

@@ -675,7 +675,7 @@ def _captured() -> Any:
 
 @cache
 def _eager(step: int) -> dict[str, Any]:
-    from placewright.runtime.eager import run_eager
+    from placewright.operators.check import run_eager
 
     source, graph = _captured()
     found = run_eager(source, training=True, steps=step).state
@@ -692,8 +692,7 @@ def _last_words(err: str) -> str:
 def _clear(mark: str) -> None:
     """Take down what a testbed has left, so that the next schedule begins on clean ground."""
     if things(mark):
-        from placewright.testbed.record import records
-        from placewright.testbed.teardown import end
+        from placewright.testbed.record import end, records
 
         for record in records():
             if mark in record.cluster:

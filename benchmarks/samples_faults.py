@@ -21,7 +21,7 @@ import numpy as np
 
 import samples_own
 from placewright import RunError, solve
-from placewright.capturing.zoo.digits import drawn
+from placewright.capturing.zoo.convolutional import drawn
 from placewright.samples.data import Dealt, deal
 from placewright.samples.generate import generate
 from placewright.samples.move import move

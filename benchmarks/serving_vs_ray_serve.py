@@ -45,8 +45,8 @@ from placewright.requests.serving.server import serve as serve_here
 from placewright.requests.serving.site import HttpLimits
 from placewright.requests.stream import Stream
 from placewright.runtime.host import Host
+from placewright.runtime.program import Worker
 from placewright.runtime.specs import worker_specs
-from placewright.runtime.worker import Worker
 from serving_loads import SERVERS, family
 
 PATH = "/v2/models/images/infer"

@@ -29,9 +29,9 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.files import load_cluster
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.operators.run import best_single, running
-from placewright.profiling.table import ProfileTable
+from placewright.profiling.profiler import ProfileTable
 
 SPLITTING = ("heft", "cpop", "peft", "topological-split")
 """Fast planners that may use several devices."""

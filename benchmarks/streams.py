@@ -36,7 +36,7 @@ from placewright.deployment.planning import planned
 from placewright.errors import PlacewrightError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.operators.streaming.copies import (
+from placewright.operators.streaming.prediction import (
     DEALT,
     copied_devices,
     devices_of,
@@ -45,9 +45,8 @@ from placewright.operators.streaming.copies import (
 )
 from placewright.operators.streaming.run import StreamRounds, single_device_limit
 from placewright.planning.contract import monitor_of, silent
-from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
-from placewright.planning.solving import solve
+from placewright.planning.solving import judged_plan, solve
 from placewright.runtime.host import Host
 from placewright.testbed.blueprint import fitted
 from prediction import rank_correlation

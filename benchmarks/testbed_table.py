@@ -19,9 +19,8 @@ from itertools import combinations, cycle
 from pathlib import Path
 
 from placewright import Cluster, Device, Link, Testbed
-from placewright.testbed.selftest import Finding, selftest
-from placewright.testbed.status import findings_table
-from placewright.testbed.teardown import emulator_pid
+from placewright.testbed.record import emulator_pid
+from placewright.testbed.status import Finding, findings_table, selftest
 
 RATES = (125e6, 12.5e6, 1.25e6, 62.5e6, 2.5e6)
 DELAYS_S = (0.2e-3, 1e-3, 5e-3, 0.0, 20e-3)

@@ -31,7 +31,7 @@ from placewright.operators.planners.learned.transfer import (
     shapes,
     uses,
 )
-from placewright.operators.planners.lists.setup import set_up
+from placewright.operators.planners.lists.insertion import set_up
 from placewright.planning.contract import proposal_of
 from transfer_graphs import generated
 

@@ -14,8 +14,7 @@ from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
 from placewright.files import document_kind, formats, read, read_document, write
 from placewright.graph.graph import Graph, Operator, Tensor
-from placewright.layers.files import problem_json
-from placewright.layers.readers import read_piper
+from placewright.layers.files import problem_json, read_piper
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.solving import solve

@@ -50,7 +50,7 @@ def test_each_name_can_be_had(name: str) -> None:
 def test_verbs_are_functions_whatever_was_imported_before() -> None:
     """No module of the package shares its name with a verb."""
     code = (
-        "import placewright, placewright.capturing.model, placewright.profiling.build\n"
+        "import placewright, placewright.capturing.model, placewright.profiling.profiler\n"
         "import placewright.deployment.placed_model, placewright.planning.solving\n"
         "from placewright.planning.solving import solve\n"
         "for _ in range(2):\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placewright.errors import InputError
-from placewright.layers.readers import field
+from placewright.layers.files import field
 
 Row = dict[str, Any]
 

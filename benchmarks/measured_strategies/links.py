@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.layers.readers import field
+from placewright.layers.files import field
 from placewright.layers.workers import Link
 from placewright.numerics.arrays import IntArray
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.layers.readers import amount, field
+from placewright.layers.files import amount, field
 from placewright.numerics.arrays import FloatArray, IntArray
 
 from .datasheets import adam_s_per_parameter

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
 
 Make = Callable[[], ModelSource]
 

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from placewright.capturing.source import ModelSource
-from placewright.testing.small_zoo import SIZES, small
+from small_zoo import SIZES, small
 
 from .architectures import ARCHITECTURES, LOSSES
 from .caches import DECODING, PAST_TRAINING

@@ -1,14 +1,14 @@
 """The public names, each with its module: type checkers and `__init__.py` read this one list."""
 
 from placewright.capturing.model import capture as capture
-from placewright.capturing.recipe import TrainingRecipe as TrainingRecipe
+from placewright.capturing.source import TrainingRecipe as TrainingRecipe
 from placewright.capturing.source import load_model as load_model
 from placewright.cluster.cluster import Cluster as Cluster
 from placewright.cluster.cluster import Device as Device
 from placewright.cluster.cluster import Link as Link
 from placewright.deployment.placed_model import PlacedModel as PlacedModel
+from placewright.deployment.placing import Trainer as Trainer
 from placewright.deployment.placing import place as place
-from placewright.deployment.trainer import Trainer as Trainer
 from placewright.errors import InfeasibleError as InfeasibleError
 from placewright.errors import InputError as InputError
 from placewright.errors import PlacewrightError as PlacewrightError
@@ -36,7 +36,7 @@ from placewright.planning.solving import solve as solve
 from placewright.planning.wings import bounds as bounds
 from placewright.planning.wings import judge as judge
 from placewright.planning.wings import planners as planners
-from placewright.profiling.build import profile as profile
+from placewright.profiling.profiler import profile as profile
 from placewright.requests.plan import RequestPlan as RequestPlan
 from placewright.requests.problem import RequestProblem as RequestProblem
 from placewright.requests.serving.server import ServingOptions as ServingOptions

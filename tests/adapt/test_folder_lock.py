@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.adapt.replay_log import FolderLock
+from placewright.adapt.snapshot import FolderLock
 from placewright.errors import InputError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from placewright.adapt.replay_log import SnapshotSchedule
+from placewright.adapt.snapshot import SnapshotSchedule
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.errors import WorkerError
 

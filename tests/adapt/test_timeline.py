@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from placewright.adapt.timeline import FollowedEvent, FollowedStep, followed
+from placewright.adapt.timeline import (
+    Event,
+    FollowedEvent,
+    FollowedStep,
+    Kind,
+    Timeline,
+    event_text,
+    followed,
+    history,
+)
 
 
 def test_a_run_is_followed_by_its_lines() -> None:
@@ -19,3 +28,40 @@ def test_a_run_is_followed_by_its_lines() -> None:
     assert run.events == [FollowedEvent(1, "drift", "b: forward passes; before 1 s")]
     assert run
     assert not followed([{"title": "planning"}])
+
+
+def run() -> Timeline:
+    """Three steps, two plans, a migration and a snapshot."""
+    timeline = Timeline(plans=1)
+    timeline.stepped(1.0)
+    timeline.stepped(2.0)
+    numbers = {"predicted_gain": 0.25, "move_s": 0.5, "moved_bytes": 12.0}
+    timeline.events.append(Event(2, 3.0, Kind.MIGRATE, "<b>a & b</b>", numbers))
+    timeline.events.append(Event(2, 3.5, Kind.SNAPSHOT, "", {"seconds": 0.1}))
+    timeline.plans = 2
+    timeline.stepped(1.5)
+    return timeline
+
+
+def test_every_step_is_a_dot_in_the_colour_of_its_plan() -> None:
+    """Two of the first plan, one of the second."""
+    page = history(run())
+    assert page.count("<circle") == 3
+    assert page.count('class="span d0"') == 2
+    assert page.count('class="span d1"') == 1
+
+
+def test_events_are_told_with_their_numbers() -> None:
+    """Snapshots are no news; names are escaped."""
+    page = history(run())
+    assert "&lt;b&gt;a &amp; b&lt;/b&gt;" in page
+    assert "snapshot" not in page
+    assert event_text(run().events[0]).endswith("predicted gain 25.0 %; move 500 ms; moved 12 B")
+
+
+def test_a_run_without_steps_or_events_says_so() -> None:
+    """Nothing to draw."""
+    assert "No step" in history(Timeline())
+    quiet = Timeline(plans=1)
+    quiet.stepped(1.0)
+    assert "Nothing happened" in history(quiet)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from placewright.capturing.program_calls import materialise, resolve_target
-from placewright.graph.graph import Graph
-from placewright.graph.program import Ref
+from placewright.graph.graph import Graph, Ref
 
 
 def peak_bytes(graph: Graph, state: dict[str, Tensor]) -> int:

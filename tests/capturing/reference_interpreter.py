@@ -10,8 +10,7 @@ from torch import Tensor
 
 from placewright.capturing.lowered import spec_of
 from placewright.capturing.program_calls import materialise, resolve_target
-from placewright.graph.graph import Graph, TensorSpec
-from placewright.graph.program import Ref
+from placewright.graph.graph import Graph, Ref, TensorSpec
 
 
 def run(graph: Graph, state: dict[str, Tensor], order: list[int] | None = None) -> dict[str, Any]:

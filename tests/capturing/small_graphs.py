@@ -6,7 +6,7 @@ from functools import cache
 
 from placewright.capturing.model import capture_source
 from placewright.graph.graph import Graph, Operator
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.models import unseen
 
 

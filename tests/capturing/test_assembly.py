@@ -10,11 +10,10 @@ from placewright.capturing.lowered import spec_bytes
 from placewright.capturing.model import capture
 from placewright.capturing.program_calls import RECURRENT, resolve_target
 from placewright.cluster.cluster import Cluster, Device
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import SCRATCH
+from placewright.graph.graph import SCRATCH, TensorSpec
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from tests.capturing.small_graphs import only_operator
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from placewright.capturing.model import capture_source
 from placewright.graph.files import read_graph, write_graph
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.against_eager import differences, inference_differences
 from tests.capturing.models import unseen
 from tests.capturing.small_graphs import small_graph

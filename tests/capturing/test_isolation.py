@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
+import gc
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from tqdm import tqdm
 
-from placewright.capturing.isolation import isolated_trace
+from placewright.capturing import isolation as registry
+from placewright.capturing.guards import Guards
+from placewright.capturing.isolation import executed_code, isolated_trace
 from placewright.capturing.model import capture
+from placewright.capturing.source import ModelSource, mean_square
 from placewright.errors import UnsupportedError
+from placewright.layers.tracing import trace_step
 
 _MASKS: dict[int, Tensor] = {}
 
@@ -156,3 +166,186 @@ def test_what_torch_export_itself_keeps_of_its_last_trace_is_forgotten() -> None
     """Its table of nodes stays full until the next trace: no fault of the model."""
     with isolated_trace("Linear"):
         torch.export.export(nn.Linear(4, 4), (torch.ones(2, 4),), strict=False)
+
+
+_READ, _BACKWARD, _HOOKED, _MAPPED, _UNREAD = 2.0, 3.0, 4.0, 5.0, 6.0
+_WIDE, _TRAINED, _TABLE = 2.0, 3.0, torch.ones(4)
+
+
+class _Bar(tqdm):  # type: ignore[misc]
+    """A progress bar of its own, as Hugging Face's hub has one."""
+
+
+_SHOWN = True
+
+
+class _Scaled(torch.autograd.Function):
+    """Reads a global variable in its backward pass only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * _BACKWARD
+
+
+class _Model(nn.Module):
+    """Code that runs in forward, in backward, in a hook, within `vmap`; and code that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.layer.register_forward_hook(lambda _module, _args, made: made * _HOOKED)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = checkpoint(self._inner, x, use_reentrant=False)
+        made: Tensor = _Scaled.apply(inner)  # type: ignore[no-untyped-call]
+        for _ in range(0) if _SHOWN else _Bar(range(0)):
+            pass
+        return torch.as_tensor(torch.vmap(lambda row: row * _MAPPED)(made))
+
+    def _inner(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.layer(x)) * _READ
+
+    def save(self) -> float:
+        """Not called."""
+        return _UNREAD
+
+
+@pytest.fixture(autouse=True)
+def _globals_kept() -> Iterator[None]:
+    before, table = dict(globals()), _TABLE.clone()
+    yield
+    globals().update(before)
+    _TABLE.copy_(table)
+
+
+def _captured() -> Guards:
+    model = _Model()
+    capture(model, torch.ones(2, 4), training=True)
+    return Guards(model, training=True)
+
+
+@pytest.mark.parametrize("name", ["_READ", "_BACKWARD", "_HOOKED", "_MAPPED"])
+def test_what_ran_is_watched(name: str) -> None:
+    """In a checkpoint, a backward pass of its own, a hook and a function that is mapped."""
+    guards = _captured()
+    assert guards.unchanged()
+    globals()[name] = 7.0
+    assert name in str(guards.changes())
+
+
+def test_what_did_not_run_is_not_watched() -> None:
+    """But by guards of a model that nobody has traced, as any of it may run."""
+    guards, untraced = _captured(), Guards(_Model(), training=True)
+    globals()["_UNREAD"] = 7.0
+    assert guards.unchanged()
+    assert "_UNREAD" in str(untraced.changes())
+
+
+class _Branches(nn.Module):
+    """Other code for many rows, and in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.layer(x)
+        made = self._trained(made) if self.training else made
+        return self._wide(made) if x.shape[0] > 2 else made
+
+    def _wide(self, x: Tensor) -> Tensor:
+        return x * _WIDE + _TABLE
+
+    def _trained(self, x: Tensor) -> Tensor:
+        return x * _TRAINED
+
+
+def _set_wide() -> None:
+    globals()["_WIDE"] = 7.0
+
+
+def _fill_table() -> None:
+    _TABLE.mul_(2.0)
+
+
+@pytest.mark.parametrize("change", [_set_wide, _fill_table])
+def test_what_a_later_trace_executes_is_watched_from_then_on(change: Callable[[], None]) -> None:
+    """Of another shape, for guards that are there; without forgetting what they had not seen."""
+    model = _Branches()
+    capture(model, torch.ones(2, 4))
+    guards, other = Guards(model, training=False), Guards(model, training=False)
+    with torch.no_grad():
+        model.layer.weight.add_(1.0)
+    guards.follow()
+    capture(model, torch.ones(3, 4))
+    assert guards.unchanged()
+    assert other.changes().weights == ("layer.weight",)
+    change()
+    assert guards.changes().attributes
+    assert other.changes().attributes
+
+
+def test_layers_note_what_their_own_trace_executes() -> None:
+    """Also where the model has been captured for calls before, in another mode."""
+    model, batch = _Branches(), torch.ones(2, 4)
+    capture(model, batch)
+    trace_step(ModelSource(model, (batch,), mean_square, name="branches"), 2)
+    guards = Guards(model, training=True)
+    globals()["_TRAINED"] = 7.0
+    assert "_TRAINED" in str(guards.changes())
+
+
+def test_progress_bars_are_no_change() -> None:
+    """Around the calls, with the thread that looks after them, also of a class in reached code."""
+    for guards in (_captured(), Guards(_Model(), training=True)):
+        for bar in (tqdm, _Bar):
+            for _ in bar(range(2), mininterval=1e-6, disable=False):
+                time.sleep(1e-3)
+            assert guards.unchanged(), str(guards.changes())
+
+
+def test_everything_may_have_run_beside_another_profiler() -> None:
+    """Which goes on; and what is not known stays unknown."""
+    model, profile = _Model(), cProfile.Profile()
+    profile.enable()
+    if sys.version_info >= (3, 12):
+        _use_all_tools()
+    try:
+        capture(model, torch.ones(2, 4))
+    finally:
+        profile.disable()
+        if sys.version_info >= (3, 12):
+            _free_all_tools()
+    assert executed_code(model) is None
+    assert any("_inner" in str(entry.code) for entry in profile.getstats())
+    capture(model, torch.ones(2, 4))
+    assert executed_code(model) is None
+    guards = Guards(model, training=False)
+    globals()["_UNREAD"] = 7.0
+    assert "_UNREAD" in str(guards.changes())
+
+
+if sys.version_info >= (3, 12):
+
+    def _use_all_tools() -> None:
+        for tool in registry._FREE_TOOLS:
+            sys.monitoring.use_tool_id(tool, "a debugger")
+
+    def _free_all_tools() -> None:
+        for tool in registry._FREE_TOOLS:
+            sys.monitoring.free_tool_id(tool)
+
+
+def test_a_model_that_is_gone_is_forgotten() -> None:
+    """So another object at the same address is another model."""
+    model = _Model()
+    capture(model, torch.ones(2, 4))
+    key = id(model)
+    assert key in registry._EXECUTED
+    del model
+    gc.collect()
+    assert key not in registry._EXECUTED

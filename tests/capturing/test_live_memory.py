@@ -9,8 +9,8 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.profiling.build import profile
-from placewright.testing.small_zoo import small
+from placewright.profiling.profiler import profile
+from small_zoo import small
 from tests.capturing.live_memory import peak_bytes
 from tests.capturing.models import unseen
 from tests.capturing.small_graphs import small_graph, unseen_graph

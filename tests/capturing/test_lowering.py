@@ -13,8 +13,7 @@ from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
 from placewright.graph.files import graph_from_json, graph_json
-from placewright.graph.graph import Graph
-from placewright.graph.program import Const, Ref
+from placewright.graph.graph import Const, Graph, Ref
 from tests.capturing.against_eager import inference_differences
 
 

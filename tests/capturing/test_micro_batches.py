@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import read_graph, write_graph
-from placewright.runtime.eager import EagerSteps
+from placewright.operators.check import EagerSteps
 from tests.capturing.against_eager import SEED, STEPS, one_thread
 from tests.capturing.reference_interpreter import random_order, run
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from placewright.capturing.mode import fill_caches, in_mode, set_mode
 from placewright.capturing.model import capture
 from placewright.capturing.source import ModelSource
-from placewright.graph.program import Program
+from placewright.graph.graph import Program
 from tests.capturing.against_eager import differences
 
 

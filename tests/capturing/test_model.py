@@ -13,8 +13,8 @@ from placewright.capturing.model import capture, capture_source
 from placewright.capturing.state import initial_state
 from placewright.capturing.zoo import FACTORIES
 from placewright.errors import UnknownNameError
-from placewright.graph.program import ORDER_ONLY, Program
-from placewright.testing.small_zoo import small
+from placewright.graph.graph import ORDER_ONLY, Program
+from small_zoo import small
 from tests.capturing.against_eager import differences, inference_differences
 from tests.capturing.models import unseen
 from tests.capturing.reference_interpreter import mismatched_specs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from placewright.capturing.files.external_data import refuse_external_data
+from placewright.capturing.files.model_file import refuse_external_data
 from placewright.capturing.files.onnx_graph import read_onnx
 from placewright.capturing.files.openvino_graph import capture_openvino
 from placewright.capturing.nested_functions import refuse_expansion_of_onnx

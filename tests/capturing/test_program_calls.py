@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+from placewright.capturing.model import capture
 from placewright.capturing.program_calls import (
+    apply_settings,
     check_read_program,
+    current_settings,
     has_no_effects,
     materialise,
     operation,
@@ -16,7 +21,8 @@ from placewright.capturing.program_calls import (
 )
 from placewright.capturing.update_rule import UPDATE, UpdateRule
 from placewright.errors import InputError
-from placewright.graph.program import Const, Instruction, Program, Ref
+from placewright.graph.files import read_graph, write_graph
+from placewright.graph.graph import Const, Instruction, Program, Ref
 
 
 def test_targets_become_operations() -> None:
@@ -148,3 +154,42 @@ def test_a_file_may_name_optimizers_of_pytorch_alone(
     with pytest.raises(InputError, match="update without a rule"):
         check_read_program(program(UPDATE))
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    yield
+    apply_settings({})
+
+
+class _Thirds(nn.Module):
+    def forward(self, i: Tensor) -> Tensor:
+        return i / 3
+
+
+def _settings(graph: object) -> object:
+    program = graph.program  # type: ignore[attr-defined]
+    assert isinstance(program, Program)
+    return program.settings
+
+
+def test_a_program_has_the_settings_that_differ(tmp_path: Path) -> None:
+    """In a file too; most have none."""
+    assert _settings(capture(_Thirds(), torch.arange(3))) == {}
+    torch.set_default_dtype(torch.float64)
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.mkldnn.set_flags(False)
+    torch.use_deterministic_algorithms(True)
+    graph = capture(_Thirds(), torch.arange(3))
+    wanted = {
+        "default_dtype": "float64",
+        "float32_matmul_precision": "medium",
+        "mkldnn": False,
+        "deterministic": 2,
+    }
+    assert _settings(graph) == wanted
+    assert _settings(read_graph(write_graph(graph, tmp_path / "graph.json"))) == wanted
+    apply_settings({})
+    assert current_settings() == {}
+    apply_settings(wanted)
+    assert current_settings() == wanted

@@ -12,7 +12,7 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.state import decode, initial_state
 from placewright.errors import InputError
 from placewright.graph.graph import TensorSpec
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.models import unseen
 from tests.capturing.small_graphs import small_graph
 

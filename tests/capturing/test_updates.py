@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.source import TrainingRecipe
 from placewright.capturing.updates import (
     check_parameters,
     current_settings,

@@ -12,8 +12,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import (
     current_settings,
@@ -22,7 +21,7 @@ from placewright.capturing.user_optimizer import (
 )
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import graph_from_json, graph_json
-from placewright.runtime.eager import rebound
+from placewright.operators.check import rebound
 from tests.capturing.optimizers import Counting, Lion, Mixing, Noisy
 from tests.capturing.reference_interpreter import run
 

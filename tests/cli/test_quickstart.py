@@ -16,7 +16,7 @@ from placewright.deployment.demonstration import ModelJob
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.planning.contract import monitor_of, silent
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from tests.cli.run_cli import run_cli
 
 

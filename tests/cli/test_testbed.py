@@ -13,7 +13,7 @@ import pytest
 
 from placewright.testbed import Testbed
 from placewright.testbed.blueprint import id_of
-from placewright.testbed.teardown import end_all
+from placewright.testbed.record import end_all
 from placewright.testbed.testbed import missing
 from tests.cli.run_cli import run_cli
 from tests.testbed.test_testbed import traces
@@ -104,7 +104,7 @@ def test_selftest_makes_and_removes_what_is_not_up(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked against got for each link and device; the exit code tells whether all are right."""
-    monkeypatch.setattr("placewright.testbed.selftest._SPIN_S", 0.4)
+    monkeypatch.setattr("placewright.testbed.status._SPIN_S", 0.4)
     output = run_cli(capsys, "testbed", "selftest", file, "-f", "json")
     assert [(f["what"], f["where"], f["asked"]) for f in output.data] == [
         ("rate", "a:1 -> b", 1e7),

@@ -24,8 +24,8 @@ from placewright.deployment.model_files import (
 from placewright.errors import CheckError, InputError, UnsupportedError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
+from placewright.planning.solving import judged_plan
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.onnx_sessions import OnnxSessions, parts_of
 from tests.capturing.files.models import branching, save

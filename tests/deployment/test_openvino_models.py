@@ -16,20 +16,19 @@ import pytest
 from placewright.capturing.files.model_file import ModelFile
 from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.files import cluster_to_text
-from placewright.deployment.measuring import MeasuredPlacements
 from placewright.deployment.model_files import (
     FileWorkload,
     capture_model_file,
     profile_model_file,
     unplaced_outputs,
 )
+from placewright.deployment.workers import MeasuredPlacements
 from placewright.errors import UnknownNameError, UnsupportedError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Overlap
 from placewright.operators.run import best_single
-from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
-from placewright.planning.solving import solve
+from placewright.planning.solving import judged_plan, solve
 from placewright.runtime.model_files import hetero
 from tests.capturing.files.models import branching
 from tests.cli.run_cli import run_cli

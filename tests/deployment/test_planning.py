@@ -22,7 +22,7 @@ from placewright.errors import WorkerError
 from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.streaming import trials
-from placewright.operators.streaming.copies import predicted
+from placewright.operators.streaming.prediction import predicted
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Listener
 from placewright.planning.result import Result

@@ -14,10 +14,10 @@ from torch import nn
 
 import placewright
 from placewright import Cluster, Device, LayerPlan, Link
-from placewright.adapt.replay_log import RANDOM
+from placewright.adapt.snapshot import RANDOM
 from placewright.adapt.training_loop import TrainingProgram
+from placewright.capturing.program_calls import random_state, set_random_state
 from placewright.layers.plan import Replica, Stage
-from placewright.runtime.random_state import random_state, set_random_state
 
 TWO = Cluster(
     (Device("a"), Device("b")), (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)), "two"

@@ -24,13 +24,17 @@ from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
-from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.prediction import (
+    DEALT,
+    copied_devices,
+    predict,
+    predicted,
+    whole_copies,
+)
 from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
 from placewright.planning.contract import Listener
-from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.result import Result
-from placewright.planning.solving import solve
+from placewright.planning.solving import FixedPlan, solve
 from placewright.testbed.testbed import missing
 from tests.deployment.test_calls import starve
 from tests.operators.adaptive.jobs import TRIO

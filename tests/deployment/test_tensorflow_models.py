@@ -32,7 +32,7 @@ from placewright.errors import (
 )
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.planning.fixed_plan import judged_plan
+from placewright.planning.solving import judged_plan
 from tests.cli.run_cli import run_cli
 
 DUO = Cluster((Device("a"), Device("b", speed=0.5)), name="duo")

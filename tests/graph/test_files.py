@@ -21,14 +21,17 @@ from placewright.graph.files import (
     read_graph,
     write_graph,
 )
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import (
+from placewright.graph.graph import (
     Const,
+    Graph,
     Instruction,
+    Operator,
     Program,
     ProgramInput,
     ProgramOutput,
     Ref,
+    Tensor,
+    TensorSpec,
 )
 
 SPEC = TensorSpec((2, 3), "float32", (3, 1))

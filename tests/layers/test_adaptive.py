@@ -15,12 +15,12 @@ from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, RunError
 from placewright.layers.adaptive import AdaptiveLayerRun, problem_of
-from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.judge import judge
 from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
+from placewright.layers.run import trained_alone
 from placewright.layers.training import train_steps
 from placewright.layers.workers import Link
 from tests.layers.models import language_model

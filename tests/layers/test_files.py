@@ -10,8 +10,7 @@ import pytest
 
 from placewright.errors import InputError
 from placewright.layers.conformance import random_tiny, tiny
-from placewright.layers.files import problem_json, read_problem, write_problem
-from placewright.layers.readers import read_piper
+from placewright.layers.files import problem_json, read_piper, read_problem, write_problem
 from tests.layers.test_readers import small
 
 

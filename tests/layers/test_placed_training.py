@@ -16,20 +16,16 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError, InputError, UnsupportedError
 from placewright.layers import run as layer_run
-from placewright.layers.choice import LayerTrials, executables
 from placewright.layers.conformance import tiny
 from placewright.layers.costs.transfers import ring_times
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layer_problem import TENSORS, with_shards
-from placewright.layers.execution.reference import one_process
-from placewright.layers.execution.refusals import (
-    demand_executable,
-    inexact_layers,
-)
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.session import LayerTrials, executables
+from placewright.layers.execution.stage_orders import TracedModel, demand_executable, inexact_layers
 from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.layers.run import one_process
 from placewright.layers.workers import Link
 from placewright.planning.solving import solve
 from tests.layers.models import image_model

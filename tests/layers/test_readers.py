@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from placewright.errors import InfeasibleError, InputError
+from placewright.layers.files import read_piper, topological
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.planners.piper import best_plan
-from placewright.layers.readers import read_piper, topological
 from placewright.planning.solving import solve
 from tests.published import published
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from placewright.adapt.training_loop import TrainingLoop, UnfinishedWarning
 from placewright.capturing.guards import Guards
-from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.source import TrainingRecipe
 from placewright.capturing.updates import update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.recipe import TrainingRecipe
+from placewright.capturing.source import TrainingRecipe
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.layers.adaptive import smaller

@@ -6,7 +6,7 @@ from typing import Any
 
 from placewright.layers.planners.swarm import Pso
 from placewright.planning.contract import Planner
-from placewright.testing.conformance import PlannerConformance, WingConformance
+from placewright.testing import PlannerConformance, WingConformance
 
 
 class TestWing(WingConformance):

@@ -11,7 +11,7 @@ from placewright.numerics.arrays import IntArray
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star_judge import star_scores
+from placewright.operators.simulation.star import star_scores
 from tests.operators.simulation.reference import simulate
 
 INF = float("inf")

@@ -17,16 +17,15 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError
-from placewright.measurement.check import Check
-from placewright.operators.check import Comparison, difference
+from placewright.measurement import Check
+from placewright.operators.check import Comparison, difference, run_eager
 from placewright.operators.exactness import EXACT, tolerance
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import Runner, execution_order, running
-from placewright.profiling.build import profile
-from placewright.runtime.eager import run_eager
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.reference_interpreter import run
 
 PAIR = Cluster((Device("a"), Device("b")), name="pair")

@@ -7,8 +7,8 @@ import pytest
 
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.costs import linked
+from placewright.operators.planners.lists.insertion import set_up
 from placewright.operators.planners.lists.planners import CPOP, HEFT, PEFT
-from placewright.operators.planners.lists.setup import set_up
 from placewright.planning.contract import Context, Planner, proposal_of
 
 INF = float("inf")

@@ -8,12 +8,11 @@ import pytest
 from placewright.errors import InfeasibleError, InputError
 from placewright.operators.bounds import bounds
 from placewright.operators.conformance import tiny
-from placewright.operators.files import read_problem, write_problem
-from placewright.operators.formats import problem_json
+from placewright.operators.files import problem_json, read_problem, write_problem
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.pbqp import CeftPbqp
 from placewright.operators.planners.search import Search
 from placewright.planning.contract import Context, proposal_of
 from tests.operators.pipelines import best_pipeline, piped

@@ -14,8 +14,8 @@ from placewright.errors import InputError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import SHORT_S, MeasuringRounds, as_json, best_single, running
 from placewright.planning.solving import compare
-from placewright.profiling.build import profile
-from placewright.testing.small_zoo import small
+from placewright.profiling.profiler import profile
+from small_zoo import small
 from tests.capturing.small_graphs import small_graph
 
 WORKERS = Cluster((Device("a"), Device("b"), Device("c")), name="workers")

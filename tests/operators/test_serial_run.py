@@ -13,7 +13,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, Overlap
 from placewright.operators.run import Runner, execution_order, measured_trace, running
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from placewright.report.trace import Trace
 
 NAMES = "abc"

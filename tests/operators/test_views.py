@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from placewright.graph.graph import Graph, Operator
-from placewright.measurement.measurement import MachineLoad
+from placewright.measurement import MachineLoad
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.streaming.copies import DEALT
+from placewright.operators.streaming.prediction import DEALT
 from placewright.operators.views import explored, fragment, saved_page, stream_trace
 from placewright.operators.views import page as view
 from placewright.planning.candidates import Candidates, Outcome, Status
-from placewright.planning.fixed_plan import FixedPlan
-from placewright.planning.solving import solve
+from placewright.planning.solving import FixedPlan, solve
 from tests.report.examples import HOSTILE, beside, chain, measured, result_of
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}

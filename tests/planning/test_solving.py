@@ -15,8 +15,8 @@ from placewright.operators.files import read_plan, read_proposal
 from placewright.operators.planners.metis import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Status
-from placewright.planning.fixed_plan import judged_plan
-from placewright.planning.solving import compare, solve
+from placewright.planning.solving import compare, judged_plan, refuse_beside_plan, solve
+from tests.cli.run_cli import run_cli
 
 if TYPE_CHECKING:
     from typing import assert_type
@@ -126,3 +126,21 @@ def test_bounds_are_computed_on_request() -> None:
     result = solve(TWO, "heft", bounds=False)
     assert not result.bound_names
     assert result.bound == 0.0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--planner", "heft"), ("--time-limit", 0)])
+def test_a_run_does_not_plan_what_is_planned(
+    option: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names the option and the plan."""
+    command = ("operators", "run", "zoo:alexnet", "plan.json", "--on", "edge-duo", option, value)
+    output = run_cli(capsys, *command)
+    assert output.code == 1
+    assert f"{option}: a plan that is given is not made again" in output.err
+    assert "plan.json" in output.err
+
+
+def test_either_alone_is_fine() -> None:
+    """A plan, or how to make one."""
+    refuse_beside_plan(Path("plan.json"), None, None)
+    refuse_beside_plan(None, "lp", 0.0)

@@ -18,12 +18,11 @@ from placewright.io.boundary import FileModel, validate
 from placewright.io.stored import read_data, write_data
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner, Proposal
-from placewright.planning.result import Result, head_json
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.solving import solve
 from placewright.planning.wing import Document, Planning, Wing
 from placewright.planning.wings import registered
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.cli.run_cli import run_cli
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.cluster.devices import WORK, Device
-from placewright.cluster.roofline import (
+from placewright.cluster.devices import (
     EFFICIENCY,
+    WORK,
+    Device,
     efficiency_of,
     family_of,
     product_efficiency,

@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.cluster.roofline import analytic_seconds
+from placewright.cluster.devices import analytic_seconds
 from placewright.graph.graph import Graph
 from placewright.numerics.arrays import FloatArray
-from placewright.profiling import build, measuring
-from placewright.profiling.build import profile
-from placewright.profiling.profiler import GpuHere, fits, gpus_here
-from placewright.profiling.table import ProfileTable
+from placewright.profiling import measuring, profiler
+from placewright.profiling.profiler import GpuHere, ProfileTable, fits, gpus_here, profile
 from tests.runtime.chain import diamond
 
 CLUSTER = Cluster((Device("c"), Device("g", kind="gpu", memory_bytes=1e4), Device("h", kind="gpu")))
@@ -45,7 +43,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(measuring, "in_place_seconds", whole_step)
     monkeypatch.setattr(measuring, "isolated_seconds", one_by_one)
-    monkeypatch.setattr(build, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
+    monkeypatch.setattr(profiler, "gpus_here", lambda devices: {"g": GpuHere(0, "some model")})
     return calls
 
 

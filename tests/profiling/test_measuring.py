@@ -17,12 +17,10 @@ from placewright.capturing.model import capture
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.files import read_graph, write_graph
-from placewright.graph.graph import Graph, Operator, TensorSpec
+from placewright.graph.graph import Graph, Instruction, Operator, Program, ProgramOutput, TensorSpec
 from placewright.graph.graph import Tensor as GraphTensor
-from placewright.graph.program import Instruction, Program, ProgramOutput
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling import measuring
-from placewright.profiling.build import profile
 from placewright.profiling.measuring import (
     LEAST_KEPT,
     LEAST_STEPS,
@@ -34,6 +32,7 @@ from placewright.profiling.measuring import (
     scaled_to_step,
     without_marks,
 )
+from placewright.profiling.profiler import profile
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step_record import StepLog, StepRecord
 from tests.cli.run_cli import run_cli

@@ -13,10 +13,9 @@ import pytest
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.profiling import measuring, profiler
-from placewright.profiling import table as table_file
-from placewright.profiling.build import profile
+from placewright.profiling import profiler as table_file
 from placewright.profiling.profile_warnings import OtherMachineWarning
-from placewright.profiling.table import ProfileTable, profile_key
+from placewright.profiling.profiler import ProfileTable, profile, profile_key
 from tests.runtime.chain import diamond
 
 GRAPH, _ = diamond()

@@ -8,8 +8,8 @@ import pytest
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph, Operator
-from placewright.profiling.build import profile
 from placewright.profiling.profile_warnings import UncountedWarning, uncounted_shares
+from placewright.profiling.profiler import profile
 
 GPUS = Cluster((Device("g", kind="gpu", peak_flops=1e12, memory_bandwidth=1e9),))
 

@@ -13,10 +13,9 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.cluster.files import write_cluster
 from placewright.errors import MissingDependencyError
 from placewright.graph.files import write_graph
-from placewright.profiling import build, profiler
-from placewright.profiling.build import profile
+from placewright.profiling import profiler
 from placewright.profiling.profile_warnings import NotMeasuredWarning
-from placewright.profiling.table import ProfileTable, profile_key
+from placewright.profiling.profiler import ProfileTable, profile, profile_key
 from tests.runtime.chain import diamond
 
 CLUSTER = Cluster((Device("c", cores=1), Device("g", kind="gpu")))
@@ -27,8 +26,7 @@ GRAPH, _ = diamond()
 def nothing_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without PyTorch, as far as a profile can see."""
     monkeypatch.setitem(sys.modules, "placewright.profiling.measuring", None)
-    for user in (build, profiler):
-        monkeypatch.setattr(user, "torch_installed", lambda: False)
+    monkeypatch.setattr(profiler, "torch_installed", lambda: False)
 
 
 @pytest.mark.usefixtures("nothing_measures")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.measurement.measurement import Baseline, Measurement
+from placewright.measurement import Baseline, Measurement
 from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan

@@ -13,7 +13,7 @@ from placewright.requests import WING, planners
 from placewright.requests.judge import judge
 from placewright.requests.planners import listed
 from placewright.requests.problem import first_requests
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 
 
 class TestRolling(PlannerConformance):

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Ref
+from placewright.graph.graph import (
+    Graph,
+    Instruction,
+    Operator,
+    Program,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    Tensor,
+    TensorSpec,
+)
 
 SPEC = TensorSpec((4, 8), "float32", (8, 1))
 

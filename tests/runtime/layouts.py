@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from placewright.cluster.cluster import Cluster
 from placewright.runtime.engines.local import Local, LocalGroup
-from placewright.runtime.messages.layout import Layout, backend_of
-from placewright.runtime.specs import PLACED_STEPS
+from placewright.runtime.specs import PLACED_STEPS, Layout, backend_of
 
 
 @dataclass(frozen=True, slots=True)

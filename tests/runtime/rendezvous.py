@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from placewright.runtime.messages.wire import message_key
 from placewright.runtime.step.sequence import Share
+from placewright.runtime.wire import message_key
 
 Action = tuple[str, tuple[int, int]]
 

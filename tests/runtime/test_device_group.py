@@ -14,9 +14,9 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import WorkerError
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import Runner
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.runtime.chain import answer, diamond
 from tests.runtime.layouts import Laid
 from tests.runtime.test_migration import placements

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from placewright.runtime import program
-from placewright.runtime.engines import group as group_module
-from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines import engine as group_module
+from placewright.runtime.engines.engine import WorkerGroup
 from placewright.runtime.program import FileTransfer
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")

@@ -15,7 +15,7 @@ FAULTS = (
     "import resource\n"
     "from threading import Thread\n"
     "from placewright.runtime.executor import keep_freed_memory\n"
-    "from placewright.runtime.worker import share_one_arena\n"
+    "from placewright.runtime.program import share_one_arena\n"
     "def step(): return [bytearray(1 << 24) for _ in range(5)]\n"
     "def faults():\n"
     "    step()\n"

@@ -11,7 +11,7 @@ from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device
 from placewright.graph.graph import Graph
-from placewright.runtime.eager import run_eager
+from placewright.operators.check import run_eager
 from placewright.runtime.session import Session
 
 TRIO = Cluster(tuple(Device(n, node=n) for n in "abc"), name="trio")

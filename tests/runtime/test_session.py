@@ -19,11 +19,11 @@ import torch
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError, WorkerError
-from placewright.graph.program import ProgramInput
-from placewright.runtime import call_programs
-from placewright.runtime.call_programs import CallProgram
+from placewright.graph.graph import ProgramInput
 from placewright.runtime.engines import piped
 from placewright.runtime.session import Session
+from placewright.runtime.step import partition
+from placewright.runtime.step.partition import CallProgram
 from tests.runtime.chain import answer, diamond
 
 DUO = Cluster((Device("a", node="a"), Device("b", node="b")), name="duo")
@@ -226,7 +226,7 @@ def test_programs_of_one_model_take_turns() -> None:
 
 def test_only_the_programs_of_late_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was forgotten is handed out again."""
-    monkeypatch.setattr(call_programs, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(partition, "MOST_PROGRAMS", 1)
     graph, state = diamond()
     with Session(graph, DUO, state) as session:
         session.load([0, 1, 1, 0], range(4))

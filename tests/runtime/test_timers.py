@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from placewright.runtime import timers
-from placewright.runtime.timers import CudaTimer, Timer, timer_of
+from placewright.runtime import step_record
+from placewright.runtime.step_record import CudaTimer, Timer, timer_of
 
 
 class FakeEvent:
@@ -38,7 +38,7 @@ def test_a_gpus_marks_are_seconds_of_the_host(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronised.append)
-    monkeypatch.setattr(timers, "time", SimpleNamespace(perf_counter=lambda: 7.0))
+    monkeypatch.setattr(step_record, "time", SimpleNamespace(perf_counter=lambda: 7.0))
     timer = timer_of("cuda:1")
     FakeEvent.now_ms = 500.0
     timer.start()

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from placewright.capturing.zoo.digits import classifier, drawn  # noqa: E402
+from placewright.capturing.zoo.convolutional import classifier, drawn  # noqa: E402
 from placewright.numerics.arrays import IntArray  # noqa: E402
 from placewright.samples.training.job import SampleJob  # noqa: E402
 from placewright.samples.training.sample_set import SampleSet  # noqa: E402

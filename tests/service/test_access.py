@@ -13,8 +13,7 @@ from sqlalchemy import select
 
 from placewright.errors import InputError, RunError
 from placewright.service.files import FileStore, TooLargeError, check_name
-from placewright.service.store import Audit, Store, sqlite_url
-from placewright.service.tokens import Tokens
+from placewright.service.store import Audit, Store, Tokens, sqlite_url
 from placewright.web.client import Client
 from tests.service.serving import Serving
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewright.testbed.emulator import DROP_BYTES, DROP_S, HEADER, OWN_S, Emulator
-from placewright.testbed.link_table import LinkTable
+from placewright.testbed.namespaces import LinkTable
 from tests.testbed.test_packet import packet
 
 RATES = (1e4, 1e6, 1e9)

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 
 from placewright.errors import UnknownNameError
 from placewright.testbed import Testbed
+from placewright.testbed.record import emulator_pid
 from placewright.testbed.status import status
-from placewright.testbed.teardown import emulator_pid
 from placewright.testbed.testbed import missing
 from tests.testbed.conftest import cluster
 from tests.testbed.test_testbed import own_traces

@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from placewright.testbed import namespaces
+from placewright.testbed.namespaces import FIELDS, LinkTable
 
 
 @pytest.fixture
@@ -43,3 +46,25 @@ def test_no_refusal_goes_unnoticed(kernel: Path, setting: str) -> None:
     switch.write_text("0\n")
     assert refused(kernel)
     assert switch.read_text() == "0\n"
+
+
+@given(st.data())
+def test_two_readers_see_one_table(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Each field of each way is its own, and a change by one is seen by the other at once."""
+    path: Path = tmp_path_factory.mktemp("table") / "links"
+    count = data.draw(st.integers(1, 6))
+    writer = LinkTable.create(path, count)
+    reader = LinkTable(path)
+    writer.emulator_pid = 4_000_000
+    written = {
+        (field, i, j): data.draw(st.floats(0, 1e12))
+        for field in FIELDS
+        for i in range(count)
+        for j in range(count)
+    }
+    for (field, i, j), value in written.items():
+        writer.set(field, i, j, value)
+    assert {key: reader.get(*key) for key in written} == written
+    assert (reader.count, reader.emulator_pid) == (count, 4_000_000)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import select
 from dataclasses import replace
 
-from placewright.testbed.record import Process, Record
-from placewright.testbed.teardown import owner_events, still_needed
+from placewright.testbed.record import Process, Record, owner_events, still_needed
 from tests.testbed.conftest import Start
 
 

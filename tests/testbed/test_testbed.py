@@ -15,8 +15,8 @@ import pytest
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.testbed import Testbed, namespaces
+from placewright.testbed.record import emulator_pid
 from placewright.testbed.status import status
-from placewright.testbed.teardown import emulator_pid
 from placewright.testbed.testbed import require
 from tests.processes import output_of
 from tests.testbed import inside

@@ -20,14 +20,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from placewright.adapt.membership import Membership
-from placewright.adapt.replay_log import (
+from placewright.adapt.snapshot import (
     Batch,
     ReplayLog,
     RunningJob,
+    Snapshot,
+    SnapshotFolder,
     SnapshotSchedule,
     TrainingJob,
 )
-from placewright.adapt.snapshot import Snapshot, SnapshotFolder
 from placewright.adapt.timeline import Kind, Timeline
 from placewright.cluster.cluster import Cluster
 from placewright.errors import (

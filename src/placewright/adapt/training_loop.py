@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from placewright.adapt.replay_log import RANDOM, Batch
+from placewright.adapt.snapshot import RANDOM, Batch
+from placewright.adapt.timeline import QUIET, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
+from placewright.capturing.program_calls import set_random_state
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
-from placewright.report.history import QUIET, event_text
-from placewright.runtime.random_state import set_random_state
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from placewright.adapt.run import FaultTolerantRun
     from placewright.adapt.timeline import Timeline
     from placewright.capturing.guards import Guards
-    from placewright.measurement.check import Check
+    from placewright.measurement import Check
     from placewright.planning.contract import Monitor
 
 

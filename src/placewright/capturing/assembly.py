@@ -20,16 +20,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.colocation import ColocationGroups
-from placewright.capturing.dataflow import Dataflow
+from placewright.capturing.dataflow import ColocationGroups, Dataflow
 from placewright.capturing.lowered import Call, spec_bytes, storage_bytes
-from placewright.capturing.program_calls import RECURRENT, resolve_target
-from placewright.capturing.settings import current_settings
+from placewright.capturing.program_calls import RECURRENT, current_settings, resolve_target
 from placewright.capturing.source import ModelSource
 from placewright.errors import UnsupportedError
 from placewright.graph import graph as ir
-from placewright.graph.graph import Graph, Module, ModuleTensor, ModuleTree, Operator, TensorSpec
-from placewright.graph.program import ORDER_ONLY, SCRATCH, Const, Program, ProgramInput, Ref
+from placewright.graph.graph import (
+    ORDER_ONLY,
+    SCRATCH,
+    Const,
+    Graph,
+    Module,
+    ModuleTensor,
+    ModuleTree,
+    Operator,
+    Program,
+    ProgramInput,
+    Ref,
+    TensorSpec,
+)
 
 _LOOKUPS = (
     "aten.embedding.default",

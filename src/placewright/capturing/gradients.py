@@ -19,14 +19,19 @@ from placewright.capturing.checks import check_memory
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowered import Lowered
 from placewright.capturing.lowering import lower
-from placewright.capturing.program_calls import dead_after, filled, materialise, resolve_target
-from placewright.capturing.settings import apply_settings, current_settings
+from placewright.capturing.program_calls import (
+    apply_settings,
+    current_settings,
+    dead_after,
+    filled,
+    materialise,
+    resolve_target,
+)
 from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import CountedMeans
 from placewright.capturing.state import decode
 from placewright.capturing.tracing import trace
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Const, Instruction, ProgramInput, ProgramOutput, Ref
+from placewright.graph.graph import Const, Instruction, ProgramInput, ProgramOutput, Ref, TensorSpec
 
 CAPTURED = (3, 4, 7)
 """Batch sizes: the first two give the line, the third checks it."""
@@ -43,7 +48,7 @@ class BatchProgram:
     constants
         Name of an input -> base64 of its bytes.
     settings
-        As of `placewright.graph.program.Program`.
+        As of `placewright.graph.graph.Program`.
     """
 
     samples: int

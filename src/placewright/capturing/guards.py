@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.executed_code import executed_code, watch
+from placewright.capturing.isolation import executed_code, watch
 from placewright.capturing.mode import flags_kept, set_mode
+from placewright.capturing.program_calls import tracing_settings
 from placewright.capturing.python_state import Container, Globals, PythonState, base_of
-from placewright.capturing.settings import tracing_settings
 from placewright.capturing.source import Loss, modules_in
 from placewright.errors import InputError
 

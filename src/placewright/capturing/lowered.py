@@ -10,8 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placewright.graph.graph import NO_DTYPE, TensorSpec
-from placewright.graph.program import Instruction, ProgramInput, ProgramOutput, Ref
+from placewright.graph.graph import (
+    NO_DTYPE,
+    Instruction,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    TensorSpec,
+)
 
 RESIDENT = ("parameter", "buffer", "state")
 """Roles of inputs that outlive a step and live on one device."""

@@ -15,12 +15,19 @@ from placewright.capturing.call_flops import work
 from placewright.capturing.checks import changed_in_place
 from placewright.capturing.functional import REPEATED
 from placewright.capturing.lowered import ABSENT, RESIDENT, Call, Lowered, input_name, spec_of
-from placewright.capturing.rewrites.calls import without_source
-from placewright.capturing.rewrites.random_state import is_random
+from placewright.capturing.rewrites import is_random, without_source
 from placewright.capturing.tracing import Traced
 from placewright.errors import UnsupportedError
-from placewright.graph.graph import INPUT_MARK, TensorSpec
-from placewright.graph.program import Const, Instruction, ProgramInput, ProgramOutput, Ref, Role
+from placewright.graph.graph import (
+    INPUT_MARK,
+    Const,
+    Instruction,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    Role,
+    TensorSpec,
+)
 
 aten = torch.ops.aten
 

@@ -16,8 +16,8 @@ except ImportError as error:
 from torch import fx, nn
 from torch.utils._pytree import tree_map_only
 
+from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.python_state import PythonState
-from placewright.capturing.repeatable import python_generators_kept
 from placewright.capturing.source import Loss, ModelAndLoss, ModelSource, modules_in
 
 CHEAP_BYTES = 1 << 30

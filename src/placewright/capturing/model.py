@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from placewright.errors import InputError, MissingDependencyError
-from placewright.graph.graph import Graph
-from placewright.graph.program import Program
+from placewright.graph.graph import Graph, Program
 
 try:
     import torch
@@ -17,14 +16,19 @@ except ImportError as error:
 
 from placewright.capturing.assembly import assemble
 from placewright.capturing.checks import check_memory
-from placewright.capturing.colocation import colocate
 from placewright.capturing.containers import leaves_of, refilled
-from placewright.capturing.dataflow import beside_use, resolve
+from placewright.capturing.dataflow import beside_use, colocate, resolve
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
 from placewright.capturing.optimizer import append_recipe
-from placewright.capturing.recipe import OptimizerName, TrainingRecipe, recipe_of
-from placewright.capturing.source import ModelSource, as_arguments, load_model
+from placewright.capturing.source import (
+    ModelSource,
+    OptimizerName,
+    TrainingRecipe,
+    as_arguments,
+    load_model,
+    recipe_of,
+)
 from placewright.capturing.state import decode, initial_state, stored_state
 from placewright.capturing.tracing import trace
 from placewright.io.arguments import checked

@@ -26,11 +26,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
+from placewright.capturing.checks import python_generators_kept
 from placewright.capturing.containers import MicroBatch, refilled, tensors_of
 from placewright.capturing.mode import in_mode
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.repeatable import python_generators_kept
-from placewright.capturing.source import ModelAndLoss, ModelSource, mean_square
+from placewright.capturing.source import ModelAndLoss, ModelSource, TrainingRecipe, mean_square
 from placewright.errors import UnsupportedError
 
 MOST_ROWS = 32

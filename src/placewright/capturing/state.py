@@ -13,8 +13,7 @@ from torch import Tensor
 from placewright.capturing.source import ModelSource
 from placewright.capturing.user_optimizer import current_settings, optimizer_state
 from placewright.errors import InputError
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Program, ProgramInput
+from placewright.graph.graph import Program, ProgramInput, TensorSpec
 from placewright.io.arguments import checked
 from placewright.io.tensor_files import AnyTensor, StoredTensor
 

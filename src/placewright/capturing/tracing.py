@@ -15,16 +15,15 @@ from torch.fx import traceback
 
 from placewright.capturing.checks import check_parameters
 from placewright.capturing.containers import MicroBatch, micro_batches, refilled, tensors_of
-from placewright.capturing.functional import functional_graph
-from placewright.capturing.inputs import (
+from placewright.capturing.functional import (
     StepInput,
+    functional_graph,
     outputs_apart,
     step_inputs,
     write_back,
 )
 from placewright.capturing.mode import in_mode
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource, mean_square
+from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
 from placewright.capturing.split_loss import CountedMeans, LossSplit, split_rows, whole_counts
 from placewright.errors import InputError, UnsupportedError
 

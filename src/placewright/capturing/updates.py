@@ -21,8 +21,7 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from placewright.capturing.recipe import BUILT_IN, TrainingRecipe
-from placewright.capturing.source import Loss, modules_in
+from placewright.capturing.source import BUILT_IN, Loss, TrainingRecipe, modules_in
 from placewright.capturing.update_rule import UpdateRule, numbered
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 

@@ -30,8 +30,7 @@ from placewright.capturing.update_rule import (
     rule_of,
 )
 from placewright.errors import InputError, UnsupportedError
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Program, Ref
+from placewright.graph.graph import Program, Ref, TensorSpec
 
 _STEPS = 3
 """Steps of a trial: some classes make part of their state in the second one."""

@@ -38,7 +38,7 @@ from placewright.planning.contract import SEARCH, Names
 if TYPE_CHECKING:
     from placewright.adapt.timeline import Timeline
     from placewright.graph.graph import Graph
-    from placewright.measurement.measurement import Measurement
+    from placewright.measurement import Measurement
     from placewright.planning.result import Result
 
 

@@ -93,8 +93,7 @@ def profile(
     [cyan]placewright profile zoo:bert --on edge-quad --table here.json -o problem.json[/cyan]
     """
     from placewright.cli.sources import SourceOptions, load
-    from placewright.operators.files import write_problem
-    from placewright.operators.formats import problem_json
+    from placewright.operators.files import problem_json, write_problem
 
     options = SourceOptions(
         source,

@@ -1,4 +1,4 @@
-"""The command line: one file per verb or a few; here they are put together.
+"""The command line: verbs of the machine and the service; here all verbs are put together.
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 infeasible; 130 where Ctrl-C left nothing to show,
 143 after SIGTERM and 129 after SIGHUP, as shells expect of them.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
 from types import FrameType
@@ -23,9 +27,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from placewright.cli import documents, machine, testbed
-from placewright.cli.console import Console, console_command, progress_lines
-from placewright.cli.options import BatchOption, QuietOption
+from placewright.cli import documents, testbed
+from placewright.cli.console import Console, console_command, progress_lines, write
+from placewright.cli.options import BatchOption, OnOption, QuietOption
 from placewright.errors import (
     InputError,
     MissingDependencyError,
@@ -39,13 +43,14 @@ from placewright.version import __version__
 if TYPE_CHECKING:
     from placewright.planning.wing import CommandLine, Wing
 
+
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Reports and traces.")]
-OnOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
+MachineOption = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="A preset or a file.")]
 StepsOption = Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Measured steps.")]
 
 
 def quickstart(
-    on: OnOption = "edge-duo",
+    on: MachineOption = "edge-duo",
     out: OutOption = Path("quickstart"),
     steps: StepsOption = 10,
     batch: BatchOption = None,
@@ -159,7 +164,7 @@ def serve(
 
     [cyan]placewright serve my-folder --open[/cyan]
     """
-    from placewright.cli.operations import operations_of
+    from placewright.service.operations import operations_of
     from placewright.service.server import ServiceOptions, serve_forever
 
     options = ServiceOptions(
@@ -186,6 +191,127 @@ def serve(
             console.note("no browser was found; open the page yourself")
 
     serve_forever(options, lambda: operations_of(every_verb()), on_ready=ready)
+
+
+PACKAGES = (
+    "numpy",
+    "numba",
+    "pydantic",
+    "typer",
+    "rich",
+    "tensorflow",
+    "torch",
+    "transformers",
+    "ortools",
+    "highspy",
+    "ray",
+)
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+
+
+def devices(
+    console: Console,
+    on: OnOption = None,
+) -> None:
+    """Show the devices and links of this machine, a cluster file or a preset.
+
+    [bold]Examples[/bold]
+
+    [cyan]placewright devices[/cyan]
+
+    [cyan]placewright devices --on edge-duo -o my-cluster.yaml[/cyan]   a file to start from
+    """
+    from placewright.cli.sources import find_cluster
+    from placewright.cluster.files import cluster_data, cluster_to_text
+    from placewright.cluster.schema import preset_names
+
+    cluster = find_cluster(on)
+    console.show(lambda: cluster_data(cluster), lambda: repr(cluster))
+    if console.output is not None and console.output.suffix in (".yaml", ".yml"):
+        console.kept(write(console.output, cluster_to_text(cluster)))
+    else:
+        console.keep(lambda: cluster_data(cluster))
+    console.detail(f"presets: {', '.join(preset_names())}")
+
+
+def doctor(
+    console: Console,
+) -> None:
+    """Print versions and the environment: paste it into a bug report.
+
+    [bold]Example[/bold]
+
+    [cyan]placewright doctor -f json[/cyan]
+    """
+    findings = examine()
+    console.answer(lambda: findings, lambda: _table(findings))
+
+
+def examine() -> dict[str, dict[str, str]]:
+    """Versions, machine, environment variables and checks, each a mapping of texts."""
+    return {
+        "versions": {
+            "placewright": __version__,
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+        },
+        "machine": _machine(),
+        "environment": {name: os.environ.get(name, "") for name in VARIABLES},
+        "checks": _checks(),
+    }
+
+
+def _machine() -> dict[str, str]:
+    from placewright.cluster.devices import cpu_cores, cpu_model, gpu_texts, host_memory_bytes
+    from placewright.report.text import size
+
+    return {
+        "platform": platform.platform(),
+        "cpu": cpu_model(),
+        "cores": str(cpu_cores()),
+        "memory": size(host_memory_bytes()),
+        **gpu_texts(),
+    }
+
+
+def _checks() -> dict[str, str]:
+    torch_missing = "no: capture and run need it; pip install 'placewright[torch]'"
+    shared = Path("/dev/shm")
+    free = shutil.disk_usage(shared).free / 2**20 if shared.exists() else 0.0
+    return {
+        "capture and run": "ok" if _version("torch") != "-" else torch_missing,
+        "between GPUs": _between_gpus(),
+        "temporary files": "ok" if os.access(tempfile.gettempdir(), os.W_OK) else "not writable",
+        "shared memory": f"{free:.0f} MiB free" if free else "none",
+        "root": "yes" if hasattr(os, "geteuid") and os.geteuid() == 0 else "no",
+    }
+
+
+def _between_gpus() -> str:
+    """What carries tensors between GPUs of two processes."""
+    if _version("torch") == "-":
+        return "-"
+    import torch.distributed as dist
+
+    return "NCCL" if dist.is_available() and dist.is_nccl_available() else "gloo: no NCCL here"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "-"
+
+
+def _table(findings: dict[str, dict[str, str]]) -> str:
+    from placewright.report.text import plain_table
+
+    rows = [
+        (section if k == 0 else "", key, value or "-")
+        for section, entries in findings.items()
+        for k, (key, value) in enumerate(entries.items())
+    ]
+    return plain_table(("", "what", "value"), rows)
 
 
 INTERRUPTED = 130
@@ -272,8 +398,8 @@ AFTER_WINGS = "testbed"
 """The first of the verbs that are listed after those of the wings."""
 
 app.command()(quickstart)
-app.command("devices")(console_command(machine.devices))
-app.command("doctor")(console_command(machine.doctor))
+app.command("devices")(console_command(devices))
+app.command("doctor")(console_command(doctor))
 app.command("capture")(console_command(documents.capture))
 app.command("profile")(console_command(documents.profile))
 app.command("devicemap")(console_command(devicemap))

@@ -1,4 +1,4 @@
-"""The command line of wing 1: what a problem is made of, and its verbs; run is in `operators_run`.
+"""The command line of wing 1: what a problem is made of, its verbs, and their options.
 
 It captures and profiles models and deploys them, so it stands above the wing.
 Planners that learn add `compare --learned` and `train`.
@@ -7,13 +7,15 @@ Planners that learn add `compare --learned` and `train`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from placewright.cli.console import Console
-from placewright.cli.operators_run import export, run
+from placewright.cli.console import Console, keep_pictures
 from placewright.cli.options import (
     BatchOption,
     BySpeedOption,
@@ -23,8 +25,11 @@ from placewright.cli.options import (
     MicroBatchesOption,
     ObjectiveOption,
     OnOption,
+    OptionalPlannerOption,
+    OptionalTimeLimitOption,
     OverlapOption,
     PipelineOptions,
+    PlanFile,
     PlannerOption,
     PlannersOption,
     ReplicationOption,
@@ -37,13 +42,370 @@ from placewright.cli.options import (
     TraceOption,
     TrainingOption,
 )
-from placewright.errors import InputError
+from placewright.errors import CheckError, InputError, MissingDependencyError, UnsupportedError
 from placewright.io.output import output_file
+from placewright.planning.solving import refuse_beside_plan
 
 if TYPE_CHECKING:
-    from placewright.cli.console import Console
     from placewright.cli.sources import LoadedSource
+    from placewright.deployment.placed_model import PlacedModel
+    from placewright.deployment.workload import Workload
+    from placewright.measurement import Measurement
+    from placewright.planning.result import Result
     from placewright.planning.wing import Loaded
+
+
+EngineOption = Annotated[
+    Literal["local", "testbed", "torchrun", "ray"],
+    typer.Option(
+        "--engine",
+        help="Who starts the workers: this process; this process, on nodes of a testbed (root; "
+        "see `placewright testbed`); torchrun; Ray.",
+    ),
+]
+EmulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulate/--no-emulate",
+        help="Wait where devices and links are slower than the machines that are there.",
+    ),
+]
+GpusOption = Annotated[
+    Literal["together", "apart"] | None,
+    typer.Option(
+        "--gpus",
+        help="One process for the GPUs of a node, or one each; together where all are on one "
+        "node. With --engine local.",
+    ),
+]
+OptionalPlan = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        min=1,
+        metavar="N",
+        help="Measured steps, after warm-up (10), or samples of a stream (30).",
+    ),
+]
+STEPS, SAMPLES = 10, 30
+AdaptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adapt", help="Watch the run, plan again when something changes, survive lost workers."
+    ),
+]
+SnapshotsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--snapshots", metavar="FOLDER", help="With --adapt: kept here, and continued from here."
+    ),
+]
+WeightsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        metavar="PATH",
+        help="A safetensors file or a folder of them, for a model on the meta device: each worker "
+        "reads what lives on its device.",
+    ),
+]
+CheckOption = Annotated[
+    bool,
+    typer.Option("--check", help="Compare with plain eager PyTorch; exit code 1 if it differs."),
+]
+
+
+def run(
+    console: Console,
+    source: Source,
+    plan: OptionalPlan = None,
+    on: OnOption = None,
+    steps: StepsOption = None,
+    check: CheckOption = False,
+    engine: EngineOption = "local",
+    emulate: EmulateOption = True,
+    gpus: GpusOption = None,
+    adapt: AdaptOption = False,
+    snapshots: SnapshotsOption = None,
+    planner: OptionalPlannerOption = None,
+    training: TrainingOption = False,
+    batch: BatchOption = None,
+    micro_batches: MicroBatchesOption = None,
+    weights: WeightsOption = None,
+    objective: ObjectiveOption = None,
+    contiguous: ContiguousOption = False,
+    links: LinksOption = None,
+    overlap: OverlapOption = None,
+    time_limit: OptionalTimeLimitOption = None,
+    seed: SeedOption = 0,
+    report: ReportOption = None,
+    trace: TraceOption = None,
+) -> None:
+    """Run a placed step on one worker process per device, beside the best single device.
+
+    With [cyan]--objective throughput[/cyan] a stream of samples, several in flight.
+
+    A model.onnx runs in ONNX Runtime, one thread with sessions of its own per device; an ir.xml or
+    openvino:MODEL in OpenVINO's HETERO, one affinity per operator.
+
+    Started by torchrun on every machine: [cyan]torchrun --master-port 29500 --nproc-per-node 2
+    -m placewright operators run zoo:resnet50 --on edge-duo --engine torchrun[/cyan]
+    """
+    from placewright.cli.sources import SourceOptions, find_cluster, load
+    from placewright.deployment.model_files import is_model_file, refuse_for_files
+
+    if engine == "torchrun":
+        from placewright.runtime.engines.torchrun_agent import served_torchrun
+
+        if served_torchrun(engine):
+            return
+    source_options = SourceOptions(
+        source,
+        on,
+        training,
+        batch,
+        objective,
+        links=links,
+        overlap=overlap,
+        contiguous=contiguous,
+        weights=weights,
+        micro_batches=micro_batches,
+    )
+    streamed = source_options.changes.get("objective") == "throughput"
+    options = RunOptions(
+        plan,
+        planner,
+        time_limit,
+        seed,
+        steps=steps or (SAMPLES if streamed else STEPS),
+        check=check,
+        emulate=emulate,
+        adapt=adapt,
+        streamed=streamed,
+        snapshots=snapshots,
+        report=report,
+        trace=trace,
+    )
+    options.refuse_conflicts()
+    if is_model_file(source):
+        loaded = load(source_options, console)
+        foreign = {
+            "--engine": engine != "local",
+            "--adapt": adapt,
+            "--gpus": gpus is not None,
+            "--objective throughput": streamed,
+        }
+        refuse_for_files(loaded.problem.name, foreign)
+        run_model_file(console, loaded, options)
+        return
+    if find_spec("torch") is None:
+        raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
+    from placewright.deployment.placed_model import PlacedModel
+    from placewright.deployment.planning import Chooser
+    from placewright.deployment.workers import ModelWorkers, shared_process
+
+    with console.noted(UserWarning):  # an engine that cannot be had fails before any work
+        together = shared_process(gpus)
+        workers = ModelWorkers(engine, find_cluster(on), emulate=emulate, together=together)
+    workers.begin()
+    workload = _runnable(load(source_options, console))
+    choice = Chooser(workload, workers, console, seed).choose(
+        planner=planner or "auto",
+        plan=plan,
+        time_limit_s=time_limit,
+        trials=not adapt,  # a run that adapts tries plans while it trains
+    )
+    with PlacedModel(workload, workers, choice, seed=seed, monitor=console) as placed:
+        if streamed:
+            _run_stream(console, placed, options)
+            return
+        with suppress(CheckError):  # raised below, when all is printed and kept
+            placed.run(options.steps, check=check, adapt=adapt, snapshots=snapshots)
+        measured = placed.measurement
+        assert measured is not None
+    _answer_steps(console, placed, measured, options)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a plan is chosen and executed, and what is kept of it."""
+
+    plan: Path | None
+    planner: str | None
+    time_limit: float | None
+    seed: int
+    steps: int
+    check: bool
+    emulate: bool
+    adapt: bool
+    streamed: bool
+    snapshots: Path | None
+    report: Path | None
+    trace: Path | None
+
+    def refuse_conflicts(self) -> None:
+        """Raise if options conflict."""
+        if self.snapshots is not None and not self.adapt:
+            raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
+        refuse_beside_plan(self.plan, self.planner, self.time_limit)
+        if self.streamed and self.adapt:
+            raise InputError(
+                "--adapt is for steps", by="--objective throughput", hint="leave it out"
+            )
+
+
+def _answer_steps(
+    console: Console, placed: PlacedModel, measured: Measurement, options: RunOptions
+) -> None:
+    """Print what steps took, and keep what is asked for."""
+    from placewright.operators.run import as_json
+    from placewright.operators.views import run_table
+
+    result, timeline = placed.result, placed.timeline
+    data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
+    console.answer(lambda: data, lambda: run_table(result, measured, timeline))
+    keep_pictures(
+        console,
+        result,
+        report=options.report,
+        trace=options.trace,
+        graph=placed.workload.graph,
+        measurement=measured,
+        run=timeline,
+    )
+    for checked in (measured.check, None if timeline is None else timeline.check):
+        if checked is not None:
+            checked.demand()
+
+
+def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> None:
+    """Measure a stream, print what it took, and keep what is asked for."""
+    from placewright.operators.views import stream_text
+    from placewright.report.trace import write_trace
+
+    with suppress(CheckError):  # raised below, when all is printed and kept
+        placed.measure_stream(options.steps, check=options.check)
+    found = placed.stream_measurement
+    assert found is not None
+    result, measurement = placed.result, found.measurement
+    data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
+    console.answer(lambda: data, lambda: stream_text(result, found))
+    if options.report is not None:
+        console.kept(result.report(options.report, measurement, placed.workload.graph))
+    if options.trace is not None:
+        predicted, measured = found.prediction.trace, measurement.trace
+        console.kept(write_trace(options.trace, predicted=predicted, measured=measured))
+    if measurement.check is not None:
+        measurement.check.demand()
+
+
+def _runnable(loaded: LoadedSource) -> Workload:
+    """What was loaded, if it is a model."""
+    if loaded.workload is None:
+        raise UnsupportedError(
+            "only a model can be run",
+            where=loaded.problem.name,
+            hint="give zoo:NAME, package.module:factory or FILE.py:factory as SOURCE, "
+            "and the plan after it",
+        )
+    return loaded.workload
+
+
+LIMIT_S = 10.0
+"""Seconds of planning where none are given."""
+
+FolderOption = Annotated[
+    Path,
+    typer.Option("--folder", metavar="FOLDER", show_default=False, help="Where it is written."),
+]
+
+
+def run_model_file(console: Console, loaded: LoadedSource, options: RunOptions) -> None:
+    """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
+    from placewright.deployment.tensorflow_models import TensorFlowMeasurement
+    from placewright.operators.run import as_json, best_single
+    from placewright.operators.views import run_table
+
+    problem, result = loaded.problem, _plan(console, loaded, options)
+    with console.meter(f"running {problem.name}") as meter:
+        measured = loaded.file_workload().measure(
+            result,
+            beside=best_single(problem),
+            steps=options.steps,
+            seed=options.seed,
+            check=options.check,
+            emulate=options.emulate,
+            progress=meter,
+        )
+    data, lines = as_json(measured, result), [run_table(result, measured)]
+    if isinstance(measured, TensorFlowMeasurement):
+        data["unplaced"] = measured.unplaced_json()
+        lines.append(measured.unplaced_text())
+    console.answer(lambda: data, lambda: "\n".join(lines))
+    keep_pictures(
+        console,
+        result,
+        report=options.report,
+        trace=options.trace,
+        graph=loaded.graph,
+        measurement=measured,
+    )
+    if measured.check is not None:
+        measured.check.demand()
+
+
+def _plan(console: Console, loaded: LoadedSource, options: RunOptions) -> Result:
+    from placewright.planning.solving import judged_plan, solve
+
+    if options.plan is not None:
+        return judged_plan(loaded.problem, options.plan)
+    with console.meter(f"planning {loaded.problem.name}") as meter, loaded.measuring() as measure:
+        return solve(
+            loaded.problem,
+            options.planner or "auto",
+            time_limit_s=LIMIT_S if options.time_limit is None else options.time_limit,
+            seed=options.seed,
+            progress=meter,
+            measure=measure,
+        ).demand_finished()
+
+
+def export(
+    console: Console,
+    source: Source,
+    plan: PlanFile,
+    folder: FolderOption,
+    on: OnOption = None,
+    batch: BatchOption = None,
+    training: TrainingOption = False,
+) -> None:
+    """Write a plan in the model's own format, load what was written, and compare its outputs.
+
+    An ONNX model becomes one sub-model per stretch of operators on a device, and a
+    ``manifest.json`` by which plain ONNX Runtime runs them; an OpenVINO model an IR that holds the
+    affinity of every operator. A TensorFlow model becomes a SavedModel with a device for every
+    node, or a GraphDef if FOLDER ends in .pb.
+    """
+    from placewright.cli.sources import SourceOptions, load
+    from placewright.deployment.model_files import is_model_file
+    from placewright.planning.solving import judged_plan
+
+    if not is_model_file(source):
+        raise UnsupportedError(
+            "only models of other runtimes are written back",
+            where=source,
+            hint="give a FILE.onnx, FILE.xml or GRAPH.pb; `operators plan -o` saves any plan",
+        )
+    loaded = load(SourceOptions(source, on, training, batch, method="analytic"), console)
+    workload, result = loaded.file_workload(), judged_plan(loaded.problem, plan)
+    files, check = workload.export(result, folder)
+    data = {"files": [str(path) for path in files], "check": check.as_json()}
+    lines = [f"wrote {files[0]} and {len(files) - 1} files beside it", str(check)]
+    console.answer(lambda: data, lambda: "\n".join(lines))
+    check.demand()
 
 
 def load(

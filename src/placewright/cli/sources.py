@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.cluster.cluster import Cluster
-    from placewright.deployment.measuring import MeasuredPlacements
     from placewright.deployment.model_files import FileWorkload
     from placewright.deployment.tensorflow_models import TensorFlowWorkload
+    from placewright.deployment.workers import MeasuredPlacements
     from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
     from placewright.operators.problem import OperatorProblem
-    from placewright.profiling.table import ProfileTable
+    from placewright.profiling.profiler import ProfileTable
 
 Method = Literal["auto", "in-place", "isolated", "analytic"]
 
@@ -112,7 +112,7 @@ class LoadedSource:
 
     def measuring(self) -> AbstractContextManager[MeasuredPlacements | None]:
         """What executes placements, for planners that learn from runs; ``None`` without a model."""
-        from placewright.deployment.measuring import measured_rewards
+        from placewright.deployment.workers import measured_rewards
 
         if self.file is not None:
             return measured_rewards(self.file_workload())
@@ -217,7 +217,7 @@ def _from_file(path: Path, options: SourceOptions, console: Console) -> LoadedSo
 
     table = _kept_profile(options, console)
     graph, cluster = read_graph(path), find_cluster(options.on)
-    from placewright.profiling.build import profile
+    from placewright.profiling.profiler import profile
 
     with _profiling(console, graph, cluster):
         problem = options.of(profile(graph, cluster, method=options.method, table=table))
@@ -286,7 +286,7 @@ def _profiling(console: Console, graph: Graph, cluster: Cluster) -> Iterator[Non
 def _kept_profile(options: SourceOptions, console: Console) -> ProfileTable:
     """The table of ``--table``; one that cannot be written is refused before any work."""
     from placewright.profiling.profile_warnings import OtherMachineWarning
-    from placewright.profiling.table import ProfileTable
+    from placewright.profiling.profiler import ProfileTable
 
     if options.table is None:
         return ProfileTable()

@@ -90,7 +90,7 @@ def down(
     """
     from placewright.cluster.cluster import Cluster
     from placewright.testbed.blueprint import id_of
-    from placewright.testbed.teardown import end_all, sweep
+    from placewright.testbed.record import end_all, sweep
     from placewright.testbed.testbed import require
 
     require()
@@ -203,8 +203,8 @@ def selftest(
 
     [cyan]placewright testbed selftest cluster.yaml[/cyan]
     """
-    from placewright.testbed.selftest import selftest as measure
     from placewright.testbed.status import findings_table
+    from placewright.testbed.status import selftest as measure
 
     with _find_or_make(cluster) as bed:
         findings = []

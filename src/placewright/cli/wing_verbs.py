@@ -91,8 +91,8 @@ def compare(
     trace: TraceOption = None,
 ) -> None:
     """Run every planner, value their plans by one judge, and print one table."""
-    from placewright.planning.result_text import compare_table
     from placewright.planning.solving import compare as run_all
+    from placewright.planning.views import compare_table
     from placewright.planning.wings import unit_of
 
     loaded = load()
@@ -120,7 +120,7 @@ def simulate(
     trace: TraceOption = None,
 ) -> None:
     """Simulate a saved plan by the judge: value, timeline, limits. Exit 3 if it does not fit."""
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import judged_plan
 
     loaded = load()
     result = judged_plan(loaded.problem, plan)
@@ -129,7 +129,7 @@ def simulate(
 
 def explain(console: Console, load: Load, plan: PlanFile, name: PartName) -> None:
     """Print why a part of a saved plan is where it is, and what moving it would change."""
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import judged_plan
 
     explanation = judged_plan(load().problem, plan).explain(name)
     console.answer(explanation.as_json, lambda: str(explanation))

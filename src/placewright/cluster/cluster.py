@@ -205,7 +205,7 @@ class Cluster:
     @staticmethod
     def detect() -> Cluster:
         """The devices of this machine."""
-        from placewright.cluster.detect import detected_devices, machine_name
+        from placewright.cluster.devices import detected_devices, machine_name
 
         return Cluster(detected_devices(), name=machine_name())
 

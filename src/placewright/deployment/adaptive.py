@@ -6,11 +6,10 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.adapt.connectivity import reachable_on
+from placewright.adapt.membership import reachable_on
 from placewright.adapt.training_loop import note_events, note_start
 from placewright.errors import InputError
-from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.operators.adaptive.trials import challengers
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, challengers
 from placewright.planning.contract import STEPS
 from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch

@@ -18,16 +18,15 @@ from placewright.capturing.source import as_arguments
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
 from placewright.graph.files import program_json
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Program
-from placewright.operators.carried_plan import carried_placement
+from placewright.graph.graph import Program, TensorSpec
+from placewright.operators.adaptive.step_forms import carried_placement
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import execution_order
-from placewright.profiling.build import profile
-from placewright.runtime.call_programs import MOST_PROGRAMS, CallProgram
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import laid_out
+from placewright.runtime.step.partition import MOST_PROGRAMS, CallProgram
 
 Signature: TypeAlias = tuple[Any, ...]
 

@@ -24,8 +24,7 @@ from placewright.report.text import plain_table, seconds, size
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.layers.run import LayerRun
-    from placewright.measurement.check import Check
-    from placewright.measurement.measurement import Measurement
+    from placewright.measurement import Check, Measurement
     from placewright.planning.contract import Monitor
 
 

@@ -71,7 +71,7 @@ class LoadedModel:
 
     def call(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """What the model returns for these arguments; threads of the caller take turns."""
-        from placewright.runtime.random_state import random_state, set_random_state
+        from placewright.capturing.program_calls import random_state, set_random_state
 
         with self._one_call:
             calls = self.calls

@@ -15,8 +15,15 @@ import numpy as np
 from placewright.capturing.files.openvino_graph import SCHEME
 from placewright.capturing.tensorflow.model import TensorFlowModel, is_tensorflow
 from placewright.errors import InputError, UnsupportedError
-from placewright.measurement.check import Check, Difference, Tolerance, distance
-from placewright.measurement.measurement import Baseline, Measurement, in_turns
+from placewright.measurement import (
+    Baseline,
+    Check,
+    Difference,
+    Measurement,
+    Tolerance,
+    distance,
+    in_turns,
+)
 from placewright.numerics.arrays import IntArray
 from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.plan import SINGLE
@@ -29,8 +36,7 @@ if TYPE_CHECKING:
     from placewright.capturing.files.model_file import Array, ModelFile
     from placewright.cluster.cluster import Cluster
     from placewright.operators.problem import OperatorProblem
-    from placewright.profiling.build import Method
-    from placewright.profiling.table import ProfileTable
+    from placewright.profiling.profiler import Method, ProfileTable
 
 
 EXACT = Tolerance(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.deployment.loaded_model import LoadedModel
 from placewright.errors import InputError
 from placewright.io.arguments import checked
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Monitor, Progress, monitor_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from placewright.deployment.training import OperatorTraining
     from placewright.deployment.workers import ModelWorkers
     from placewright.deployment.workload import Workload
-    from placewright.operators.adaptive.policy import AdaptationPolicy
+    from placewright.operators.adaptive.adaptation import AdaptationPolicy
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.run import Runner
@@ -263,7 +263,7 @@ class PlacedModel(LoadedModel):
             )
         if snapshots is not None and not adapt:
             raise InputError("snapshots are for runs that adapt", hint="add adapt=True")
-        from placewright.deployment.measuring import beside_single
+        from placewright.deployment.workers import beside_single
         from placewright.operators.run import Runner
 
         self.follow_weights()
@@ -340,7 +340,7 @@ class PlacedModel(LoadedModel):
         WorkerError
             A worker died or raised.
         """
-        from placewright.deployment.measuring import beside_single
+        from placewright.deployment.workers import beside_single
         from placewright.operators.streaming.run import measure_stream
 
         self.follow_weights()
@@ -441,7 +441,7 @@ class PlacedModel(LoadedModel):
         """What a trainer executes, on the workers of this model; see `trainer`."""
         from placewright.deployment.adaptive import adaptive_run
         from placewright.deployment.training import OperatorTraining
-        from placewright.operators.adaptive.policy import AdaptationPolicy
+        from placewright.operators.adaptive.adaptation import AdaptationPolicy
         from placewright.runtime.scratch import Scratch
 
         load = self.workload

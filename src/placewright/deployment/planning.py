@@ -13,17 +13,17 @@ import numpy as np
 
 from placewright.adapt.run import measured_despite_losses
 from placewright.adapt.trials import AHEAD, TrialOutcome
-from placewright.deployment.measuring import on_workers
 from placewright.deployment.streams import by_period, can_be_copied
+from placewright.deployment.workers import on_workers
 from placewright.errors import InfeasibleError, PlacewrightError
-from placewright.operators.adaptive.trials import closest, try_plans
+from placewright.operators.adaptive.run import closest, try_plans
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective
 from placewright.operators.run import best_single
-from placewright.operators.streaming.copies import (
+from placewright.operators.streaming.prediction import (
     DEALT,
     copied_devices,
     predicted,
@@ -32,10 +32,9 @@ from placewright.operators.streaming.copies import (
 from placewright.operators.streaming.run import refuse_training, refuse_what_cannot_stream
 from placewright.operators.streaming.trials import stream_interference, try_streams
 from placewright.planning.candidates import Candidates, Status, TriedPlan
-from placewright.planning.fixed_plan import FixedPlan, judged_plan
 from placewright.planning.parameters import auto_of, opened
 from placewright.planning.result import Result
-from placewright.planning.solving import AUTO, solve
+from placewright.planning.solving import AUTO, FixedPlan, judged_plan, solve
 from placewright.profiling.calibration import calibrated, interference
 from placewright.profiling.profile_warnings import warn_of_shared_cores
 from placewright.report.text import seconds
@@ -43,8 +42,7 @@ from placewright.report.text import seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from placewright.deployment.measuring import MeasuredPlacements
-    from placewright.deployment.workers import ModelWorkers
+    from placewright.deployment.workers import MeasuredPlacements, ModelWorkers
     from placewright.deployment.workload import Workload
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem

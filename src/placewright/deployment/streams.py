@@ -21,27 +21,26 @@ from placewright.capturing.source import as_arguments
 from placewright.errors import PlacewrightError, UnsupportedError, WorkerError
 from placewright.graph.graph import Graph
 from placewright.operators.adaptive.run import problem_of
-from placewright.operators.carried_plan import carried_placement
+from placewright.operators.adaptive.step_forms import carried_placement
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.streaming.copies import (
+from placewright.operators.streaming.prediction import (
     DEALT,
     copied_devices,
     leaders,
+    predict,
     predicted,
     whole_copies,
 )
-from placewright.operators.streaming.prediction import predict
 from placewright.operators.streaming.run import cut_of, refuse_what_cannot_stream
 from placewright.operators.streaming.trials import CLOSE, MOST_TRIED
 from placewright.planning.candidates import Candidate, Candidates
-from placewright.planning.fixed_plan import FixedPlan
 from placewright.planning.result import Result
-from placewright.planning.solving import solve
-from placewright.profiling.build import profile
+from placewright.planning.solving import FixedPlan, solve
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
 from placewright.runtime.stream.stream import SampleStream
 

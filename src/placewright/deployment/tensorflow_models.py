@@ -14,17 +14,25 @@ import numpy as np
 
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of
 from placewright.cluster.cluster import Link
-from placewright.cluster.detect import cpu_cores
-from placewright.cluster.roofline import analytic_seconds
+from placewright.cluster.devices import analytic_seconds, cpu_cores
 from placewright.errors import InputError, UnsupportedError
-from placewright.measurement.check import Check, Difference, Role, Tolerance
-from placewright.measurement.measurement import Baseline, Measurement, SpeedUp, in_turns, speed_up
+from placewright.measurement import (
+    Baseline,
+    Check,
+    Difference,
+    Measurement,
+    Role,
+    SpeedUp,
+    Tolerance,
+    in_turns,
+    speed_up,
+)
 from placewright.operators.exactness import half_of_the_digits
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
-from placewright.profiling.build import operator_problem
 from placewright.profiling.model_files import HANDOVER_BANDWIDTH
+from placewright.profiling.profiler import operator_problem
 from placewright.report.text import seconds as text_of_seconds
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from placewright.adapt.replay_log import RANDOM
+from placewright.adapt.snapshot import RANDOM
 from placewright.adapt.training_loop import TrainingProgram
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import BATCH, Captured, batch_tensors
@@ -15,14 +15,14 @@ from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.deployment.export import current_weights, own_tensor
 from placewright.errors import InputError
-from placewright.graph.program import Program
+from placewright.graph.graph import Program
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.adaptive.step_forms import StepForms, StepSettings
 from placewright.operators.check import Comparison
 
 if TYPE_CHECKING:
     from placewright.io.tensor_files import StoredTensor
-    from placewright.measurement.check import Check
+    from placewright.measurement import Check
 
 
 class OperatorTraining(TrainingProgram[AdaptiveRun]):

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from placewright.io.tensor_files import StoredTensor
     from placewright.operators.problem import OperatorProblem
     from placewright.planning.contract import Monitor
-    from placewright.profiling.build import Method
-    from placewright.profiling.table import ProfileTable
+    from placewright.profiling.profiler import Method, ProfileTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def profiled(
     from placewright.capturing.mode import fill_caches
     from placewright.capturing.model import capture_call
     from placewright.io.tensor_files import stored_tensors
-    from placewright.profiling.build import profile
+    from placewright.profiling.profiler import profile
 
     with monitor.meter(f"capturing {source.name}"):
         if method != "analytic" and weights is None:

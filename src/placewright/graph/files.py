@@ -23,24 +23,22 @@ from placewright.graph.graph import (
     DTYPES,
     INPUT_MARK,
     NO_DTYPE,
+    ORDER_ONLY,
+    SCRATCH,
+    Const,
     Graph,
+    Instruction,
     Module,
     ModuleTensor,
     ModuleTree,
     Operator,
-    Tensor,
-    TensorSpec,
-)
-from placewright.graph.program import (
-    ORDER_ONLY,
-    SCRATCH,
-    Const,
-    Instruction,
     Program,
     ProgramInput,
     ProgramOutput,
     Ref,
     Role,
+    Tensor,
+    TensorSpec,
 )
 from placewright.io.arguments import checked
 from placewright.io.boundary import FileModel, RefusedError, parse_json, placed, validate

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from placewright.graph.files import read_graph
-from placewright.graph.graph import Graph, Operator
-from placewright.graph.program import ORDER_ONLY
-from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
-from placewright.report.graph_layout import LayoutGraph
+from placewright.graph.graph import ORDER_ONLY, Graph, Operator
+from placewright.report.explorer import Amount, Category, ExploredGraph, LayoutGraph, explorer
 from placewright.report.page import (
     DEVICE_COLOURS,
     Note,

@@ -1,12 +1,14 @@
-"""Files that are written: checked before anything is computed, named where the disk is full."""
+"""Files that are written: checked before anything is computed, and read while they grow."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from placewright.errors import InputError
 
@@ -39,3 +41,23 @@ def output_file(path: Path | None) -> Path | None:
             hint="name a file in a folder that exists and is writable",
         )
     return path
+
+
+def end_of(path: Path, most_bytes: int | None = None) -> bytes:
+    """The last bytes of a file, or all of them; empty where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            if most_bytes is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def json_lines(data: bytes) -> list[dict[str, Any]]:
+    """Objects, one a line; a line that was cut off, or is not written out yet, is left out."""
+    found: list[Any] = []
+    for line in data.splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return [each for each in found if isinstance(each, dict)]

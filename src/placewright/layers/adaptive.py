@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from placewright.adapt.connectivity import reachable_on
 from placewright.adapt.device_factors import Drift
-from placewright.adapt.replay_log import RANDOM, Batch, Replaced
+from placewright.adapt.membership import reachable_on
 from placewright.adapt.run import DistributedJob, FaultTolerantRun
-from placewright.adapt.snapshot import Snapshot
+from placewright.adapt.snapshot import RANDOM, Batch, Replaced, Snapshot
 from placewright.adapt.timeline import Kind
 from placewright.capturing.updates import (
     ACCUMULATED,
@@ -33,22 +32,21 @@ from placewright.capturing.updates import (
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError, UnsupportedError
 from placewright.graph.graph import TensorSpec
-from placewright.layers.choice import executables
 from placewright.layers.costs.passes import own_forward_s
-from placewright.layers.execution.orders import WorkerStepTimes
-from placewright.layers.execution.refusals import demand_executable
+from placewright.layers.execution.layer_module import WorkerStepTimes
 from placewright.layers.execution.session import (
     LayerSession,
     check_batch,
+    executables,
     loss_of,
     random_of,
     step_s,
 )
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_orders import TracedModel, demand_executable
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
-from placewright.layers.profile.tracing import batch_of, with_batch
+from placewright.layers.tracing import batch_of, with_batch
 from placewright.planning.result import Result
 from placewright.report.text import seconds
 from placewright.runtime.engines.engine import Engine

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device
+from placewright.cluster.devices import analytic_seconds
 from placewright.cluster.files import load_cluster
-from placewright.cluster.roofline import analytic_seconds
 from placewright.errors import InputError, UnknownNameError
 from placewright.graph.graph import Operator
 from placewright.io.arguments import Count, checked

@@ -115,7 +115,7 @@ def run(
     from placewright.layers import placed_training
     from placewright.layers.files import plan_json
     from placewright.layers.training import train_steps
-    from placewright.planning.fixed_plan import refuse_beside_plan
+    from placewright.planning.solving import refuse_beside_plan
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 
     if served_torchrun(engine):

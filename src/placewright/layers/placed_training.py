@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from placewright.adapt.training_loop import TrainingLoop
     from placewright.capturing.guards import Guards
-    from placewright.capturing.recipe import OptimizerName, TrainingRecipe
-    from placewright.capturing.source import ModelSource
+    from placewright.capturing.source import ModelSource, OptimizerName, TrainingRecipe
     from placewright.capturing.updates import Factory
     from placewright.cluster.cluster import Cluster
     from placewright.layers.adaptive import AdaptiveLayerRun, LayerJob
@@ -101,18 +100,15 @@ def train(
 
     from placewright.adapt.run import measured_despite_losses
     from placewright.capturing.guards import Guards
-    from placewright.capturing.recipe import TrainingRecipe
-    from placewright.capturing.source import source_of
+    from placewright.capturing.source import TrainingRecipe, source_of
     from placewright.capturing.updates import check_parameters, update_of
     from placewright.cluster.cluster import Cluster
     from placewright.cluster.files import load_cluster
     from placewright.layers.adaptive import LayerJob
-    from placewright.layers.choice import executables, fastest
     from placewright.layers.execution.layer_problem import measured_problem
-    from placewright.layers.execution.refusals import demand_executable
-    from placewright.layers.execution.session import LayerSession
-    from placewright.layers.execution.stage_orders import TracedModel
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright.layers.execution.session import LayerSession, executables, fastest
+    from placewright.layers.execution.stage_orders import TracedModel, demand_executable
+    from placewright.planning.solving import judged_plan
     from placewright.runtime.engines.engine import open_engine
     from placewright.runtime.engines.torchrun_agent import served_torchrun
 

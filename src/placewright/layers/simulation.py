@@ -22,19 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.layers.costs.gradients import (
-    optimizer_s,
-    sync_buckets,
-    sync_s,
-    tied_s,
-    updated_s,
-)
 from placewright.layers.costs.passes import (
     ReplicaCosts,
     crowding,
+    optimizer_s,
     replica_costs,
     shards_wait,
+    sync_buckets,
+    sync_s,
+    tied_s,
     together,
+    updated_s,
 )
 from placewright.layers.costs.transfers import StageTransfer, processor_s, transfers
 from placewright.layers.plan import (

@@ -10,24 +10,16 @@ from typing import Any
 
 import torch
 
-from placewright.adapt.timeline import Timeline
+from placewright.adapt.timeline import Timeline, event_lines
 from placewright.adapt.training_loop import TrainingLoop, TrainingProgram
 from placewright.capturing.guards import Guards
-from placewright.capturing.recipe import step_scaler
-from placewright.capturing.updates import (
-    OPTIMIZER,
-    SCALE,
-    SETTINGS,
-    current_settings,
-    write_states,
-)
+from placewright.capturing.program_calls import random_state, set_random_state
+from placewright.capturing.source import step_scaler
+from placewright.capturing.updates import OPTIMIZER, SCALE, SETTINGS, current_settings, write_states
 from placewright.errors import CheckError
 from placewright.layers.adaptive import AdaptiveLayerRun, shares
-from placewright.layers.execution.reference import trained_alone
 from placewright.layers.plan import LayerPlan
-from placewright.layers.run import TINY
-from placewright.report.history import event_lines
-from placewright.runtime.random_state import random_state, set_random_state
+from placewright.layers.run import TINY, trained_alone
 
 MODEL = "model."
 

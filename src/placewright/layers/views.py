@@ -16,7 +16,7 @@ from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.problem import LayerProblem
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.result import Result
 from placewright.planning.views import (

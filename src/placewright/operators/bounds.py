@@ -51,15 +51,9 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray
-from placewright.operators.costs import Ceft, ceft
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Ceft, Groups, ceft, groups_of
 from placewright.operators.load_bounds import balanced_weights, head_load_tail_bound, load_bound
-from placewright.operators.problem import (
-    Objective,
-    OperatorProblem,
-    Overlap,
-    pairwise_only,
-)
+from placewright.operators.problem import Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.operators.relaxed_bound import relaxed_bounds
 from placewright.operators.simulation.star import is_star_latency, least_tails
 from placewright.planning.contract import BoundContext

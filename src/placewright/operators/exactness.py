@@ -22,9 +22,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from placewright.cluster.cluster import Device
-from placewright.graph.graph import Graph
-from placewright.graph.program import Program
-from placewright.measurement.check import Tolerance
+from placewright.graph.graph import Graph, Program
+from placewright.measurement import Tolerance
 
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource

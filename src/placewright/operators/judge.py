@@ -17,17 +17,10 @@ import numpy.typing as npt
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.costs import kernel_costs
-from placewright.operators.groups import break_of_chain
+from placewright.operators.costs import break_of_chain, kernel_costs
 from placewright.operators.judgement import OperatorJudgement, Transfers, violation_words
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
-from placewright.operators.problem import (
-    Communication,
-    Links,
-    Objective,
-    OperatorProblem,
-    Overlap,
-)
+from placewright.operators.problem import Communication, Links, Objective, OperatorProblem, Overlap
 from placewright.operators.simulation import scores
 from placewright.operators.simulation.fast import UNSURE
 from placewright.operators.simulation.fast_state import FastState, copy_fast_state, make_fast_state
@@ -43,7 +36,7 @@ from placewright.operators.simulation.inputs import (
     parts_of_batch,
 )
 from placewright.operators.simulation.loads import as_pipeline, is_pipeline
-from placewright.operators.simulation.star_judge import judge_star, star_scores
+from placewright.operators.simulation.star import judge_star, star_scores
 
 __all__ = ["OperatorJudge", "OperatorJudgement", "Transfers", "evaluate_many", "judge"]
 

@@ -15,20 +15,15 @@ from statistics import mean
 from typing import Any
 
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
-from placewright.measurement.measurement import half_interval
+from placewright.measurement import half_interval
 from placewright.operators.bounds import bounds
 from placewright.operators.judge import judge
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.planners import planners
-from placewright.operators.planners.learned.evaluation import (
-    Evaluations,
-    Origin,
-    Point,
-    Update,
-)
-from placewright.operators.planners.learned.measured import learn_from_runs
+from placewright.operators.planners.learned.evaluation import Evaluations, Origin, Point, Update
 from placewright.operators.planners.learned.planner import (
     by_runs,
+    learn_from_runs,
     learned,
     load_parameters,
     save_parameters,

@@ -38,8 +38,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import ceft, linked
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Groups, ceft, groups_of, linked
 from placewright.operators.load_bounds import windows_of
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.solvers.programs import LinearProgram, Solution

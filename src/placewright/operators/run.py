@@ -18,7 +18,7 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.io.arguments import Count, checked
-from placewright.measurement.measurement import Baseline, MachineLoad, Measurement
+from placewright.measurement import Baseline, MachineLoad, Measurement
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import SINGLE, OperatorPlan
@@ -30,7 +30,7 @@ from placewright.report.trace import Trace
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.io.tensor_files import AnyTensor
-    from placewright.measurement.check import Check
+    from placewright.measurement import Check
     from placewright.runtime.engines.engine import Engine
     from placewright.runtime.session import Session
     from placewright.runtime.step_record import StepRecord
@@ -296,7 +296,7 @@ class MeasuringRounds:
         MachineLoad | None
             What other processes did meanwhile; ``None`` where the system does not say.
         """
-        from placewright.runtime.machine_load import LoadMeter
+        from placewright.runtime.host import LoadMeter
 
         meter, began = LoadMeter(self.session), time.perf_counter()
         rounds, done, turn = min(steps, ROUNDS), 0, 0

@@ -11,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placewright.adapt.timeline import event_lines, history
 from placewright.errors import PlacewrightError, UnknownNameError
+from placewright.graph.graph import ORDER_ONLY
 from placewright.graph.page import amounts, operator_facts, phase_and_kind
-from placewright.graph.program import ORDER_ONLY
 from placewright.io.boundary import validate
-from placewright.measurement.measurement import (
-    Measurement,
-    load_warnings,
-    measurement_table,
-    speed_up_text,
-)
+from placewright.measurement import Measurement, load_warnings, measurement_table, speed_up_text
 from placewright.numerics.arrays import IntArray
 from placewright.operators.explain import critical_operators, critical_spans, waited_for
-from placewright.operators.files import read_problem
-from placewright.operators.formats import PlanFile
+from placewright.operators.files import PlanFile, read_problem
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.placement_summary import PlacementSummary, placement_summary
 from placewright.operators.plan import SINGLE
 from placewright.operators.problem import Objective, OperatorProblem
-from placewright.operators.streaming.copies import predicted
+from placewright.operators.streaming.prediction import predicted
 from placewright.operators.streaming.run import (
     SHOWN_SAMPLES,
     StreamMeasurement,
@@ -39,7 +34,6 @@ from placewright.operators.streaming.run import (
 from placewright.operators.text import placement_text
 from placewright.planning.candidates import Candidate, Outcome
 from placewright.planning.result import Result
-from placewright.planning.result_text import summary_text
 from placewright.planning.views import (
     Data,
     Fact,
@@ -48,12 +42,11 @@ from placewright.planning.views import (
     result_facts,
     result_page,
     saved_plan_page,
+    summary_text,
     text_page,
 )
-from placewright.report.explorer import Amount, Category, ExploredGraph, explorer
+from placewright.report.explorer import Amount, Category, ExploredGraph, LayoutGraph, explorer
 from placewright.report.gantt import timeline
-from placewright.report.graph_layout import LayoutGraph
-from placewright.report.history import event_lines, history
 from placewright.report.page import (
     Note,
     facts,

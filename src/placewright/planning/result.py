@@ -1,4 +1,4 @@
-"""Result of planning: plan, value, bound, status, candidates and provenance."""
+"""Result of planning: plan, value, bound, status, candidates, provenance; what its files hold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
+from pydantic import Field
+
 from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.io.arguments import AnyNumber, checked
+from placewright.io.boundary import FileModel
 from placewright.io.stored import finite, write_data, write_file
 from placewright.planning.candidates import (
     Candidate,
@@ -24,7 +27,7 @@ from placewright.planning.contract import Direction, JudgementT, PlanT, Proposal
 from placewright.version import __version__
 
 if TYPE_CHECKING:
-    from placewright.measurement.measurement import Measurement
+    from placewright.measurement import Measurement
     from placewright.report.trace import Trace
 
 
@@ -245,7 +248,7 @@ class Result(Generic[PlanT, JudgementT]):
         return write_data(self.as_json(), path)
 
     def __repr__(self) -> str:
-        from placewright.planning.result_text import result_table
+        from placewright.planning.views import result_table
 
         return result_table(self)
 
@@ -324,3 +327,41 @@ def data_frame(content: Any) -> Any:
 def relative_gap(value: float, lower_bound: float) -> float:
     """``value / lower_bound - 1``; zero when both are zero, ``inf`` without a bound."""
     return Direction.MINIMISE.gap(value, lower_bound)
+
+
+class CandidateEntry(FileModel):
+    """One planner's answer."""
+
+    planner: str
+    value: float | None
+    status: Status
+    outcome: Outcome | None = None
+    runtime_s: float
+    measured_s: float | None = None
+    note: str = ""
+    baseline: bool = False
+
+
+class ResultFile(FileModel):
+    """All but the plan, which a wing adds; nothing of it is needed to read a plan back."""
+
+    schema_version: Literal[1] = 1
+    problem: str = ""
+    problem_hash: str = ""
+    planner: str = ""
+    objective: str = ""
+    value: float | None = None
+    unit: str = ""
+    direction: Direction = Direction.MINIMISE
+    lower_bound: float | None = None
+    upper_bound: float | None = None
+    gap: float | None = None
+    status: str = ""
+    runtime_s: float = 0.0
+    compile_s: float = 0.0
+    seed: int = 0
+    placewright: str = ""
+    python: str = ""
+    note: str = ""
+    bounds: dict[str, float | None] = Field(default_factory=dict)
+    candidates: tuple[CandidateEntry, ...] = ()

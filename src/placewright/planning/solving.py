@@ -5,6 +5,8 @@ the judge, computes its value; the bounds are values that no plan can beat. ``au
 portfolio, from quick rules to searches that start from the best plan so far, keeps the best by the
 judge's value, and stops when a bound proves it optimal. Where the wing has a simplifier, the last
 step chooses the simplest of the plans that are not known to be worse than the best.
+
+A plan from a file takes the place of a planner (`FixedPlan`), with the same judge and bounds.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+from placewright.errors import InputError
 from placewright.io.arguments import Unlimited, checked
 from placewright.numerics.clocks import COMPILING, CompileClock
 from placewright.planning.candidates import Outcome
@@ -32,6 +35,7 @@ from placewright.planning.contract import (
     Progress,
     Simplifier,
     on_request,
+    proposal_of,
     silent,
 )
 from placewright.planning.parameters import AUTO, Auto, PlannerChoice, auto_of, choose, opened
@@ -74,7 +78,7 @@ def solve(
         Called as the search goes on.
     measure
         Executes plans, for planners with ``reward="measured"``: see
-        `placewright.deployment.measuring.measured_rewards`.
+        `placewright.deployment.workers.measured_rewards`.
     bounds
         Whether to compute bounds of the problem; without them a plan is proved optimal only by a
         planner that proves it.
@@ -367,3 +371,52 @@ def _under_its_name(progress: Progress, name: str, p: Portfolio, start: float) -
         )
 
     return relay
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedPlan:
+    """Answers with the plan, or the proposal, that it was given."""
+
+    plan: Any
+    name: str = "given"
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """Always supported: whether the plan fits the problem is decided by the judge."""
+        return None
+
+    def __call__(self, problem: Any, context: Context) -> Any:
+        """The plan."""
+        return self.plan
+
+
+def judged_plan(problem: Any, plan: Any) -> Result:
+    """A plan that was given, judged on the problem.
+
+    `plan`: the plan, or the path of its file.
+    Raises `InfeasibleError`: it does not fit; says by how much.
+    """
+    from placewright.planning.wings import wing_of
+
+    proposal, name = proposal_of(plan), "given"
+    if isinstance(plan, str | Path):
+        path = Path(plan)
+        proposal, name = wing_of(problem).files().read_proposal(path, problem), path.name
+    # What its planner noted, "interrupted" for one, is not about this judgement.
+    return solve(problem, FixedPlan(replace(proposal, note="", interrupted=False), name=name))
+
+
+def refuse_beside_plan(plan: Path | None, planner: str | None, time_limit: float | None) -> None:
+    """Raise if an option conflicts with PLAN.
+
+    Raises `InputError`: a plan is given, and so is how to make one.
+    """
+    given = [("--planner", planner), ("--time-limit", time_limit)]
+    for option, value in given if plan is not None else ():
+        if value is not None:
+            raise InputError(
+                "a plan that is given is not made again",
+                where=option,
+                by=f"{value} beside {plan}",
+                hint="leave one of the two out",
+            )

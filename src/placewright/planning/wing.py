@@ -4,15 +4,18 @@
 its `Wing` object. Most parts are functions without arguments that import and return a module (or
 any other object) with the attributes that the part's protocol lists, so that naming a wing loads
 none of its planners, pages or file formats.
+
+A wing that runs language models gives `LanguageModels` to a server of text, of another wing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from placewright.io.arguments import checked
 from placewright.planning.contract import (
@@ -28,9 +31,9 @@ from placewright.report.text import plain_table
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
+    from placewright.cluster.cluster import Cluster
     from placewright.io.boundary import FileModel
-    from placewright.measurement.measurement import Measurement
-    from placewright.planning.language import LanguageModels
+    from placewright.measurement import Measurement
     from placewright.planning.result import Result
 
 
@@ -152,7 +155,7 @@ class Files(Protocol):
 
     @property
     def plan_document(self) -> Document:
-        """The same for what a result writes: see `placewright.planning.result_file`."""
+        """The same for what a result writes: see `placewright.planning.result`."""
         ...
 
     def read_problem(self, path: str | Path) -> Any:
@@ -258,7 +261,7 @@ class FileCommandLine:
 
 
 class Conformance(Protocol):
-    """Problems for the conformance kit (`placewright.testing.conformance`)."""
+    """Problems for the conformance kit (`placewright.testing`)."""
 
     def tiny_instances(self) -> Mapping[str, Any]:
         """Named problems that planners get wrong, each as small as it can be."""
@@ -403,3 +406,118 @@ class PartExplanation:
         if self.changes:
             parts.append(plain_table(("instead", self.value), list(self.changes.items())))
         return "\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen, and when a text ends; ``None`` is what the model's folder says.
+
+    Attributes
+    ----------
+    new_tokens
+        At most so many.
+    temperature
+        0 takes the likeliest token.
+    top_p
+        Of the likeliest tokens, those that have this probability together.
+    seed
+        The same seed gives the same tokens; without one they differ.
+    stop
+        Texts before which the text ends.
+    """
+
+    new_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a text.
+
+    `new_tokens`: that were generated; `reason`: ``stop`` at the model's own end or a text of
+    `Sampling.stop`, ``length`` at `Sampling.new_tokens`.
+    """
+
+    new_tokens: int
+    reason: Literal["stop", "length"]
+
+
+class TextModel(Protocol):
+    """A language model that several users may ask at the same time, each in a thread."""
+
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Tokens of a prompt and its answer together, at most."""
+        ...
+
+    @property
+    def users(self) -> int:
+        """Texts that may be generated at the same time."""
+        ...
+
+    def prompt(self, given: str | Sequence[int]) -> list[int]:
+        """Tokens of a prompt; `InputError`: there is no tokenizer, or no such token."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of a conversation; `InputError`: there is no template for one."""
+        ...
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        how: Sampling,
+        put: Callable[[str], object],
+        left: Callable[[], bool],
+    ) -> Ended:
+        """Generate a text.
+
+        Parameters
+        ----------
+        put
+            Called with each piece of the text when it is known.
+        left
+            Whether nobody waits for the text any more, which ends it.
+
+        Raises
+        ------
+        RunError
+            A worker died.
+        """
+        ...
+
+    def as_json(self) -> dict[str, Any]:
+        """Which device holds what, and the predicted times, as data."""
+        ...
+
+
+class LanguageModels(Protocol):
+    """Language models on the devices of a cluster."""
+
+    def text_model(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        *,
+        context: int | None = None,
+        users: int = 1,
+        engine: Literal["local", "testbed", "torchrun", "ray"] = "local",
+    ) -> AbstractContextManager[TextModel]:
+        """Load a model on workers for the length of the block.
+
+        Parameters
+        ----------
+        folder
+            With ``config.json`` and safetensors.
+        context
+            Tokens that are kept of each user; by default as many as fit.
+        """
+        ...

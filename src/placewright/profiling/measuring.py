@@ -34,19 +34,17 @@ from placewright.capturing.program_calls import (
 )
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
-from placewright.graph.graph import Graph, Operator, TensorSpec
-from placewright.graph.program import Instruction, Program, Ref
+from placewright.graph.graph import Graph, Instruction, Operator, Program, Ref, TensorSpec
 from placewright.io.tensor_files import AnyTensor
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.message_cost import copy_chains
-from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.layout import Layout
+from placewright.runtime.messages import Exchange
 from placewright.runtime.session import Session
+from placewright.runtime.specs import Layout
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step.sequence import compile_share, shares
 from placewright.runtime.step.slots import kernel_on
-from placewright.runtime.step_record import StepRecord, occupied_seconds
-from placewright.runtime.timers import timer_of
+from placewright.runtime.step_record import StepRecord, occupied_seconds, timer_of
 
 
 def isolated_seconds(

@@ -19,8 +19,16 @@ import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import WorkerError
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, Ref
+from placewright.graph.graph import (
+    Graph,
+    Instruction,
+    Operator,
+    Program,
+    ProgramInput,
+    Ref,
+    Tensor,
+    TensorSpec,
+)
 from placewright.numerics.arrays import FloatArray
 from placewright.profiling.profile_warnings import MessagesNotMeasuredWarning
 

@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Link
-from placewright.cluster.roofline import analytic_seconds
+from placewright.cluster.devices import analytic_seconds
 from placewright.errors import MissingDependencyError, UnsupportedError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Overlap
-from placewright.profiling.build import Method, operator_problem
 from placewright.profiling.profile_warnings import (
     NotMeasuredWarning,
     warn_of_cores,
     warn_of_uncounted,
 )
-from placewright.profiling.profiler import Profiler
-from placewright.profiling.table import ProfileTable, profile_key
+from placewright.profiling.profiler import (
+    Method,
+    Profiler,
+    ProfileTable,
+    operator_problem,
+    profile_key,
+)
 from placewright.runtime.model_files.contract import FilePlacement
 from placewright.runtime.model_files.hetero import placed_seconds
 from placewright.runtime.model_files.onnx_sessions import (

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from placewright.cluster.cluster import Device
-from placewright.cluster.detect import cpu_cores
+from placewright.cluster.devices import cpu_cores
 from placewright.graph.graph import Graph
 from placewright.runtime.host import busy_seconds, children_of, process_seconds
 

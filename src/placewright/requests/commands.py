@@ -136,7 +136,7 @@ def simulate(
 
     The seed is the policy's, and of a published scenario the arrivals' too.
     """
-    from placewright.planning.fixed_plan import judged_plan
+    from placewright.planning.solving import judged_plan
     from placewright.requests.capacity import played
 
     own_seed = seed if source.startswith(PREFIX) else arrival_seed

@@ -15,8 +15,7 @@ from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
-from placewright.planning.result import Result, head_json
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
 from placewright.requests.generators import gamma, mmpp, poisson, scaled
 from placewright.requests.plan import RequestPlan

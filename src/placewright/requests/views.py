@@ -11,12 +11,20 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import MissingDependencyError, UnknownNameError
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.views import bound_sentence, plain_saved_page, result_facts, result_page
 from placewright.report.gantt import timeline
-from placewright.report.line_chart import Line, line_chart
-from placewright.report.page import facts, heading, html_fragment, scroll, section, text
+from placewright.report.page import (
+    Line,
+    facts,
+    heading,
+    html_fragment,
+    line_chart,
+    scroll,
+    section,
+    text,
+)
 from placewright.report.text import amount, plain_table, seconds
 from placewright.report.trace import Trace
 from placewright.requests.bounds import fluid

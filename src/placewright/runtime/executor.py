@@ -13,26 +13,22 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load, save
 
+from placewright.capturing.program_calls import random_state, set_random_state
 from placewright.errors import RunError
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Const, Instruction, ProgramInput, Ref
+from placewright.graph.graph import Const, Instruction, ProgramInput, Ref, TensorSpec
 from placewright.io.tensor_files import StoredTensor, write_tensors
 from placewright.runtime.emulation import Stretch, precise_sleeps
-from placewright.runtime.machine_load import Reading, cpu_reading
+from placewright.runtime.host import Reading, cpu_reading
 from placewright.runtime.memory import MemoryUse
-from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.wire import Message
+from placewright.runtime.messages import Exchange, join, nccl_group
 from placewright.runtime.probe import LinkSeconds, SpeedProbe, probe_links
-from placewright.runtime.process_group import join, nccl_group
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.random_state import random_state, set_random_state
+from placewright.runtime.program import Worker, WorkerProgram, order
 from placewright.runtime.step.devices import PlacedDevices, storable
 from placewright.runtime.step.partition import Part, Step
-from placewright.runtime.step.sequence import Share
-from placewright.runtime.step.serial import Action
+from placewright.runtime.step.sequence import Action, Share
 from placewright.runtime.step_record import StepLog
 from placewright.runtime.stream.executor import Finished, Sample, StreamExecutor, StreamProgress
-from placewright.runtime.worker import Worker
+from placewright.runtime.wire import Message
 
 LARGE_BYTES = 1 << 17
 """Pieces of memory that can be handed back alone, where freed memory is not kept."""

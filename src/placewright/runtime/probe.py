@@ -9,9 +9,9 @@ import torch
 
 from placewright.graph.graph import TensorSpec
 from placewright.runtime.emulation import Stretch
-from placewright.runtime.messages.gloo import GlooReceiver, GlooSender
-from placewright.runtime.messages.wire import Message
-from placewright.runtime.timers import timer_of
+from placewright.runtime.messages import GlooReceiver, GlooSender
+from placewright.runtime.step_record import timer_of
+from placewright.runtime.wire import Message
 
 WORK_S = 0.03
 """Seconds of the work at full speed: three periods of a CPU quota."""

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placewright.report.line_chart import Line, line_chart
-from placewright.report.page import device_class, drawing, label, tag, ticks
+from placewright.report.page import Line, device_class, drawing, label, line_chart, tag, ticks
 from placewright.report.text import percent, seconds
 from placewright.samples.judge import SampleJudgement
 from placewright.samples.problem import Overlap

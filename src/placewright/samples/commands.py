@@ -152,7 +152,7 @@ def run(
 
     Ctrl-C, or an error, ends it with the runs, or the epochs, that have ended.
     """
-    from placewright.planning.fixed_plan import refuse_beside_plan
+    from placewright.planning.solving import refuse_beside_plan
     from placewright.samples.placed_samples import TIME_LIMIT_S, placed_job
     from placewright.samples.problem import Overlap
     from placewright.samples.run import BASELINES, known_baselines

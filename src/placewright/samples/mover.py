@@ -30,8 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from placewright.errors import RunError
-from placewright.runtime.connections.authentication import BROKEN, AuthenticatedListener, connect
-from placewright.runtime.connections.channel import Channel
+from placewright.runtime.connections import BROKEN, AuthenticatedListener, Channel, connect
 from placewright.samples.data import Shard, checksum
 
 FILES_PER_MESSAGE = 16

@@ -5,8 +5,7 @@ from __future__ import annotations
 from placewright.capturing.gradients import MESSAGES
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import Update
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.worker import Worker
+from placewright.runtime.program import Worker, WorkerProgram, order
 from placewright.samples.mover import Fault, MoveOrder, Mover, SamplesSent, SampleTransfer
 from placewright.samples.training.node_training import (
     Epoch,

@@ -291,8 +291,7 @@ class PlacedSamples:
         InfeasibleError
             No plan fits, or the given one does not.
         """
-        from placewright.planning.fixed_plan import judged_plan
-        from placewright.planning.solving import solve
+        from placewright.planning.solving import judged_plan, solve
 
         if plan is not None:
             return judged_plan(self.problem, plan)

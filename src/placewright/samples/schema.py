@@ -13,7 +13,7 @@ from placewright.cluster.schema import Bandwidth, Bytes, Seconds
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, RefusedError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import ResultFile
 from placewright.samples.problem import Batches, Duplex, Overlap, Ports, SampleProblem, check_size
 
 MOST = 10**15

@@ -10,7 +10,7 @@ import numpy as np
 
 from placewright.errors import UnknownNameError
 from placewright.io.boundary import validate
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.views import (
     Data,

@@ -29,13 +29,12 @@ from placewright.cluster.cluster import Cluster
 from placewright.cluster.files import read_cluster
 from placewright.cluster.schema import preset_names
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
-from placewright.io.growing import end_of, json_lines
+from placewright.io.output import end_of, json_lines
 from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError
 from placewright.service.operations import Operation, find
-from placewright.service.store import ENDED, SERVED, Job, JobState, Store, StoredFile, paged
-from placewright.service.tokens import Tokens
+from placewright.service.store import ENDED, SERVED, Job, JobState, Store, StoredFile, Tokens, paged
 from placewright.version import __version__
 from placewright.web.access import COOKIE, REPORT_CONTENT
 

@@ -27,7 +27,7 @@ from shutil import copyfile, rmtree
 from typing import Any
 
 from placewright.errors import InputError, PlacewrightError, RunError
-from placewright.io.growing import end_of
+from placewright.io.output import end_of
 from placewright.planning.wings import families
 from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file

@@ -25,7 +25,7 @@ from placewright.web.listening import address_of, listen
 from placewright.web.refusals import LOOPBACK
 
 if TYPE_CHECKING:
-    from placewright.service.tokens import Tokens
+    from placewright.service.store import Tokens
 
 FIRST = "operator"
 """Name of the token that is made where one is needed and there is none."""
@@ -163,12 +163,10 @@ def _server(
     from placewright.service.flows import add_flows
     from placewright.service.jobs import JobLimits, Jobs
     from placewright.service.pages import add_pages
-    from placewright.service.process import JobFolder
-    from placewright.service.ray_jobs import ray_folders
+    from placewright.service.process import JobFolder, ray_folders
     from placewright.service.services import ServeOperation
     from placewright.service.serving import add_services
-    from placewright.service.store import Store, sqlite_url
-    from placewright.service.tokens import Tokens
+    from placewright.service.store import Store, Tokens, sqlite_url
     from placewright.web.access import Access
     from placewright.web.connections import Server, allow_files
 

@@ -25,10 +25,8 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Final
 
-from placewright.testbed.link_table import LinkTable
-from placewright.testbed.namespaces import INTERFACE, join
-from placewright.testbed.record import LINKS, read_record
-from placewright.testbed.teardown import owner_events
+from placewright.testbed.namespaces import INTERFACE, LinkTable, join
+from placewright.testbed.record import LINKS, owner_events, read_record
 
 HEADER: Final = 10
 """Bytes of ``struct virtio_net_hdr``, which a TUN device puts before each packet: it says how the

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from placewright.errors import RunError
 from placewright.testbed import groups
-from placewright.testbed.link_table import LinkTable
-from placewright.testbed.namespaces import join
-from placewright.testbed.teardown import is_emulator
+from placewright.testbed.namespaces import LinkTable, join
+from placewright.testbed.record import is_emulator
 
 
 @dataclass(frozen=True, slots=True)

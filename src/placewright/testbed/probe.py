@@ -1,6 +1,6 @@
 """A process inside a testbed that measures datagram arrivals, a TCP transfer, or its CPU share.
 
-Run as ``python -m placewright.testbed.probe ROLE HANDLE ...`` by `placewright.testbed.selftest`;
+Run as ``python -m placewright.testbed.probe ROLE HANDLE ...`` by `placewright.testbed.status`;
 the node handle is JSON, and so is the line that it prints. It imports nothing heavy, so that it
 starts at once, and nothing of what is measured.
 """

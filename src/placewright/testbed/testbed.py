@@ -23,19 +23,24 @@ from placewright.testbed.blueprint import (
     refuse_impossible,
 )
 from placewright.testbed.groups import Trees, find_trees, kill
-from placewright.testbed.link_table import LinkTable
+from placewright.testbed.namespaces import LinkTable
 from placewright.testbed.node_handle import NodeHandle
 from placewright.testbed.record import (
     LINKS,
     LOG,
     Process,
     Record,
+    emulator_pid,
+    end,
+    end_emulator,
+    leave,
     one_at_a_time,
     record_in,
     records,
+    remove,
+    sweep,
     this_boot,
 )
-from placewright.testbed.teardown import emulator_pid, end, end_emulator, leave, remove, sweep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

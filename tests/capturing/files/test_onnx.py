@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from onnx import NodeProto, TensorProto, helper
 
-from placewright.capturing.files.external_data import refuse_external_data
-from placewright.capturing.files.model_file import distinct_names, module_of, reader_groups
+from placewright.capturing.files.model_file import (
+    distinct_names,
+    module_of,
+    reader_groups,
+    refuse_external_data,
+)
 from placewright.capturing.files.onnx_graph import capture_onnx
 from placewright.capturing.flops import TRANSCENDENTAL
 from placewright.errors import InputError, MissingDependencyError, UnsupportedError

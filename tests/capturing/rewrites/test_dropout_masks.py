@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.capturing.model import capture
-from placewright.capturing.rewrites.random_state import dropout_mask
+from placewright.capturing.rewrites import dropout_mask
 
 
 @pytest.mark.parametrize("dims", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from placewright.capturing.zoo.digits import pictures  # noqa: E402
+from placewright.capturing.zoo.convolutional import pictures  # noqa: E402
 from placewright.errors import InputError  # noqa: E402
 
 

@@ -11,7 +11,7 @@ from placewright.capturing.model import capture_source, load_model
 from placewright.capturing.source import ModelSource
 from placewright.capturing.zoo import FACTORIES, factory, zoo_batches
 from placewright.errors import MissingDependencyError, UnknownNameError
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.against_eager import call
 
 

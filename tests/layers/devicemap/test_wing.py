@@ -24,7 +24,7 @@ from placewright.layers.devicemap.judge import MapJudgement, judge
 from placewright.layers.devicemap.planners import plan_map
 from placewright.layers.devicemap.problem import MapProblem
 from placewright.planning.candidates import Status
-from placewright.testing.conformance import PlannerConformance, WingConformance
+from placewright.testing import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
 from tests.layers.devicemap.models import tiny
 from tests.layers.devicemap.test_planners import equal, every_plan

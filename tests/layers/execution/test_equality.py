@@ -9,15 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.updates import SETTINGS, current_settings, update_of
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
-from placewright.layers.execution.reference import one_process
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel, check_executable
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
+from placewright.layers.run import one_process
 from tests.layers.models import language_model
 
 DATA, REPLICATED, TENSOR = Strategy.DATA, Strategy.REPLICATED, Strategy.TENSOR

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from placewright.capturing.source import ModelSource
-from placewright.layers.execution.layer_module import LayerModule, TensorModule
+from placewright.layers.execution.layer_module import LayerModule, LayerProgram, TensorModule
 from placewright.layers.execution.layouts import Peers
-from placewright.layers.execution.orders import LayerProgram
 from placewright.layers.execution.stage_orders import TracedModel
 from tests.layers.models import image_model, language_model
 

@@ -11,8 +11,7 @@ from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import UnsupportedError
 from placewright.layers.execution.layer_module import LayerModule, own_numbers
 from placewright.layers.execution.layer_problem import layer_problem
-from placewright.layers.execution.refusals import demand_exact
-from placewright.layers.execution.stage_orders import TracedModel
+from placewright.layers.execution.stage_orders import TracedModel, demand_exact
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 
 

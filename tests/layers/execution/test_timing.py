@@ -10,7 +10,7 @@ from torch import nn
 
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.updates import update_of
-from placewright.layers.execution.cost_tables import measured_sizes, traced_alike
+from placewright.layers.execution.layer_problem import measured_sizes, traced_alike
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.execution.timing import LayerTimer, slowdown
 from placewright.runtime.emulation import Stretch

@@ -7,10 +7,10 @@ import torch
 
 from placewright.capturing.updates import OPTIMIZER
 from placewright.cluster.cluster import Cluster, Device
-from placewright.layers.execution.reference import trained_alone
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel
 from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.run import trained_alone
 from tests.layers.models import image_model
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")

@@ -21,7 +21,7 @@ from placewright.layers.flow.judge import judge
 from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
-from placewright.testing.conformance import PlannerConformance, WingConformance
+from placewright.testing import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
 from tests.published import published
 

@@ -13,7 +13,7 @@ import torch
 from placewright.errors import InputError, WorkerLostError
 from placewright.layers.devicemap.text import text_model
 from placewright.layers.generation.answers import PlacedText, Tokenizer
-from placewright.planning.language import Ended, Sampling
+from placewright.planning.wing import Ended, Sampling
 from placewright.runtime.engines.local import LocalGroup
 from tests.layers.generation.test_generator import boards, model_of
 

@@ -13,9 +13,15 @@ from placewright.layers.judge import judge
 from placewright.layers.plan import Strategy
 from placewright.layers.planners import planners
 from placewright.layers.planners.dp import SMALL, Dp, small_space
-from placewright.layers.planners.exhaustive import every_plan, space_size
 from placewright.layers.planners.mixing import strategies_of
-from placewright.layers.planners.space import better, judged, micro_batch_counts, shares
+from placewright.layers.planners.space import (
+    better,
+    every_plan,
+    judged,
+    micro_batch_counts,
+    shares,
+    space_size,
+)
 from placewright.layers.planners.swarm import PositionDecoder, Pso
 from placewright.layers.problem import LayerProblem, Refusal, Training
 from placewright.layers.workers import Link

@@ -13,7 +13,7 @@ from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.graph.graph import Graph
 from placewright.operators.adaptive.run import AdaptiveJob
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from tests.processes import limit_memory
 
 LINKS = tuple(Link(a, b, 1e9, 5e-5) for a in "abc" for b in "abc" if a != b)

@@ -15,16 +15,15 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.graph.program import Program
-from placewright.operators.adaptive.adaptation import RecoveryProbe, Replanner
+from placewright.graph.graph import Program
+from placewright.operators.adaptive.adaptation import AdaptationPolicy, RecoveryProbe, Replanner
 from placewright.operators.adaptive.online_profile import OnlineProfile
-from placewright.operators.adaptive.policy import AdaptationPolicy
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, problem_of
+from placewright.operators.check import run_eager
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem
-from placewright.profiling.build import profile
-from placewright.runtime.eager import run_eager
+from placewright.profiling.profiler import profile
 from tests.operators.adaptive.jobs import job
 
 DUO = Cluster(

@@ -9,9 +9,8 @@ import pytest
 
 from placewright.adapt.timeline import Kind
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.operators.adaptive.policy import AdaptationPolicy
-from placewright.operators.adaptive.run import AdaptiveRun
-from placewright.operators.adaptive.trials import CLOSE, MOST, affordable, challengers
+from placewright.operators.adaptive.adaptation import AdaptationPolicy
+from placewright.operators.adaptive.run import CLOSE, MOST, AdaptiveRun, affordable, challengers
 from placewright.operators.conformance import tiny
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge

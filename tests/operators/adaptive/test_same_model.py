@@ -10,7 +10,7 @@ from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
-from placewright.graph.program import Program
+from placewright.graph.graph import Program
 from placewright.operators.adaptive.run import AdaptiveJob
 from tests.operators.adaptive.jobs import TRIO, net
 

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from placewright.capturing.model import capture_source
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.state import initial_state
 from placewright.errors import InputError
-from placewright.graph.program import Program
+from placewright.graph.graph import Program
 from placewright.operators.adaptive.step_forms import StepSettings
-from placewright.runtime.eager import EagerSteps
+from placewright.operators.check import EagerSteps
 from tests.capturing.reference_interpreter import run
 from tests.operators.adaptive.jobs import net
 

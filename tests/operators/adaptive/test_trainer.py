@@ -17,7 +17,7 @@ from placewright.capturing.state import initial_state
 from placewright.deployment.training import OperatorTraining
 from placewright.errors import RunError
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
-from placewright.profiling.build import profile
+from placewright.profiling.profiler import profile
 from tests.operators.adaptive.jobs import TRIO, net
 
 LOSS = torch.nn.functional.mse_loss

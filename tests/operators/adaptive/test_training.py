@@ -14,15 +14,14 @@ import torch
 
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.model import capture_call
-from placewright.capturing.recipe import TrainingRecipe
-from placewright.capturing.source import ModelSource
+from placewright.capturing.source import ModelSource, TrainingRecipe
 from placewright.capturing.state import initial_state
 from placewright.deployment.training import OperatorTraining
 from placewright.errors import InputError
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
+from placewright.operators.check import rebound
 from placewright.operators.plan import OperatorPlan
-from placewright.profiling.build import profile
-from placewright.runtime.eager import rebound
+from placewright.profiling.profiler import profile
 from tests.capturing.optimizers import Lion
 from tests.operators.adaptive.jobs import TRIO, net
 from tests.operators.adaptive.test_trainer import LOSS, batches

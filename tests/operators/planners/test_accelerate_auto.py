@@ -31,8 +31,8 @@ from placewright.operators.planners.accelerate_auto import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, proposal_of
-from placewright.profiling.build import profile
-from placewright.testing.conformance import PlannerConformance
+from placewright.profiling.profiler import profile
+from placewright.testing import PlannerConformance
 from tests.operators.planners.module_models import NAMES, model
 
 

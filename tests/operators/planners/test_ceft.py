@@ -15,7 +15,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.parameters import choose
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.published import published
 
 PLANNERS = [CEFT, CEFT_CPOP]

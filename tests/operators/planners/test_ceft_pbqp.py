@@ -12,16 +12,15 @@ from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan, check_plan
-from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.planners.pbqp import PbqpPlanner
+from placewright.operators.planners.pbqp import CeftPbqp, PbqpPlanner
 from placewright.operators.planners.starts import LIST_SCHEDULERS
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.planners.test_pbqp import every_placement
 from tests.published import published
 

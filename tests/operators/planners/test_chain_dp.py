@@ -21,8 +21,8 @@ from placewright.operators.planners.deployable import Deployable
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
-from placewright.profiling.build import profile
-from placewright.testing.conformance import PlannerConformance
+from placewright.profiling.profiler import profile
+from placewright.testing import PlannerConformance
 from tests.operators.planners.module_models import model
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.planners.chains import (
     chain_of,
     coarse,

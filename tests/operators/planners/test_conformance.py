@@ -18,7 +18,7 @@ from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.candidates import Outcome
 from placewright.planning.contract import Context, Planner, proposal_of
 from placewright.planning.solving import compare, solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.validity import assert_valid_schedule
 from tests.published import published
 

@@ -12,13 +12,13 @@ from placewright.errors import InfeasibleError
 from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
+from placewright.operators.planners.pipelines.contiguous import lattice_of
 from placewright.operators.planners.pipelines.contraction import contract, depth_first_order
-from placewright.operators.planners.pipelines.ideals import lattice_of
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 

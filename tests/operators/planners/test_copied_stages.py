@@ -13,7 +13,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.copied_stages import CopiedStages, groupings
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.streaming.copies import DEALT
+from placewright.operators.streaming.prediction import DEALT
 from placewright.planning.contract import Context
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from placewright.operators.conformance import named_instances
 from placewright.operators.judge import judge
+from placewright.operators.planners.lists.insertion import set_up
 from placewright.operators.planners.lists.planners import CPOP, RANKS, RankTables, path_device
-from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
 from tests.operators.planners.test_heft import paper

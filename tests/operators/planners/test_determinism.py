@@ -10,7 +10,7 @@ SCRIPT = """
 import hashlib
 from placewright.planning.contract import Context
 from placewright.operators.planners import planners
-from placewright.operators.planners.ceft_pbqp import CeftPbqp
+from placewright.operators.planners.pbqp import CeftPbqp
 from placewright.operators.conformance import random_problem
 digest = hashlib.sha256()
 for seed in range(12):

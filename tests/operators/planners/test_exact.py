@@ -14,17 +14,15 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.contiguous_dp import line_or_none
 from placewright.operators.planners.exact import Exact, best_of
-from placewright.operators.planners.pipelines import stages
+from placewright.operators.planners.pipelines.contiguous import best_stages
 from placewright.operators.planners.pipelines.contraction import contract
-from placewright.operators.planners.pipelines.slot_moves import by_trios
-from placewright.operators.planners.pipelines.slots import best_cuts, plan_of, slot_kinds
-from placewright.operators.planners.pipelines.stages import best_stages
+from placewright.operators.planners.pipelines.slots import best_cuts, by_trios, plan_of, slot_kinds
 from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, proposal_of
 from placewright.planning.solving import solve
 from placewright.solvers import programs
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.star_cases import best_value, star
 from tests.published import published
 
@@ -70,7 +68,7 @@ def test_stage_numbers_agree_with_ideals() -> None:
 
 def test_a_proof_in_whole_numbers_is_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where rounding loses more than 1e-6 the bound still holds, and the status says OPTIMAL."""
-    monkeypatch.setattr(stages, "RESOLUTION", 2.0**16)
+    monkeypatch.setattr("placewright.operators.planners.pipelines.contiguous.RESOLUTION", 2.0**16)
     coarse = 0
     for seed in range(22):
         problem = star(seed, contiguous=True)

@@ -15,7 +15,7 @@ from placewright.operators.readers.neural_networks import read_msr
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.star_instances import best_latency, star_problem
 from tests.published import published
 

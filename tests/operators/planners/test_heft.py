@@ -8,14 +8,14 @@ import pytest
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan
-from placewright.operators.planners.lists.insertion import list_schedule
-from placewright.operators.planners.lists.planners import HEFT, RankTables
-from placewright.operators.planners.lists.setup import (
+from placewright.operators.planners.lists.insertion import (
     Setup,
+    list_schedule,
     mean_upward_rank,
     scheduled_plan,
     set_up,
 )
+from placewright.operators.planners.lists.planners import HEFT, RankTables
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.errors import MissingDependencyError
 from placewright.operators.conformance import random_placement, random_problem
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners.lists.planners import HEFT
@@ -18,7 +18,7 @@ from placewright.operators.planners.sequences.decode import VALUE, start_state
 from placewright.operators.planners.sequences.search import OrderSearch, start_order
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.contract import Context, Planner
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.planners.test_exact_schedule import practically_never
 from tests.operators.planners.test_search import best_of_all
 

@@ -7,11 +7,11 @@ import pytest
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
+from placewright.operators.planners.lists.insertion import set_up
 from placewright.operators.planners.lists.ready import favourite_children
-from placewright.operators.planners.lists.setup import set_up
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.validity import assert_valid_schedule
 
 NAMES = ["m-topo", "m-etf", "m-sct", "metis"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placewright.operators.conformance import tiny
+from placewright.operators.costs import groups_of
 from placewright.operators.files import read_problem, write_problem
-from placewright.operators.groups import groups_of
 from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import chain_of, units_by_group

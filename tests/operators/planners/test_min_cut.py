@@ -11,7 +11,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import random_placement, random_problem
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.planners.min_cut import (
     SINK,
@@ -25,7 +25,7 @@ from placewright.operators.planners.min_cut import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 
 FREE = np.inf
 

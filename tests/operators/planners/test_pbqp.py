@@ -14,7 +14,7 @@ from placewright.operators.plan import check_plan
 from placewright.operators.planners.pbqp import PbqpPlanner
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Planner
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 
 
 def every_placement(problem: OperatorProblem) -> np.ndarray:

@@ -8,8 +8,8 @@ import pytest
 from placewright.operators.conformance import random_problem
 from placewright.operators.costs import kernel_costs
 from placewright.operators.judge import judge
+from placewright.operators.planners.lists.insertion import optimistic_costs
 from placewright.operators.planners.lists.planners import PEFT
-from placewright.operators.planners.lists.setup import optimistic_costs
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import placements

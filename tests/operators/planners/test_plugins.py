@@ -12,7 +12,7 @@ import pytest
 from placewright.operators.conformance import named_instances
 from placewright.operators.planners import planners, portfolio
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.published import ROOT
 
 GROUP = "placewright.operators.planners"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.operators.conformance import random_placement, random_problem, tiny
-from placewright.operators.groups import group_costs
+from placewright.operators.costs import group_costs
 from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.min_cut import MinCut

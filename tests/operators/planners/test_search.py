@@ -11,7 +11,7 @@ import pytest
 
 from placewright.errors import MissingDependencyError
 from placewright.operators.conformance import random_placement, random_problem, tiny
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import judge
 from placewright.operators.plan import Dispatch, OperatorPlan, check_plan
 from placewright.operators.planners import portfolio
@@ -38,7 +38,7 @@ from placewright.operators.problem import Links, OperatorProblem
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.validity import assert_valid_schedule
 
 SHORT = Search(effort=2e5, first=2e4)

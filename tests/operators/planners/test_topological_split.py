@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewright.operators.conformance import tiny
-from placewright.operators.planners.filling import TopologicalSplit
+from placewright.operators.planners.trivial import TopologicalSplit
 from placewright.planning.contract import Context
 
 

@@ -11,10 +11,9 @@ from placewright.errors import InfeasibleError
 from placewright.operators.conformance import tiny
 from placewright.operators.planners.copied_stages import WholeCopies
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.streaming.copies import DEALT, whole_copies
+from placewright.operators.streaming.prediction import DEALT, whole_copies
 from placewright.planning.contract import Context
-from placewright.planning.fixed_plan import FixedPlan
-from placewright.planning.solving import solve
+from placewright.planning.solving import FixedPlan, solve
 
 
 def problem(seed: int, devices: int = 4) -> OperatorProblem:

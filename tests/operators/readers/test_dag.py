@@ -17,8 +17,8 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.operators.views import saved_page
-from placewright.planning.result_text import compare_table
 from placewright.planning.solving import solve
+from placewright.planning.views import compare_table
 from placewright.report.text import elapsed, seconds
 from tests.published import published
 

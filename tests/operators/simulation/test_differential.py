@@ -26,7 +26,7 @@ from placewright.operators.conformance import (
     tiny,
     with_random_views,
 )
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.plan import Dispatch, OperatorPlan

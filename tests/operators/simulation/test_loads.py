@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewright.operators.conformance import (
-    problems,
-    random_placement,
-    random_problem,
-    tiny,
-)
-from placewright.operators.groups import break_of_chain
+from placewright.operators.conformance import problems, random_placement, random_problem, tiny
+from placewright.operators.costs import break_of_chain
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Objective, OperatorProblem

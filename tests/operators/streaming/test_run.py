@@ -15,8 +15,7 @@ from placewright.operators.conformance import tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
-from placewright.operators.streaming.copies import DEALT, predicted
-from placewright.operators.streaming.prediction import predict
+from placewright.operators.streaming.prediction import DEALT, predict, predicted
 from placewright.operators.streaming.run import (
     check_stream,
     cut_of,
@@ -26,12 +25,11 @@ from placewright.operators.streaming.run import (
     single_device_limit,
 )
 from placewright.operators.views import stream_text
-from placewright.planning.fixed_plan import FixedPlan
-from placewright.planning.solving import solve
-from placewright.profiling.build import profile
+from placewright.planning.solving import FixedPlan, solve
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
 from placewright.runtime.stream.stream import Delivered, SampleStream, Tensors
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.capturing.small_graphs import small_graph
 from tests.operators.test_run import DUO, WORKERS
 

@@ -16,7 +16,12 @@ from placewright.operators.interference import InterferenceProfile
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.run import best_single
 from placewright.operators.streaming import trials
-from placewright.operators.streaming.copies import DEALT, copied_devices, predicted, whole_copies
+from placewright.operators.streaming.prediction import (
+    DEALT,
+    copied_devices,
+    predicted,
+    whole_copies,
+)
 from placewright.operators.streaming.run import StreamRounds
 from placewright.operators.streaming.trials import (
     TriedStreams,
@@ -27,11 +32,11 @@ from placewright.operators.streaming.trials import (
     stream_interference,
     try_streams,
 )
-from placewright.planning.fixed_plan import judged_plan
 from placewright.planning.result import Result
-from placewright.profiling.build import profile
+from placewright.planning.solving import judged_plan
+from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
-from placewright.testing.small_zoo import small
+from small_zoo import small
 from tests.operators.test_run import DUO
 
 

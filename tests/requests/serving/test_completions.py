@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from placewright.errors import InputError, WorkerLostError
-from placewright.planning.language import Ended, Sampling
+from placewright.planning.wing import Ended, Sampling
 from placewright.requests.serving.server import Serving, ServingOptions, serve_text
 
 TOKEN = "0123456789abcdef"

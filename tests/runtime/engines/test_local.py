@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placewright.adapt.connectivity import all_talk
+from placewright.adapt.membership import all_talk
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import RunError
 from placewright.runtime.engines.local import Local, on_testbed

@@ -21,9 +21,7 @@ from tests.processes import listening_addresses, output_of, reachable_address
 ROOT = Path(__file__).parents[3]
 
 STORE = "from torch.distributed import PrefixStore, TCPStore"
-CONNECT = (
-    "from placewright.runtime.connections.authentication import AuthenticatedListener, connect"
-)
+CONNECT = "from placewright.runtime.connections import AuthenticatedListener, connect"
 
 READS_STORE = """
 store = TCPStore("127.0.0.1", ADDRESSES[0][1], is_master=False, wait_for_workers=False)

@@ -21,8 +21,8 @@ from placewright.errors import WorkerError
 from placewright.runtime import limits
 from placewright.runtime.engines import process
 from placewright.runtime.engines.local import Local, LocalGroup
+from placewright.runtime.program import end_with_parent
 from placewright.runtime.specs import PLACED_STEPS
-from placewright.runtime.worker import end_with_parent
 from tests.runtime.test_session import DUO
 
 QUICK_S = 0.3

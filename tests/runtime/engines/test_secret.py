@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InputError
-from placewright.runtime.engines import torchrun_connect as secret
-from placewright.runtime.engines.torchrun_connect import given_secret, read_secret, write_secret
+from placewright.runtime.engines import torchrun_agent as secret
+from placewright.runtime.engines.torchrun_agent import given_secret, read_secret, write_secret
 from tests.other_user import UID, needs_root
 
 GOOD = "0123456789abcdef" * 2

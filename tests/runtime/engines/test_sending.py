@@ -7,7 +7,7 @@ from multiprocessing import Pipe
 
 import pytest
 
-from placewright.runtime.connections.channel import Channel, send
+from placewright.runtime.connections import Channel, send
 
 SIZES = (0, 1 << 15, 1 << 16, 10 << 20)
 

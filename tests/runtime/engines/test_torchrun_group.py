@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from placewright.errors import WorkerError
-from placewright.runtime.connections.authentication import LOOPBACK, AuthenticatedListener
-from placewright.runtime.connections.channel import Channel
+from placewright.runtime.connections import LOOPBACK, AuthenticatedListener, Channel
 from placewright.runtime.engines import torchrun
 from placewright.runtime.engines.torchrun import Agent, TorchrunGroup
-from placewright.runtime.engines.torchrun_connect import call_coordinator
+from placewright.runtime.engines.torchrun_agent import call_coordinator
 from placewright.runtime.host import Host
 from placewright.runtime.program import CONTROL
 from placewright.runtime.specs import worker_specs

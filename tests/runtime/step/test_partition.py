@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from placewright.graph.program import ProgramInput, ProgramOutput
+from placewright.graph.graph import ProgramInput, ProgramOutput
 from placewright.runtime.step.partition import Part, partition, state_moves
 from tests.runtime.chain import SPEC, diamond
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from placewright.graph.graph import Graph, Operator, Tensor, TensorSpec
-from placewright.graph.program import Instruction, Program, ProgramInput, ProgramOutput, Ref
+from placewright.graph.graph import (
+    Graph,
+    Instruction,
+    Operator,
+    Program,
+    ProgramInput,
+    ProgramOutput,
+    Ref,
+    Tensor,
+    TensorSpec,
+)
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step.slots import in_place_targets
 

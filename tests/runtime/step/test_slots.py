@@ -16,16 +16,16 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from placewright.capturing.model import capture_source
 from placewright.capturing.program_calls import RECURRENT, resolve_target
 from placewright.capturing.state import initial_state
-from placewright.graph.program import Instruction, Ref
-from placewright.runtime.messages import exchange
-from placewright.runtime.messages.layout import Layout
-from placewright.runtime.messages.streams import Streams
+from placewright.graph.graph import Instruction, Ref
+from placewright.runtime import messages
+from placewright.runtime.specs import Layout
 from placewright.runtime.step import slots
 from placewright.runtime.step.partition import partition
 from placewright.runtime.step.sequence import compile_share, shares
 from placewright.runtime.step.slots import ATTENTION
-from placewright.runtime.timers import Timer
-from placewright.testing.small_zoo import small
+from placewright.runtime.step_record import Timer
+from placewright.runtime.wire import Streams
+from small_zoo import small
 
 LACKS_KERNEL = slots.lacks_kernel
 
@@ -48,7 +48,7 @@ def cuda_kernels() -> frozenset[str]:
 @pytest.fixture(autouse=True)
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs as far as fake tensors go: no streams, and the kernels that PyTorch lists."""
-    monkeypatch.setattr(exchange, "Streams", lambda names: Streams([]))
+    monkeypatch.setattr(messages, "Streams", lambda names: Streams([]))
     monkeypatch.setattr("placewright.runtime.step.sequence.timer_of", lambda name: Timer())
     monkeypatch.setattr(slots, "lacks_kernel", _lacks_kernel)
 
@@ -91,7 +91,7 @@ def test_every_tensor_is_where_its_operators_are(name: str, training: bool) -> N
                 (slot, r, k) for slot, (_, r, k) in zip(everything, compiled.turns, strict=True)
             ),
         )
-        kept.run(exchange.Exchange(layout, 0, {}))
+        kept.run(messages.Exchange(layout, 0, {}))
     for part, at in zip(kept.parts, PLACES, strict=True):
         made = [part.registers[r] for slot in part.slots for r in slot.results if r >= 0]
         tensors = [t for t in made if isinstance(t, FakeTensor)]

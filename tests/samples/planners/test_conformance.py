@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 
 
 class OfSamples(PlannerConformance):

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from placewright.capturing.files.external_data import check_external_data, check_text
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
     InputSpec,
     ModelFile,
+    check_external_data,
+    check_text,
     distinct_names,
     module_of,
     reader_groups,

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from placewright.capturing.files.external_data import beside, check_external_data
 from placewright.capturing.files.model_file import (
     SHARED_BYTES,
     InputSpec,
     ModelFile,
+    beside,
+    check_external_data,
     distinct_names,
     module_of,
     reader_groups,

@@ -23,7 +23,7 @@ from placewright.capturing.tensorflow.step_graph import (
 )
 from placewright.errors import InputError, WorkerError
 from placewright.io.output import naming
-from placewright.measurement.check import distance
+from placewright.measurement import distance
 
 v1 = tf.compat.v1
 

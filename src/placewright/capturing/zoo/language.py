@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from placewright.capturing.zoo.data import token_loss, tokens, transformers_needed
+from placewright.capturing.zoo.convolutional import token_loss, tokens, transformers_needed
 
 
 class RNNLM(nn.Module):

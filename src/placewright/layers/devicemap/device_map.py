@@ -364,8 +364,10 @@ class DeviceMap:
         """The plan and its rivals as `solve` gives them, for reports and files."""
         from placewright.planning.candidates import Candidates
         from placewright.planning.contract import Proposal
-        from placewright.planning.fixed_plan import FixedPlan
-        from placewright.planning.solving import compare  # loads Numba
+        from placewright.planning.solving import (
+            FixedPlan,
+            compare,  # loads Numba
+        )
 
         proved = self.judgement.value * (1 - ROUNDING) if self.proved else self._relaxed_s
         own = FixedPlan(Proposal(self.judgement.plan, bound=proved), name="exact")

@@ -22,8 +22,7 @@ from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.problem import MapProblem, Objective
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.planning.contract import Proposal
-from placewright.planning.result import Result, head_json
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
 
 MOST_LAYERS = 10_000

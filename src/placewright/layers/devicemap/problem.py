@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from placewright.cluster.cluster import Cluster
-from placewright.cluster.devices import Device
-from placewright.cluster.roofline import efficiency_of, peaks
+from placewright.cluster.devices import Device, efficiency_of, peaks
 from placewright.errors import InfeasibleError, InputError
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.model import FORMATS, Format, LanguageModel, Layer

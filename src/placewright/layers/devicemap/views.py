@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from placewright.layers.devicemap.files import plan_json
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.views import Data, GenericViews, saved_plan_page
-from placewright.report.page import (
-    device_class,
-    drawing,
-    label,
-    scroll,
-    section,
-    tag,
-    text,
-)
+from placewright.report.page import device_class, drawing, label, scroll, section, tag, text
 from placewright.report.text import plain_table, seconds, size
 
 WIDTH, BAR = 860.0, 420.0

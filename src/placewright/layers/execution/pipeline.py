@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from placewright.graph.graph import TensorSpec
-from placewright.layers.execution.orders import StageOrder
+from placewright.layers.execution.layer_module import StageOrder
 from placewright.runtime.emulation import Stretch
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "interleaved": Schedule1F1B}

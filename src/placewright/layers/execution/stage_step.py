@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from placewright.capturing.program_calls import set_random_state
 from placewright.capturing.updates import (
     ACCUMULATED,
     HOLD,
@@ -27,13 +28,16 @@ from placewright.capturing.updates import (
     divided,
     squared_sum,
 )
-from placewright.layers.execution.layer_module import LayerModule, TensorModule, casting
-from placewright.layers.execution.layouts import Peers, gradient_summed, to_rows, to_whole
-from placewright.layers.execution.orders import LayerOrder, StageOrder
+from placewright.layers.execution.layer_module import (
+    LayerModule,
+    LayerOrder,
+    StageOrder,
+    TensorModule,
+    casting,
+)
+from placewright.layers.execution.layouts import Peers, gradient_summed, sharded, to_rows, to_whole
 from placewright.layers.execution.pipeline import PipelinePart
-from placewright.layers.execution.sharding import sharded
 from placewright.runtime.emulation import Stretch
-from placewright.runtime.random_state import set_random_state
 
 Groups = Mapping[tuple[int, ...], Any]
 

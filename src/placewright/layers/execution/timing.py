@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewright.layers.execution.layer_module import LayerModule, TensorModule
+from placewright.layers.execution.layer_module import LayerModule, LayerProgram, TensorModule
 from placewright.layers.execution.layouts import Peers
-from placewright.layers.execution.orders import LayerProgram
 from placewright.numerics.arrays import FloatArray
 from placewright.runtime.emulation import Stretch
 

@@ -16,26 +16,24 @@ from safetensors import safe_open
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from placewright.capturing.program_calls import random_state
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
-from placewright.graph.graph import TensorSpec
-from placewright.graph.program import Const, Instruction, Ref
+from placewright.graph.graph import Const, Instruction, Ref, TensorSpec
 from placewright.layers.execution import timing
-from placewright.layers.execution.orders import (
+from placewright.layers.execution.layer_module import (
     LayerOrder,
     LayerProgram,
     SizedLayers,
     StageOrder,
     WorkerStepTimes,
 )
-from placewright.layers.execution.sharding import shard_times
+from placewright.layers.execution.layouts import shard_times
 from placewright.layers.execution.stage_step import StageStep
 from placewright.layers.execution.timing import LayerTimer, LayerTimes, slowdown
 from placewright.runtime.emulation import Stretch, precise_sleeps
-from placewright.runtime.process_group import join
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.random_state import random_state
-from placewright.runtime.worker import Worker
+from placewright.runtime.messages import join
+from placewright.runtime.program import Worker, WorkerProgram, order
 
 ROUNDS = 5
 """Of timed layers, after one that warms up."""
@@ -277,7 +275,7 @@ class LayerWorker(WorkerProgram):
 
     @order("timing shards")
     def time_shards(self, layers: tuple[tuple[int, int], ...]) -> list[tuple[float, float]]:
-        """See `placewright.layers.execution.sharding.shard_times`; of all workers."""
+        """See `placewright.layers.execution.layouts.shard_times`; of all workers."""
         everyone = tuple(range(dist.get_world_size()))
         self.join_groups((everyone,))
         return shard_times(self.groups[everyone], self.stretch, layers)

@@ -21,8 +21,7 @@ from placewright.layers.flow.problem import (
 )
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
-from placewright.planning.result import Result, head_json
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST_RATE, allow_inf_nan=False)]

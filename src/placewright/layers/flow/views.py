@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placewright.layers.flow.judge import FlowJudgement
-from placewright.measurement.measurement import Measurement
+from placewright.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.views import Data, GenericViews, preformatted
 from placewright.report.text import plain_table

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from placewright.errors import InputError, WorkerError
 from placewright.layers.generation.generator import Generator
-from placewright.planning.language import Ended, Sampling
+from placewright.planning.wing import Ended, Sampling
 
 UNFINISHED = "\ufffd"
 """What a tokenizer writes for bytes that are no character yet."""
@@ -94,7 +94,7 @@ class Tokenizer:
 
 
 class PlacedText:
-    """A language model for a server of text; see `placewright.planning.language.TextModel`.
+    """A language model for a server of text; see `placewright.planning.wing.TextModel`.
 
     A context manager. Where a worker died, the model is loaded again for the next text.
 

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import WorkerLostError
-from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines.engine import WorkerGroup
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

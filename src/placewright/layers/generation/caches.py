@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AttentionInterface, DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
-from placewright.runtime.messages.gloo import own_pages
+from placewright.runtime.messages import own_pages
 
 CHUNK = 128
 """Tokens for which there is room at most, and after which all are copied once."""

@@ -34,12 +34,11 @@ from placewright.layers.generation.stage import (
     skeleton,
 )
 from placewright.runtime import limits
-from placewright.runtime.engines.engine import Engine, EngineName, open_engine
-from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.engines.engine import Engine, EngineName, WorkerGroup, open_engine
 from placewright.runtime.engines.torchrun_agent import served_torchrun
 from placewright.runtime.probe import LinkSeconds
 from placewright.runtime.scratch import Scratch
-from placewright.runtime.worker_session import WorkerSession
+from placewright.runtime.session import WorkerSession
 
 PROGRAM = "placewright.layers.generation.worker:StageWorker"
 

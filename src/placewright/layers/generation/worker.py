@@ -30,13 +30,11 @@ from torch import Tensor
 from placewright.graph.graph import TensorSpec
 from placewright.layers.generation.stage import Stage, StageOrder, needed_names
 from placewright.runtime.emulation import Stretch, precise_sleeps
-from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.layout import THROUGH_HOST
-from placewright.runtime.messages.wire import Message
+from placewright.runtime.messages import Exchange, join, nccl_group
 from placewright.runtime.probe import LinkSeconds, probe_links
-from placewright.runtime.process_group import join, nccl_group
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.worker import Worker
+from placewright.runtime.program import Worker, WorkerProgram, order
+from placewright.runtime.specs import THROUGH_HOST
+from placewright.runtime.wire import Message
 
 # Three seconds, once: in the process that workers are forked from.
 with suppress(ImportError):

@@ -24,8 +24,7 @@ from placewright.layers.halda.problem import (
     check_plan,
 )
 from placewright.planning.contract import Proposal
-from placewright.planning.result import Result, head_json
-from placewright.planning.result_file import ResultFile
+from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
 
 LARGEST = 1e24

@@ -42,7 +42,6 @@ from placewright.errors import InfeasibleError, InputError
 from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Stage
-from placewright.layers.planners.exhaustive import space_size
 from placewright.layers.planners.mixing import mixed_plans, polished
 from placewright.layers.planners.piper import LoadDp
 from placewright.layers.planners.space import (
@@ -54,6 +53,7 @@ from placewright.layers.planners.space import (
     memory_options,
     micro_batch_counts,
     orders,
+    space_size,
     starts,
 )
 from placewright.layers.planners.stage_tables import Draft, Table, memory_shape

@@ -19,8 +19,7 @@ from typing import final
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.layers.costs.gradients import sync_layer_s
-from placewright.layers.costs.passes import WHOLE, replica_costs
+from placewright.layers.costs.passes import WHOLE, replica_costs, sync_layer_s
 from placewright.layers.costs.transfers import ring_s
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.planners.space import (

@@ -5,15 +5,18 @@ nodes in every order), always node by node. A stage has consecutive workers of t
 that are left out are its last ones, and where workers differ its first ones too. A stage of k
 workers is a mesh of k/t replicas of tensor degree t, each inside one node. The replicas' shares of
 a micro-batch are proportional to their speeds, rounded so that they add up.
+
+`Exhaustive` judges every plan of the space: for tiny problems, and to check the other planners.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -283,3 +286,73 @@ def fits(p: LayerProblem, plan: LayerPlan, s: int) -> bool:
             if held + p.framework_bytes[w] > p.memory_bytes[w]:
                 return False
     return True
+
+
+def cells_of(p: LayerProblem) -> Iterator[tuple[Cell, ...]]:
+    """Every division of the layers into stages on consecutive workers of every degree."""
+
+    def extend(layer: int, worker: int) -> Iterator[tuple[Cell, ...]]:
+        if layer == p.n:
+            yield ()
+            return
+        for last in range(layer, p.n):
+            for end in range(worker + 1, p.w + 1):
+                for degree in p.degrees:
+                    if (end - worker) % degree == 0:
+                        cell = Cell(layer, last, worker, end, degree)
+                        for rest in extend(last + 1, end):
+                            yield (cell, *rest)
+
+    for start in starts(p):
+        yield from extend(0, start)
+
+
+def space_size(p: LayerProblem, most: int) -> int:
+    """Number of plans in the space, at most `most`."""
+    options = len(orders(p)) * len(micro_batch_counts(p)) * len(memory_options(p))
+    # Of one and two stages without tensor parallelism alone: the recursion below is for few layers
+    # and workers.
+    if options * (p.w + (p.n - 1) * p.w * (p.w - 1) // 2) >= most:
+        return most
+    count = 0
+    for _ in cells_of(p):
+        count += options
+        if count >= most:
+            return most
+    return count
+
+
+def every_plan(p: LayerProblem) -> Iterator[LayerPlan]:
+    """All plans of the space of `placewright.layers.planners.space`."""
+    for order in orders(p):
+        for cells in cells_of(p):
+            for zero, again in memory_options(p):
+                chosen = [replace(c, zero_stage=zero, recompute=again) for c in cells]
+                for micro_batches in micro_batch_counts(p):
+                    plan = build(p, order, chosen, micro_batches)
+                    if plan is not None:
+                        yield plan
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Exhaustive:
+    """Judge every plan of the space.
+
+    `most`: plans above which it declines.
+    """
+
+    most: int = 20_000
+    name: ClassVar[str] = "exhaustive"
+
+    def unsupported_reason(self, problem: LayerProblem) -> str | None:
+        """Where there are too many plans."""
+        if problem.variants is not None:
+            return "plans steps, not throughput"
+        if space_size(problem, self.most) >= self.most:
+            return f"more than {self.most} plans"
+        return None
+
+    def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
+        """The plan; raises `InfeasibleError` where none can run."""
+        return best_of(problem, every_plan(problem), context, "plan")

@@ -14,14 +14,12 @@ from placewright.operators.bounds import refined_bounds as relaxed_bounds
 from placewright.operators.judge import PreparedJudge, judge, plan_of
 from placewright.operators.plan import SINGLE
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
-from placewright.operators.planners.ceft_pbqp import CeftPbqp
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.copied_stages import CopiedStages, WholeCopies
 from placewright.operators.planners.exact import Exact
-from placewright.operators.planners.filling import MTopo, TopologicalSplit
-from placewright.operators.planners.learned.baselines import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.doppler import Doppler
+from placewright.operators.planners.learned.edits import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.hsdag import Hsdag
 from placewright.operators.planners.learned.placeto import Placeto
@@ -41,9 +39,16 @@ from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
-from placewright.operators.planners.pbqp import PbqpPlanner
+from placewright.operators.planners.pbqp import CeftPbqp, PbqpPlanner
 from placewright.operators.planners.search import Search
-from placewright.operators.planners.trivial import Random, RoundRobin, Single, single_loads_s
+from placewright.operators.planners.trivial import (
+    MTopo,
+    Random,
+    RoundRobin,
+    Single,
+    TopologicalSplit,
+    single_loads_s,
+)
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import BoundContext, Context, Planner, on_request, proposal_of
 from placewright.planning.wings import with_plug_ins

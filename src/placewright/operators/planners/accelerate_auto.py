@@ -14,7 +14,7 @@ from placewright.errors import InfeasibleError
 from placewright.graph.graph import Module, ModuleTree, parent_of
 from placewright.io.units import BYTES, show
 from placewright.numerics.arrays import IntArray
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Groups, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import Context

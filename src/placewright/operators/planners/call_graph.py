@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.groups import groups_of, strong_components
+from placewright.operators.costs import groups_of, strong_components
 from placewright.operators.planners.pipelines.contraction import depth_first_order
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.star import accelerators

@@ -11,8 +11,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached, njit_inline
-from placewright.operators.costs import linked
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of, linked
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.judgement import OperatorJudgement
 from placewright.operators.plan import OperatorPlan

@@ -8,8 +8,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
-from placewright.operators.costs import linked
-from placewright.operators.groups import Groups
+from placewright.operators.costs import Groups, linked
 from placewright.operators.problem import OperatorProblem
 
 

@@ -10,12 +10,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.pipelines.contraction import (
-    Contraction,
-    contract,
-    depth_first_order,
-)
-from placewright.operators.planners.pipelines.ideals import (
+from placewright.operators.planners.pipelines.contiguous import (
     MOST_CELLS,
     IdealChain,
     IdealLattice,
@@ -23,6 +18,11 @@ from placewright.operators.planners.pipelines.ideals import (
     best_chain,
     chain,
     lattice_of,
+)
+from placewright.operators.planners.pipelines.contraction import (
+    Contraction,
+    contract,
+    depth_first_order,
 )
 from placewright.operators.problem import OperatorProblem, star_throughput_only
 from placewright.planning.contract import Context, Proposal, last_of

@@ -12,7 +12,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, IntArray, thawed
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Groups, groups_of
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chain_dp import ChainDp

@@ -24,16 +24,18 @@ from placewright.operators.planners.contiguous_dp import (
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
+from placewright.operators.planners.pipelines.contiguous import IdealChain, best_stages
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
-from placewright.operators.planners.pipelines.ideals import IdealChain
-from placewright.operators.planners.pipelines.slot_moves import HEATS, annealed, beside, by_trios
 from placewright.operators.planners.pipelines.slots import (
+    HEATS,
+    annealed,
+    beside,
     best_cuts,
+    by_trios,
     plan_of,
     slots_of,
     too_large,
 )
-from placewright.operators.planners.pipelines.stages import best_stages
 from placewright.operators.problem import (
     Communication,
     Objective,
@@ -56,11 +58,11 @@ class Exact:
 
     The model is that of Tarnawski et al., NeurIPS 2020, arXiv 2006.16423, section 5.1; they give a
     mixed-integer program for a commercial solver. Ours is built on the contracted graph
-    (`pipelines.contraction`), of stage numbers (`pipelines.stages`), and starts from
+    (`pipelines.contraction`), of stage numbers (`pipelines.contiguous`), and starts from
     `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
     Where plans need not be contiguous, HiGHS goes on from there with one variable per hyperedge and
     device instead of one for what goes in and one for what goes out (`pipelines.slots`).
-    Before it and beside it placements are annealed (`pipelines.slot_moves`); before it and in the
+    Before it and beside it placements are annealed (`pipelines.slots`); before it and in the
     last quarter of the time three devices at a time are planned anew (`by_trios` there), in
     the last quarter beside annealing too.
 

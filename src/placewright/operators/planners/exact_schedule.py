@@ -27,26 +27,19 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import linked
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Groups, groups_of, linked
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
 from placewright.operators.planners.sequences.search import dispatches
 from placewright.operators.planners.trivial import Single
-from placewright.operators.problem import (
-    Links,
-    Objective,
-    OperatorProblem,
-    Overlap,
-    pairwise_only,
-)
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning.contract import Context, Planner, Proposal, proposal_of
 from placewright.solvers.programs import require, run_cp_sat
 
 RESOLUTION = 2.0**26
 """Whole numbers up to the makespan of the start: a path of 60 loses less than 1e-6 of it. Not
-more: see `pipelines.stages`."""
+more: see `pipelines.contiguous`."""
 MOST_PAIRS = 20_000
 """Pairs of transfers on a channel whose order is in the model; with more it is left open."""
 

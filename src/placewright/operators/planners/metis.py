@@ -9,7 +9,7 @@ import numpy as np
 
 from placewright.errors import MissingDependencyError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.groups import Groups, group_costs, groups_of
+from placewright.operators.costs import Groups, group_costs, groups_of
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import OperatorProblem, pairwise_only
 from placewright.planning.contract import Context

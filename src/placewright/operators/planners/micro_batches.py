@@ -13,8 +13,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.costs import linked
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of, linked
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.chains import (

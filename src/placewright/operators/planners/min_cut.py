@@ -14,8 +14,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError, MissingDependencyError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import linked
-from placewright.operators.groups import Groups, group_costs, groups_of
+from placewright.operators.costs import Groups, group_costs, groups_of, linked
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.pricing import (
     PricingContext,

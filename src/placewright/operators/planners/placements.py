@@ -19,7 +19,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_inline, njit_internal, njit_no_refcount
-from placewright.operators.groups import Groups
+from placewright.operators.costs import Groups
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import draw, group_members

@@ -28,17 +28,11 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import linked
-from placewright.operators.groups import Groups, group_costs, groups_of
+from placewright.operators.costs import Groups, group_costs, groups_of, linked
 from placewright.operators.judge import OperatorJudge, OperatorJudgement
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import first_places
-from placewright.operators.planners.placements import (
-    Start,
-    improve,
-    operator_bytes,
-    score_all,
-)
+from placewright.operators.planners.placements import Start, improve, operator_bytes, score_all
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Needs
 from placewright.solvers.pbqp import Pbqp, PbqpSolution, solve_pbqp

@@ -8,11 +8,9 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.operators.costs import ceft
-from placewright.operators.groups import Groups
+from placewright.operators.costs import Groups, ceft
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.chains import first_places
-from placewright.operators.planners.filling import TopologicalSplit
 from placewright.operators.planners.lists.planners import (
     CEFT,
     CEFT_CPOP,
@@ -23,7 +21,7 @@ from placewright.operators.planners.lists.planners import (
 )
 from placewright.operators.planners.placements import Start, score_plan
 from placewright.operators.planners.pricing import PricingContext, within_memory
-from placewright.operators.planners.trivial import RoundRobin
+from placewright.operators.planners.trivial import RoundRobin, TopologicalSplit
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context, Planner
 from placewright.solvers.pbqp import PbqpSolution

@@ -225,7 +225,7 @@ class FastState(NamedTuple):
         The operator at each place in the order.
     rank, ranked_key, cell, cell_end, subcell_end
         Of one placement, before it is simulated: scratch of
-        `placewright.operators.simulation.fast_ranking`.
+        `placewright.operators.simulation.fast`.
     ready_s, change_s
         Columns of `ops` and `changes`, keys of heaps.
     unfinished, makespan_s

@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.graph.graph import Graph
-from placewright.graph.program import Program
-from placewright.measurement.measurement import Baseline, Measurement
+from placewright.graph.graph import Graph, Program
+from placewright.measurement import Baseline, Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.operators import run as steps_run
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.problem import Communication, OperatorProblem, Overlap
 from placewright.operators.run import FEW_ROUNDS
-from placewright.operators.streaming.copies import (
+from placewright.operators.streaming.prediction import (
+    StreamPrediction,
     copied_devices,
     devices_of,
     leaders,
     predicted,
     stages_of,
 )
-from placewright.operators.streaming.prediction import StreamPrediction
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
 from placewright.report.text import plain_table, seconds
@@ -36,7 +35,7 @@ from placewright.report.trace import Trace
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Device
-    from placewright.measurement.check import Check
+    from placewright.measurement import Check
     from placewright.runtime.session import Session
     from placewright.runtime.stream.stream import Delivered, SampleStream, StreamCut, Tensors
 
@@ -106,7 +105,7 @@ def _rates(predicted: StreamPrediction, measured_s: float, latency_s: float) -> 
 
 def stream_table(found: StreamMeasurement) -> str:
     """Predicted and measured throughput and latency, of the plan and of the best single device."""
-    from placewright.measurement.measurement import load_warnings, speed_up_text
+    from placewright.measurement import load_warnings, speed_up_text
 
     m = found.measurement
     rows = [_row("plan", found.prediction, m, found.latency_s)]
@@ -250,7 +249,7 @@ class StreamRounds:
         -------
         What other processes did meanwhile.
         """
-        from placewright.runtime.machine_load import LoadMeter
+        from placewright.runtime.host import LoadMeter
 
         meter, began = LoadMeter(self.session), time.perf_counter()
         rounds = min(rounds, samples)

@@ -22,7 +22,7 @@ from placewright.adapt.trials import ShortTrials, TrialOutcome, hold_trials
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.simulation.loads import stage_s
-from placewright.operators.streaming.copies import devices_of, predicted, stages_of
+from placewright.operators.streaming.prediction import devices_of, predicted, stages_of
 from placewright.operators.streaming.run import StreamRounds
 
 if TYPE_CHECKING:

@@ -40,8 +40,7 @@ from placewright.requests.service import Service
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.workers import LocalProcess
 from placewright.requests.stream import COLUMNS, Stream, stream_of
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.worker import Worker
+from placewright.runtime.program import Worker, WorkerProgram, order
 
 if TYPE_CHECKING:
     from placewright.requests.serving.dispatcher import Dispatcher

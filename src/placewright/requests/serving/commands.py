@@ -14,7 +14,7 @@ from placewright.io.output import output_file
 if TYPE_CHECKING:
     from placewright.cli.console import Console
     from placewright.cluster.cluster import Cluster
-    from placewright.planning.language import TextModel
+    from placewright.planning.wing import TextModel
     from placewright.requests.problem import RequestProblem
     from placewright.requests.serving.auto import AutoPolicy
     from placewright.requests.serving.families import Family

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from placewright.errors import InputError, MissingDependencyError, PlacewrightError, RunError
 from placewright.io.boundary import parse_json, validate
-from placewright.planning.language import Ended, Sampling, TextModel
+from placewright.planning.wing import Ended, Sampling, TextModel
 from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.refusals import shutting_down
 from placewright.requests.serving.replies import Reply, json_reply, refusal_of, refused

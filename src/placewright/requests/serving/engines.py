@@ -9,7 +9,7 @@ cluster. A cluster without one gets one, with a fast link to every server:
 
     server a --- dispatcher --- server b
 
-An actor of Ray is `placewright.runtime.engines.ray_group.RayWorker` with the same program as a
+An actor of Ray is `placewright.runtime.engines.ray_engine.RayWorker` with the same program as a
 local server's process; orders are its calls. Ray reports the death of an actor that has a call; so
 an idle one gets a call now and then, which also finds machines that went away.
 """
@@ -31,7 +31,7 @@ from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.program import VARIANT_SERVER
 from placewright.requests.serving.workers import LocalProcess, OneByOne, ServerProcess
 from placewright.runtime import limits
-from placewright.runtime.engines.ray_group import PLACED_S, RayWorker
+from placewright.runtime.engines.ray_engine import PLACED_S, RayWorker
 from placewright.runtime.host import Host, is_stopped
 from placewright.runtime.specs import WorkerSpec, worker_specs
 
@@ -113,7 +113,7 @@ class RayServers:
 
     def process(self, name: str, speed: float, on_loss: Callable[[str], None]) -> ServerProcess:
         """See `ServerEngine.process`."""
-        from placewright.runtime.engines.ray_group import actor_options
+        from placewright.runtime.engines.ray_engine import actor_options
 
         options = self.options.get(name)
         if options is None:  # added later: on the machine of its name, if there is one
@@ -174,8 +174,7 @@ def open_engine(name: str, cluster: Cluster) -> Iterator[ServerEngine]:
 
 @contextmanager
 def _ray(cluster: Cluster) -> Iterator[RayServers]:
-    from placewright.runtime.engines.ray_engine import Ray
-    from placewright.runtime.engines.ray_group import actor_options
+    from placewright.runtime.engines.ray_engine import Ray, actor_options
 
     servers = replace(
         cluster, devices=tuple(d for d in cluster.devices if d.name != DISPATCHER), links=()
@@ -241,7 +240,7 @@ class RayProcess(ServerProcess):
 
     `ray`: the module, connected.
     `options`: ray's options of the actor: CPUs, and the resource that names its machine.
-    `lost_head`: see `placewright.runtime.engines.ray_group.RayGroup`.
+    `lost_head`: see `placewright.runtime.engines.ray_engine.RayGroup`.
     """
 
     def __init__(

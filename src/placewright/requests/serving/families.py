@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from placewright.capturing.files.external_data import refuse_external_data, with_external_data
+from placewright.capturing.files.model_file import refuse_external_data, with_external_data
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.boundary import FileModel, errors_in, read_bytes, validate
 from placewright.io.stored import read_data

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from placewright.errors import InputError, RunError, UnknownNameError
-from placewright.io.growing import end_of, json_lines
+from placewright.io.output import end_of, json_lines
 from placewright.web.listening import trusting
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import Any
 from placewright.requests.serving.models import ServedModel, open_model
 from placewright.requests.serving.priority import compute_behind, computing
 from placewright.requests.serving.tensors import Strings, received, sendable
-from placewright.runtime.program import WorkerProgram, order
-from placewright.runtime.worker import Worker
+from placewright.runtime.program import Worker, WorkerProgram, order
 
 VARIANT_SERVER = "placewright.requests.serving.program:VariantServer"
 TORCH_SERVER = "placewright.requests.serving.program:TorchServer"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.arguments import Count, Range, checked
-from placewright.planning.language import TextModel
+from placewright.planning.wing import TextModel
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
@@ -31,12 +31,7 @@ from placewright.requests.serving.application import Application
 from placewright.requests.serving.auto import AutoPolicy, follow, learn
 from placewright.requests.serving.completions import Completions
 from placewright.requests.serving.dispatcher import Dispatcher
-from placewright.requests.serving.engines import (
-    ENGINES,
-    open_engine,
-    server_cluster,
-    server_speeds,
-)
+from placewright.requests.serving.engines import ENGINES, open_engine, server_cluster, server_speeds
 from placewright.requests.serving.families import Family
 from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.observing import Observer, event

@@ -28,8 +28,7 @@ from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.priority import answer_first
 from placewright.requests.serving.program import program_for
 from placewright.runtime import limits
-from placewright.runtime.connections.between_nodes import unheard_s
-from placewright.runtime.connections.channel import FrameReader
+from placewright.runtime.connections import FrameReader, unheard_s
 from placewright.runtime.engines.local import Local, LocalGroup
 
 if TYPE_CHECKING:

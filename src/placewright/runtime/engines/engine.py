@@ -1,18 +1,222 @@
-"""Engines: ways to start workers, by the names that ``--engine`` takes."""
+"""Engines: ways to start workers; their groups, which take orders and give answers.
+
+WorkerGroup
+├── PipedGroup            orders through connections that a process can wait for
+│   ├── LocalGroup        children of this process (also on a testbed)
+│   └── TorchrunGroup     children of the processes that torchrun has started
+└── RayGroup              actors
+"""
 
 from __future__ import annotations
 
+import errno
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
-from typing import Annotated, Protocol, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, Protocol, Self, TypeAlias
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, UnknownNameError
+from placewright.errors import InputError, UnknownNameError, WorkerError, WorkerLostError
 from placewright.io.arguments import OneOf
-from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime import limits
 from placewright.runtime.host import Host
-from placewright.runtime.specs import PLACED_STEPS
+from placewright.runtime.program import PIECE_BYTES, describe_order, load_program
+from placewright.runtime.specs import PLACED_STEPS, WorkerSpec
+
+STARTING = "starting and joining the others"
+
+
+class WorkerGroup(ABC):
+    """A context manager around the workers of one session.
+
+    Attributes
+    ----------
+    names
+        What messages call each worker, by rank: its devices or its node.
+    specs, hosts
+        What each worker is, and where; known once the group is entered.
+    program
+        What the workers execute.
+    limit_s
+        Seconds that any order may take which is not given a limit of its own.
+    """
+
+    names: tuple[str, ...] = ()
+    specs: tuple[WorkerSpec, ...] = ()
+    hosts: tuple[Host, ...] = ()
+    program: str = PLACED_STEPS
+    limit_s = limits.FIRST_STEPS_S
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        try:
+            if kind is None:
+                self.dismiss()
+        finally:
+            self.close()
+
+    @property
+    def start_limit_s(self) -> float:
+        """Seconds in which all workers have to be up and to have joined the process group."""
+        return limits.patience(limits.START_S + limits.JOIN_S)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the workers; they take orders afterwards."""
+
+    @abstractmethod
+    def post(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Give every worker an order, behind those that it has not answered; waits for nothing.
+
+        `arguments`: by rank; small ones, where orders are on their way.
+        """
+
+    @property
+    @abstractmethod
+    def unanswered(self) -> int:
+        """Orders of `post` whose answers were not collected."""
+
+    @abstractmethod
+    def collect_answers(self, limit_s: float | None = None) -> list[Any]:
+        """By rank, the answers to the oldest order of `post` of which none were collected.
+
+        Raises `WorkerError`: a worker died, raised, or did not answer within `limit_s` seconds;
+        names the worker and shows its traceback.
+        """
+
+    def order(
+        self, name: str, arguments: Sequence[tuple[Any, ...]], *, limit_s: float | None = None
+    ) -> list[Any]:
+        """Give every worker one order and collect the answers; no other is on its way.
+
+        `arguments`: by rank.
+        Raises `WorkerError`: see `collect_answers`.
+        """
+        if self.unanswered:
+            raise self.interrupted_error()
+        self.post(name, arguments)
+        return self.collect_answers(limit_s)
+
+    def order_all(self, name: str, *arguments: Any, limit_s: float | None = None) -> list[Any]:
+        """Give every worker the same order."""
+        return self.order(name, [arguments] * len(self.names), limit_s=limit_s)
+
+    def distribute(self, file: Path) -> list[str]:
+        """Give every worker a copy of a file, in pieces; the paths where they find them."""
+        paths = self.order_all("begin_file")
+        with file.open("rb") as source:
+            while piece := source.read(PIECE_BYTES):
+                self.order_all("append_file", piece)
+        return paths
+
+    def distribute_each(self, files: Sequence[Path]) -> list[str]:
+        """Give every worker a file of its own, in pieces; the paths where they find them."""
+        paths = self.order_all("begin_file")
+        with ExitStack() as stack:
+            sources = [stack.enter_context(file.open("rb")) for file in files]
+            while any(pieces := [source.read(PIECE_BYTES) for source in sources]):
+                self.order("append_file", [(piece,) for piece in pieces])
+        return paths
+
+    def collect(self, name: str, files: Sequence[Path]) -> None:
+        """Have every worker write a file by the order `name`, and fetch it in pieces.
+
+        Raises `OSError`: a worker cannot write, or this process cannot; all workers go on.
+        """
+        self.check_written(self.order_all("write_file", name))
+        with ExitStack() as stack:
+            targets = [stack.enter_context(file.open("wb")) for file in files]
+            # All are asked until all have given everything; those that have, give nothing more.
+            while any(pieces := self.order_all("read_file")):
+                for target, piece in zip(targets, pieces, strict=True):
+                    target.write(piece)
+
+    @abstractmethod
+    def dead(self) -> tuple[int, ...]:
+        """Ranks whose process was killed or crashed (one that raised an error ends by itself)."""
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """Let the workers end by themselves."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every worker now."""
+
+    def check_written(self, answers: Sequence[str]) -> None:
+        """Raise the `OSError` of the first worker that could not write its file."""
+        for name, why in zip(self.names, answers, strict=True):
+            if why:
+                raise OSError(errno.EIO, f"device {name!r} could not write: {why}")
+
+    def describe(self, order: str) -> str:
+        """What a worker does at an order, as it goes on after "while"."""
+        return describe_order(self.program, order)
+
+    def worker_name(self, *ranks: int) -> str:
+        """How messages name these workers: ``device 'a'``."""
+        noun = load_program(self.program).noun + ("s" if len(ranks) > 1 else "")
+        return f"{noun} {', '.join(repr(self.names[rank]) for rank in ranks)}"
+
+    def raised_error(self, rank: int, traceback: str) -> WorkerError:
+        """The error of a worker that raised one."""
+        lines = [line for line in traceback.splitlines() if line[:1].strip()]
+        return WorkerError(
+            "the worker raised an error",
+            where=self.worker_name(rank),
+            by=lines[-1],  # what follows is indented: a hint of our own errors
+            hint=f"its traceback:\n{traceback}",
+        )
+
+    def interrupted_error(self) -> WorkerError:
+        """The error of an order after one whose answers were not waited for."""
+        return WorkerError(
+            "an order before this one was broken off, and its answers are still to come",
+            where=self.worker_name(*range(len(self.names))),
+            hint="open another session",
+        )
+
+    def silent_error(self, ranks: Sequence[int], limit_s: float, task: str) -> WorkerError:
+        """The error of workers that do not answer.
+
+        `task`: what they were asked for: see `describe`.
+        """
+        return WorkerError(
+            f"no answer in time while {task}: a link may be cut or a node stopped",
+            where=self.worker_name(*ranks),
+            by=f"waited {limit_s:.1f} s",
+            hint="check the links between these devices; where they are only slow, "
+            f"{limits.VARIABLE}=4 waits four times as long",
+        )
+
+    def stopped_error(self, rank: int, seconds: float, task: str) -> WorkerLostError:
+        """The error of a worker that is stopped."""
+        return WorkerLostError(
+            f"the worker process is stopped (SIGSTOP) while {task}",
+            where=self.worker_name(rank),
+            by=f"for {seconds:.1f} s",
+            hint="it is ended, for the others wait for it; run again, or with --adapt, which goes "
+            "on without it",
+        )
+
+    def died_error(self, rank: int, how: str) -> WorkerLostError:
+        """The error of a worker whose process is gone."""
+        return WorkerLostError(
+            "the worker process died",
+            where=self.worker_name(rank),
+            by=how,
+            hint="if it was killed for memory, lower --batch or give the device a memory limit",
+        )
+
 
 ENGINES = {
     "local": "placewright.runtime.engines.local:local",

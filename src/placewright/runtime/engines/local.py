@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError, WorkerError
 from placewright.runtime import limits
-from placewright.runtime.connections.authentication import LOOPBACK
-from placewright.runtime.connections.channel import Channel
-from placewright.runtime.engines.group import STARTING
+from placewright.runtime.connections import LOOPBACK, Channel
+from placewright.runtime.engines.engine import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.process import WorkerProcess, start_process
 from placewright.runtime.host import Host, is_stopped, loopback
-from placewright.runtime.messages.layout import assign_processes
 from placewright.runtime.program import codec_of, load_program
 from placewright.runtime.scratch import Scratch
 from placewright.runtime.specs import (
     PLACED_STEPS,
     WorkerSpec,
+    assign_processes,
     check_can_run,
     emulated,
     worker_specs,
@@ -236,7 +235,7 @@ class LocalGroup(PipedGroup):
     def _ends(self, spec: WorkerSpec) -> tuple[Connection, Connection]:
         if self._caller is None or spec.handle is None:
             return Pipe()
-        from placewright.runtime.connections.between_nodes import connection_between
+        from placewright.runtime.connections import connection_between
 
         return connection_between(self._caller, spec.handle)
 

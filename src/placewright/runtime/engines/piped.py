@@ -15,8 +15,8 @@ from typing import Any
 
 from placewright.errors import WorkerError
 from placewright.runtime import limits
-from placewright.runtime.connections.channel import Channel, send, wait
-from placewright.runtime.engines.group import WorkerGroup
+from placewright.runtime.connections import Channel, send, wait
+from placewright.runtime.engines.engine import WorkerGroup
 from placewright.runtime.engines.process import UNKNOWN
 
 _LAST_ANSWER_S = 0.1

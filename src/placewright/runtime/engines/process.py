@@ -29,12 +29,11 @@ from typing import Any, TypeVar
 from placewright.errors import WorkerError
 from placewright.interpreter import safe_variables
 from placewright.runtime import limits
-from placewright.runtime.connections.channel import Channel
+from placewright.runtime.connections import Channel
 from placewright.runtime.host import children_of, is_stopped
-from placewright.runtime.program import load_program
+from placewright.runtime.program import load_program, worker_main
 from placewright.runtime.scratch import keep_multiprocessing_here, private_temporary_files
 from placewright.runtime.specs import WorkerSpec
-from placewright.runtime.worker import worker_main
 
 TRIES = 3
 """Fork servers that are tried one after another."""
@@ -66,7 +65,7 @@ class ChildProcess:
     ----------
     target
         Called with `arguments` and one end of a lifeline: when that is closed the process has to
-        end (`placewright.runtime.worker.end_with_parent`).
+        end (`placewright.runtime.program.end_with_parent`).
     preloaded
         Modules that the fork server loads, if this is its first process.
     """
@@ -149,7 +148,7 @@ class WorkerProcess(ChildProcess):
     """The process of one worker.
 
     `orders`: the worker's end of the connection that its orders come through; closed here.
-    `listening`: see `placewright.runtime.worker.Worker`; it stays open here.
+    `listening`: see `placewright.runtime.program.Worker`; it stays open here.
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class WorkerProcess(ChildProcess):
 
 def preloaded_for(program: str) -> tuple[str, ...]:
     """Modules that the fork server loads for workers that execute this program."""
-    own = "placewright.runtime.worker", program.partition(":")[0]
+    own = "placewright.runtime.program", program.partition(":")[0]
     return (TORCH, *own) if load_program(program).uses_torch else own
 
 
@@ -177,7 +176,7 @@ def begin_fork_server(program: str) -> None:
 
     Where that fails, the first worker tries again and says why.
     """
-    fork_server_context((TORCH, "placewright.runtime.worker", program.partition(":")[0]))
+    fork_server_context((TORCH, "placewright.runtime.program", program.partition(":")[0]))
     with suppress(OSError, EOFError):
         _ensure_fork_server()
 

@@ -23,19 +23,16 @@ from typing import Any, ClassVar
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, RunError
 from placewright.runtime import limits
-from placewright.runtime.connections.authentication import AuthenticatedListener
-from placewright.runtime.connections.channel import Channel, wait
-from placewright.runtime.engines.group import STARTING
+from placewright.runtime.connections import AuthenticatedListener, Channel, wait
+from placewright.runtime.engines.engine import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.torchrun_agent import (
     end_with_torchrun,
     is_coordinator,
-    run_agent,
-)
-from placewright.runtime.engines.torchrun_connect import (
     known_secret,
     listen_for_workers,
     on_one_machine,
+    run_agent,
     warn_of_open_rendezvous,
 )
 from placewright.runtime.host import Host, assign_ranks, loopback

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from placewright.capturing.files.model_file import Array, ModelFile
 from placewright.cluster.cluster import Cluster, Device
-from placewright.cluster.detect import cpu_cores
+from placewright.cluster.devices import cpu_cores
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from placewright.capturing.settings import apply_settings
+from placewright.capturing.program_calls import apply_settings
 from placewright.graph.graph import TensorSpec
 from placewright.io.tensor_files import StoredTensor, stored_tensors
 from placewright.runtime.emulation import Stretch
-from placewright.runtime.messages.exchange import Exchange
-from placewright.runtime.messages.wire import Message
+from placewright.runtime.messages import Exchange
 from placewright.runtime.step.partition import Part
 from placewright.runtime.step.sequence import CompiledShare, Share, Spans, compile_share
 from placewright.runtime.step.slots import CompiledPart
 from placewright.runtime.step_record import StepLog
+from placewright.runtime.wire import Message
 
 RESIDENT = ("parameter", "buffer", "state")
 """Roles of program inputs that all programs of one model share."""

@@ -26,9 +26,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from placewright.capturing.program_calls import materialise, resolve_target
-from placewright.graph.program import Const, Instruction, Ref
-from placewright.runtime.messages.wire import Message
+from placewright.graph.graph import Const, Instruction, Ref
 from placewright.runtime.step.partition import Part, Step, references
+from placewright.runtime.wire import Message
 
 Registers = list[Any]
 

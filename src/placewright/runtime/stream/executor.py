@@ -41,13 +41,13 @@ import torch
 from safetensors.torch import load, save
 
 from placewright.runtime.emulation import Stretch
-from placewright.runtime.messages.gloo import GlooReceiver
-from placewright.runtime.messages.layout import THROUGH_HOST
-from placewright.runtime.messages.wire import Message, message_key
+from placewright.runtime.messages import GlooReceiver
+from placewright.runtime.specs import THROUGH_HOST
 from placewright.runtime.step.devices import PlacedDevices, laid_out, storable
 from placewright.runtime.step.partition import Part, Step, references
 from placewright.runtime.step.sequence import CompiledShare, Share
 from placewright.runtime.step.slots import Registers, Slot, call
+from placewright.runtime.wire import Message, message_key
 
 KEPT_SPANS = 4096
 """Spans of segments that a worker keeps until they are fetched."""

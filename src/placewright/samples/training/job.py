@@ -29,7 +29,7 @@ from placewright.capturing.updates import (
     update_of,
     write_states,
 )
-from placewright.capturing.zoo.digits import classifier, pictures
+from placewright.capturing.zoo.convolutional import classifier, pictures
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.stored import write_file
 from placewright.planning.contract import LOG

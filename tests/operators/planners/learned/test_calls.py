@@ -13,8 +13,8 @@ from placewright.operators.plan import OperatorPlan, check_plan
 from placewright.operators.planners import LEARNED
 from placewright.operators.planners.learned.calls import CallDecoder
 from placewright.operators.problem import OperatorProblem
-from placewright.operators.simulation.star_judge import star_scores
-from tests.operators.simulation.test_star_judge import drawn, judged
+from placewright.operators.simulation.star import star_scores
+from tests.operators.simulation.test_star import drawn, judged
 from tests.operators.star_instances import best_latency, star_problem
 
 

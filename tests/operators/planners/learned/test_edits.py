@@ -7,7 +7,7 @@ import numpy as np
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.planners.learned.edits import edges_of, edit, edited
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.grouping import group_operators
+from placewright.operators.planners.learned.features import group_operators
 from placewright.operators.planners.learned.planner import softmax
 
 

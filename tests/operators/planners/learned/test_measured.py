@@ -10,7 +10,7 @@ import pytest
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.conformance import tiny
-from placewright.operators.planners.learned.measured import Estimate
+from placewright.operators.planners.learned.planner import Estimate
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.solving import compare, solve
 

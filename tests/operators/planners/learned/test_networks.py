@@ -13,10 +13,13 @@ from placewright.errors import InputError
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
 from placewright.operators.plan import check_plan
-from placewright.operators.planners.learned.baselines import RandomSearch
+from placewright.operators.planners.learned.edits import RandomSearch
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.features import group_features, hp3c_features
-from placewright.operators.planners.learned.grouping import group_operators
+from placewright.operators.planners.learned.features import (
+    group_features,
+    group_operators,
+    hp3c_features,
+)
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.networks import SequencePlacer, chosen_log
 from placewright.operators.planners.learned.placeto import Placeto

@@ -9,7 +9,7 @@ from placewright.errors import InputError
 from placewright.operators.conformance import random_problem
 from placewright.operators.judge import judge
 from placewright.operators.planners import planners
-from placewright.operators.planners.learned.baselines import LocalSearch, RandomSearch
+from placewright.operators.planners.learned.edits import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.learned.post import Post
@@ -17,7 +17,7 @@ from placewright.operators.problem import OperatorProblem
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context, Planner
 from placewright.planning.solving import solve
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.published import published
 
 

@@ -23,8 +23,8 @@ from placewright.operators.planners.learned.transfer import (
     shapes,
     uses,
 )
+from placewright.operators.planners.lists.insertion import set_up
 from placewright.operators.planners.lists.planners import HEFT
-from placewright.operators.planners.lists.setup import set_up
 from tests.operators.planners.learned.graphs import drawn_graph
 
 QUICK = Transfer(walk=2e4, most=12)

@@ -21,7 +21,7 @@ from placewright.operators.planners.lists.ready import (
 )
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
-from placewright.testing.conformance import PlannerConformance
+from placewright.testing import PlannerConformance
 from tests.operators.planners.test_heft import paper
 
 

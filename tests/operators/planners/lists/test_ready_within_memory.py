@@ -8,7 +8,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.conformance import random_problem, tiny
-from placewright.operators.planners.lists.insertion import Rules
+from placewright.operators.planners.lists.insertion import Rules, Setup, mean_upward_rank, set_up
 from placewright.operators.planners.lists.ready import (
     LEAST,
     ReadyRule,
@@ -16,7 +16,6 @@ from placewright.operators.planners.lists.ready import (
     ready_rule,
     schedule,
 )
-from placewright.operators.planners.lists.setup import Setup, mean_upward_rank, set_up
 from placewright.operators.problem import OperatorProblem
 
 

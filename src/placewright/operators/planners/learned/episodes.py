@@ -15,7 +15,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray, thawed
 from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_nogil
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.planners.annealing import csr, draw
 from placewright.operators.planners.learned.calls import over_links
 from placewright.operators.problem import OperatorProblem

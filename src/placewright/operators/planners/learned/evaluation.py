@@ -13,24 +13,16 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.costs import linked
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Groups, groups_of, linked
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.calls import CallDecoder
 from placewright.operators.planners.learned.episodes import RULES, ruled_placements
-from placewright.operators.planners.lists.planners import (
-    CEFT,
-    CPOP,
-    HEFT,
-    HEFT_CONTENDED,
-    PEFT,
-)
+from placewright.operators.planners.lists.planners import CEFT, CPOP, HEFT, HEFT_CONTENDED, PEFT
 from placewright.operators.planners.placements import Score, Start, score_plan
 from placewright.operators.planners.trivial import RoundRobin, Single
 from placewright.operators.problem import Communication, OperatorProblem
-from placewright.operators.simulation.star import is_star_latency
-from placewright.operators.simulation.star_judge import star_scores
+from placewright.operators.simulation.star import is_star_latency, star_scores
 from placewright.planning.contract import Context, Planner, proposal_of
 
 TEACHERS: tuple[Planner, ...] = (HEFT, HEFT_CONTENDED, PEFT, CPOP, CEFT)
@@ -80,7 +72,7 @@ class Evaluations:
     Placements that break memory limits or use missing links cost more than the worst trivial plan,
     and more the farther they are over. Other rules (groups, pins, operators that a device cannot
     run) are kept by drawing devices per group, among those that
-    `placewright.operators.groups.Groups.allowed` allows. Every judged plan counts, the trivial ones
+    `placewright.operators.costs.Groups.allowed` allows. Every judged plan counts, the trivial ones
     too.
 
     Attributes

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, final
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.groups import groups_of
+from placewright.operators.costs import groups_of
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.features import (
     VERSION,
     group_features,
+    group_operators,
     hp3c_features,
 )
-from placewright.operators.planners.learned.grouping import group_operators
 from placewright.operators.planners.learned.planner import (
     Answer,
     LearnedPlanner,

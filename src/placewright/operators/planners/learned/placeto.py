@@ -9,8 +9,13 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.features import VERSION, group_features
-from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
+from placewright.operators.planners.learned.features import (
+    VERSION,
+    Grouping,
+    How,
+    group_features,
+    group_operators,
+)
 from placewright.operators.planners.learned.planner import (
     Answer,
     LearnedPlanner,

@@ -10,7 +10,7 @@ import numpy as np
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
 from placewright.operators.planners.learned.edits import Edits
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.grouping import Grouping, How, group_operators
+from placewright.operators.planners.learned.features import Grouping, How, group_operators
 from placewright.operators.planners.learned.planner import (
     Answer,
     LearnedPlanner,

@@ -8,8 +8,12 @@ from typing import ClassVar, Literal, final
 import numpy as np
 
 from placewright.operators.planners.learned.evaluation import Evaluations
-from placewright.operators.planners.learned.features import VERSION, group_features
-from placewright.operators.planners.learned.grouping import How, group_operators
+from placewright.operators.planners.learned.features import (
+    VERSION,
+    How,
+    group_features,
+    group_operators,
+)
 from placewright.operators.planners.learned.planner import (
     Answer,
     LearnedPlanner,

@@ -13,20 +13,17 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.judge import OperatorJudge
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.learned.planner import (
-    Schema,
-    check_parameters,
-    load_parameters,
-)
-from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
-from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
-from placewright.operators.planners.lists.setup import (
+from placewright.operators.planners.learned.planner import Schema, check_parameters, load_parameters
+from placewright.operators.planners.lists.insertion import (
     Setup,
+    list_schedule,
     mean_downward_rank,
     mean_upward_rank,
     optimistic_costs,
+    priority_sequence,
     set_up,
 )
+from placewright.operators.planners.lists.planners import HEFT, HEFT_CONTENDED
 from placewright.operators.planners.placements import Score
 from placewright.operators.planners.sequences.search import (
     OrderSearch,
@@ -35,13 +32,7 @@ from placewright.operators.planners.sequences.search import (
     fully_linked,
     start_order,
 )
-from placewright.operators.problem import (
-    Links,
-    Objective,
-    OperatorProblem,
-    Overlap,
-    pairwise_only,
-)
+from placewright.operators.problem import Links, Objective, OperatorProblem, Overlap, pairwise_only
 from placewright.planning.contract import Context
 
 FEATURES = 12

@@ -31,13 +31,14 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.costs import Ceft, ceft, linked
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.lists.insertion import list_schedule, priority_sequence
-from placewright.operators.planners.lists.setup import (
+from placewright.operators.planners.lists.insertion import (
     Setup,
+    list_schedule,
     mean_critical_path,
     mean_downward_rank,
     mean_upward_rank,
     optimistic_costs,
+    priority_sequence,
     scheduled_plan,
     set_up,
     within_memory,

@@ -40,9 +40,10 @@ from placewright.numerics.clocks import stop_flag
 from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.costs import Costs, move_time
 from placewright.operators.plan import OperatorPlan
-from placewright.operators.planners.lists.insertion import Rules, candidates
-from placewright.operators.planners.lists.setup import (
+from placewright.operators.planners.lists.insertion import (
+    Rules,
     Setup,
+    candidates,
     mean_upward_rank,
     optimistic_costs,
     scheduled_plan,

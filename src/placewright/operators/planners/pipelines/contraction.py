@@ -2,7 +2,7 @@
 
 Contracted are colocation groups and, for contiguous plans, whatever lies on a cycle of the
 forward graph between groups (backward operators without a forward one through their mirrored
-twins, see `placewright.operators.groups`): devices in a chain of nested ideals never
+twins, see `placewright.operators.costs`): devices in a chain of nested ideals never
 separate it. Devices that are alike in all that matters become one kind. What a tensor costs
 depends only on which nodes touch it, so that tensors with the same nodes are added up.
 Every plan of the small problem is a plan of the large one, with the same loads, and the other way
@@ -19,7 +19,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.operators.groups import forward_edges, groups_of, strong_components
+from placewright.operators.costs import forward_edges, groups_of, strong_components
 from placewright.operators.plan import OperatorPlan, device_kinds
 from placewright.operators.problem import OperatorProblem
 from placewright.operators.simulation.loads import cluster_rates

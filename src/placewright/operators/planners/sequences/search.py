@@ -12,12 +12,11 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray, thawed
-from placewright.operators.costs import Costs, kernel_costs, linked
-from placewright.operators.groups import Groups, groups_of
+from placewright.operators.costs import Costs, Groups, groups_of, kernel_costs, linked
 from placewright.operators.judge import OperatorJudge, OperatorJudgement
 from placewright.operators.plan import Dispatch, OperatorPlan
 from placewright.operators.planners.annealing import group_members
-from placewright.operators.planners.lists.setup import optimistic_costs
+from placewright.operators.planners.lists.insertion import optimistic_costs
 from placewright.operators.planners.placements import (
     COLDEST,
     Score,

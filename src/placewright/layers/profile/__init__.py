@@ -1,1 +1,0 @@
-"""Costs of the layers of a model: traced, by formulas, measured."""

@@ -1,1 +1,0 @@
-"""Measured runs: step times, speed-up over a baseline, comparison with eager PyTorch."""
