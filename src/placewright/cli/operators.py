@@ -44,7 +44,6 @@ from placewright.cli.options import (
 )
 from placewright.errors import CheckError, InputError, MissingDependencyError, UnsupportedError
 from placewright.io.output import output_file
-from placewright.planning.solving import refuse_beside_plan
 
 if TYPE_CHECKING:
     from placewright.cli.sources import LoadedSource
@@ -248,6 +247,8 @@ class RunOptions:
 
     def refuse_conflicts(self) -> None:
         """Raise if options conflict."""
+        from placewright.planning.solving import refuse_beside_plan
+
         if self.snapshots is not None and not self.adapt:
             raise InputError("--snapshots is for runs that adapt", hint="add --adapt")
         refuse_beside_plan(self.plan, self.planner, self.time_limit)
