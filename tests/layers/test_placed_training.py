@@ -17,7 +17,6 @@ from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import CheckError, InputError, UnsupportedError
 from placewright.layers import run as layer_run
 from placewright.layers.conformance import tiny
-from placewright.layers.costs.transfers import ring_times
 from placewright.layers.execution.layer_module import LayerModule
 from placewright.layers.execution.layer_problem import TENSORS, with_shards
 from placewright.layers.execution.session import LayerTrials, executables
@@ -26,6 +25,7 @@ from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.problem import LayerProblem
 from placewright.layers.run import one_process
+from placewright.layers.transfers import ring_times
 from placewright.layers.workers import Link
 from placewright.planning.solving import solve
 from tests.layers.models import image_model

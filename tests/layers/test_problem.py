@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError, UnsupportedError
-from placewright.layers.costs.memory import state_bytes, worker_bytes
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
 from placewright.layers.problem import LayerProblem, Refusal
+from placewright.layers.stage_costs import state_bytes, worker_bytes
 from placewright.layers.workers import Link
 
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from placewright.errors import InputError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
-from placewright.layers.costs.passes import ReplicaCosts, pass_s
-from placewright.layers.costs.transfers import StageTransfer, transfers
 from placewright.layers.judge import judge
 from placewright.layers.plan import (
     LayerPlan,
@@ -37,6 +35,8 @@ from placewright.layers.simulation import (
     network_of,
     simulate,
 )
+from placewright.layers.stage_costs import ReplicaCosts, pass_s
+from placewright.layers.transfers import StageTransfer, transfers
 from placewright.layers.workers import Link
 
 

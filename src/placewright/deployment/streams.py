@@ -42,7 +42,7 @@ from placewright.planning.result import Result
 from placewright.planning.solving import FixedPlan, solve
 from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
-from placewright.runtime.stream.stream import SampleStream
+from placewright.runtime.stream import SampleStream
 
 if TYPE_CHECKING:
     from placewright.deployment.calls import Batch, CallForm, Calls

@@ -32,7 +32,6 @@ from placewright.capturing.updates import (
 from placewright.cluster.cluster import Cluster
 from placewright.errors import PlacewrightError, UnsupportedError
 from placewright.graph.graph import TensorSpec
-from placewright.layers.costs.passes import own_forward_s
 from placewright.layers.execution.layer_module import WorkerStepTimes
 from placewright.layers.execution.session import (
     LayerSession,
@@ -46,6 +45,7 @@ from placewright.layers.execution.stage_orders import TracedModel, demand_execut
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import own_forward_s
 from placewright.layers.tracing import batch_of, with_batch
 from placewright.planning.result import Result
 from placewright.report.text import seconds

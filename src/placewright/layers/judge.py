@@ -24,10 +24,10 @@ from functools import cached_property
 
 import numpy as np
 
-from placewright.layers.costs.memory import stage_bytes, state_bytes, worker_bytes
 from placewright.layers.plan import LayerPlan, Stage, check_plan, in_flight
 from placewright.layers.problem import LayerProblem, Variants
 from placewright.layers.simulation import SimulatedStep, Span, simulate
+from placewright.layers.stage_costs import stage_bytes, state_bytes, worker_bytes
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import size
 from placewright.report.trace import MemoryCurve, Trace

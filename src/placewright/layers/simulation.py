@@ -22,7 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewright.errors import UnsupportedError
-from placewright.layers.costs.passes import (
+from placewright.layers.plan import (
+    Instruction,
+    LayerPlan,
+    Schedule,
+    blocking_order,
+    groups_of,
+    order_of,
+)
+from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import (
     ReplicaCosts,
     crowding,
     optimizer_s,
@@ -34,16 +43,7 @@ from placewright.layers.costs.passes import (
     together,
     updated_s,
 )
-from placewright.layers.costs.transfers import StageTransfer, processor_s, transfers
-from placewright.layers.plan import (
-    Instruction,
-    LayerPlan,
-    Schedule,
-    blocking_order,
-    groups_of,
-    order_of,
-)
-from placewright.layers.problem import LayerProblem
+from placewright.layers.transfers import StageTransfer, processor_s, transfers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import replica_costs
 from placewright.measurement import Measurement
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.result import Result

@@ -27,7 +27,7 @@ from placewright.runtime.step.devices import PlacedDevices, storable
 from placewright.runtime.step.partition import Part, Step
 from placewright.runtime.step.sequence import Action, Share
 from placewright.runtime.step_record import StepLog
-from placewright.runtime.stream.executor import Finished, Sample, StreamExecutor, StreamProgress
+from placewright.runtime.stream_executor import Finished, Sample, StreamExecutor, StreamProgress
 from placewright.runtime.wire import Message
 
 LARGE_BYTES = 1 << 17

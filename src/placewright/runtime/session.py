@@ -209,7 +209,7 @@ class Session(WorkerSession):
             Do one operator or transfer at a time in the whole system, in this order; holds for
             later migrations too.
         streamed
-            For a `placewright.runtime.stream.stream.SampleStream`: tensors between processes go
+            For a `placewright.runtime.stream.SampleStream`: tensors between processes go
             through host memory, where several of one kind can be on their way.
         stages
             With `streamed`: where some have copies, the devices of every stage, first the one that

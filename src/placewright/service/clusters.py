@@ -22,6 +22,85 @@ from placewright.report.text import seconds, size
 from placewright.service.app import ErrorParts, Service, clusters
 from placewright.service.pages import Pages
 
+LONGEST_TEXT = 100_000
+"""Characters of a cluster that is checked."""
+
+
+class ClusterCheck(BaseModel):
+    """What was found in a cluster's YAML.
+
+    `line`: where the error is. `drawing`: the cluster as SVG, where there is no error.
+    """
+
+    name: str = ""
+    devices: int = 0
+    links: int = 0
+    error: ErrorParts | None = None
+    line: int | None = None
+    drawing: str = ""
+
+
+def add_clusters(app: FastAPI, service: Service, pages: Pages) -> None:
+    """Add pages of clusters, and the route that checks one."""
+
+    @app.post("/api/v1/clusters/check")
+    def check_cluster(
+        text: Annotated[str, Body(embed=True, max_length=LONGEST_TEXT)],
+    ) -> ClusterCheck:
+        """Check a cluster's YAML and draw it; nothing is stored."""
+        try:
+            cluster = Cluster.from_text(text, where="cluster")
+        except PlacewrightError as error:
+            found = ErrorParts(**error.parts)
+            return ClusterCheck(error=found, line=error_line(error, text))
+        svg = pages.filled("drawing.html", drawing=drawn(cluster))
+        devices, links = len(cluster.devices), len(cluster.links)
+        return ClusterCheck(name=cluster.name, devices=devices, links=links, drawing=svg)
+
+    @app.get("/clusters", include_in_schema=False)
+    def every() -> HTMLResponse:
+        return pages.page("clusters.html", clusters=clusters(service))
+
+    @app.get("/clusters/{name}", include_in_schema=False)
+    def one(name: str) -> HTMLResponse:
+        return pages.page("cluster.html", **_page(service, name))
+
+
+def _page(service: Service, name: str) -> dict[str, Any]:
+    """What the page of a cluster shows; a stored file that is none any more has its text alone."""
+    text = cluster_text(service, name)
+    page = {"name": name, "text": text, "preset": name in preset_names(), "uses": _uses(service)}
+    try:
+        cluster = Cluster.from_text(text, where=name, name=name)
+    except PlacewrightError as error:
+        return page | {"cluster": None, "error": error.parts, "drawing": None}
+    rows = {
+        "devices": list(map(device_cells, cluster.devices)),
+        "links": list(map(link_cells, cluster.links)),
+    }
+    return page | rows | {"cluster": cluster, "error": None, "drawing": drawn(cluster)}
+
+
+def cluster_text(service: Service, name: str) -> str:
+    """The YAML of a preset or of a stored file; `UnknownNameError` where there is none."""
+    if name in preset_names():
+        return preset_text(name)
+    file = service.store.file(name)
+    if file is None or file.kind != "cluster":
+        raise UnknownNameError("cluster", name, [each.name for each in clusters(service)])
+    return read_text(service.files.path(file))
+
+
+def _uses(service: Service) -> list[tuple[str, str]]:
+    """Address and text of every verb that plans or runs on a cluster."""
+    found = []
+    for operation in service.operations.values():
+        option = next((each for each in operation.chosen if each.kind == "cluster"), None)
+        if option is not None and operation.path[-1] in ("plan", "compare"):
+            found.append((f"/new/{operation.name}?{option.name}=", " ".join(operation.path)))
+    return found
+
+
 MOST_HOSTS = 24
 """That are drawn."""
 
@@ -254,82 +333,3 @@ def _is_beside(
     middle = [sum(v) / len(hosts) for v in zip(*hosts.values(), strict=True)]
     half = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
     return math.dist(middle, half) > 60
-
-
-LONGEST_TEXT = 100_000
-"""Characters of a cluster that is checked."""
-
-
-class ClusterCheck(BaseModel):
-    """What was found in a cluster's YAML.
-
-    `line`: where the error is. `drawing`: the cluster as SVG, where there is no error.
-    """
-
-    name: str = ""
-    devices: int = 0
-    links: int = 0
-    error: ErrorParts | None = None
-    line: int | None = None
-    drawing: str = ""
-
-
-def add_clusters(app: FastAPI, service: Service, pages: Pages) -> None:
-    """Add pages of clusters, and the route that checks one."""
-
-    @app.post("/api/v1/clusters/check")
-    def check_cluster(
-        text: Annotated[str, Body(embed=True, max_length=LONGEST_TEXT)],
-    ) -> ClusterCheck:
-        """Check a cluster's YAML and draw it; nothing is stored."""
-        try:
-            cluster = Cluster.from_text(text, where="cluster")
-        except PlacewrightError as error:
-            found = ErrorParts(**error.parts)
-            return ClusterCheck(error=found, line=error_line(error, text))
-        svg = pages.filled("drawing.html", drawing=drawn(cluster))
-        devices, links = len(cluster.devices), len(cluster.links)
-        return ClusterCheck(name=cluster.name, devices=devices, links=links, drawing=svg)
-
-    @app.get("/clusters", include_in_schema=False)
-    def every() -> HTMLResponse:
-        return pages.page("clusters.html", clusters=clusters(service))
-
-    @app.get("/clusters/{name}", include_in_schema=False)
-    def one(name: str) -> HTMLResponse:
-        return pages.page("cluster.html", **_page(service, name))
-
-
-def _page(service: Service, name: str) -> dict[str, Any]:
-    """What the page of a cluster shows; a stored file that is none any more has its text alone."""
-    text = cluster_text(service, name)
-    page = {"name": name, "text": text, "preset": name in preset_names(), "uses": _uses(service)}
-    try:
-        cluster = Cluster.from_text(text, where=name, name=name)
-    except PlacewrightError as error:
-        return page | {"cluster": None, "error": error.parts, "drawing": None}
-    rows = {
-        "devices": list(map(device_cells, cluster.devices)),
-        "links": list(map(link_cells, cluster.links)),
-    }
-    return page | rows | {"cluster": cluster, "error": None, "drawing": drawn(cluster)}
-
-
-def cluster_text(service: Service, name: str) -> str:
-    """The YAML of a preset or of a stored file; `UnknownNameError` where there is none."""
-    if name in preset_names():
-        return preset_text(name)
-    file = service.store.file(name)
-    if file is None or file.kind != "cluster":
-        raise UnknownNameError("cluster", name, [each.name for each in clusters(service)])
-    return read_text(service.files.path(file))
-
-
-def _uses(service: Service) -> list[tuple[str, str]]:
-    """Address and text of every verb that plans or runs on a cluster."""
-    found = []
-    for operation in service.operations.values():
-        option = next((each for each in operation.chosen if each.kind == "cluster"), None)
-        if option is not None and operation.path[-1] in ("plan", "compare"):
-            found.append((f"/new/{operation.name}?{option.name}=", " ".join(operation.path)))
-    return found

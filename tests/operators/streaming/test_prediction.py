@@ -23,7 +23,7 @@ from placewright.operators.streaming.prediction import (
     stages_of,
     whole_copies,
 )
-from placewright.runtime.stream.dealing import Copy, next_copy
+from placewright.runtime.dealing import Copy, next_copy
 
 CHAIN = tiny(
     [[1.0, 1.0]] * 4,

@@ -28,7 +28,7 @@ from placewright.operators.views import stream_text
 from placewright.planning.solving import FixedPlan, solve
 from placewright.profiling.profiler import profile
 from placewright.runtime.session import Session
-from placewright.runtime.stream.stream import Delivered, SampleStream, Tensors
+from placewright.runtime.stream import Delivered, SampleStream, Tensors
 from small_zoo import small
 from tests.capturing.small_graphs import small_graph
 from tests.operators.test_run import DUO, WORKERS

@@ -39,7 +39,6 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.layers.costs.passes import replica_costs
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Stage
 from placewright.layers.planners.mixing import mixed_plans, polished
@@ -59,6 +58,7 @@ from placewright.layers.planners.space import (
 from placewright.layers.planners.stage_tables import Draft, Table, memory_shape
 from placewright.layers.planners.uniform import Uniform
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import replica_costs
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 

@@ -19,8 +19,6 @@ from typing import final
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.layers.costs.passes import WHOLE, replica_costs, sync_layer_s
-from placewright.layers.costs.transfers import ring_s
 from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.planners.space import (
     Cell,
@@ -32,6 +30,8 @@ from placewright.layers.planners.space import (
     orders,
 )
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import WHOLE, replica_costs, sync_layer_s
+from placewright.layers.transfers import ring_s
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 from placewright.solvers.pbqp import Pbqp, solve_pbqp

@@ -21,11 +21,10 @@ from typing import ClassVar, final
 import numpy as np
 
 from placewright.errors import InfeasibleError, InputError
-from placewright.layers.costs.memory import stage_bytes
-from placewright.layers.costs.passes import pass_s
 from placewright.layers.judge import LayerJudgement, judge
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import pass_s, stage_bytes
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from placewright.errors import InputError
-from placewright.layers.costs.passes import replica_costs
-from placewright.layers.costs.transfers import crossing_times, ring_s
 from placewright.layers.plan import Replica, Stage, Strategy
 from placewright.layers.planners.space import Cell, replicas, starts, worker_speeds
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import replica_costs
+from placewright.layers.transfers import crossing_times, ring_s
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_cached
 

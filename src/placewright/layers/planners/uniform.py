@@ -9,7 +9,6 @@ from typing import final
 
 import numpy as np
 
-from placewright.layers.costs.passes import pass_s
 from placewright.layers.plan import LayerPlan, Strategy
 from placewright.layers.planners.space import (
     Cell,
@@ -22,6 +21,7 @@ from placewright.layers.planners.space import (
     worker_speeds,
 )
 from placewright.layers.problem import LayerProblem
+from placewright.layers.stage_costs import pass_s
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 

@@ -1,7 +1,7 @@
 """Prediction of a stream: period, latency and trace of several samples in flight (rules T).
 
 Where a stage has copies, each sample has a *route*: of every stage the copy that takes it, chosen
-by `placewright.runtime.stream.dealing` as the real stream does. A copy does its samples in order.
+by `placewright.runtime.dealing` as the real stream does. A copy does its samples in order.
 
 *Segments* are runs of operators into which a placement is cut for the stream.
 """
@@ -23,7 +23,7 @@ from placewright.operators.plan import OperatorPlan
 from placewright.operators.problem import Links, OperatorProblem
 from placewright.operators.simulation.loads import stage_s
 from placewright.report.trace import Trace
-from placewright.runtime.stream.dealing import UNBOUNDED, Copy, Stages, next_copy
+from placewright.runtime.dealing import UNBOUNDED, Copy, Stages, next_copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Device
     from placewright.measurement import Check
     from placewright.runtime.session import Session
-    from placewright.runtime.stream.stream import Delivered, SampleStream, StreamCut, Tensors
+    from placewright.runtime.stream import Delivered, SampleStream, StreamCut, Tensors
 
 
 SHOWN_SAMPLES = 8
@@ -151,7 +151,7 @@ def _rate(period_s: float) -> str:
 
 def cut_of(problem: OperatorProblem, plan: OperatorPlan, prediction: StreamPrediction) -> StreamCut:
     """The segments of a plan as the workers execute them."""
-    from placewright.runtime.stream.stream import StreamCut
+    from placewright.runtime.stream import StreamCut
 
     lengths = prediction.segments.lengths(problem.m)
     if plan.replica_of is not None:
@@ -230,7 +230,7 @@ class StreamRounds:
 
     def open(self, k: int, *, deliver: bool = False, watched: bool = False) -> SampleStream:
         """A stream of one plan."""
-        from placewright.runtime.stream.stream import SampleStream
+        from placewright.runtime.stream import SampleStream
 
         result, predicted = self.results[k], self.predictions[k]
         return SampleStream(

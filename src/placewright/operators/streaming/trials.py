@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from placewright.operators.streaming.prediction import StreamPrediction
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
-    from placewright.runtime.stream.stream import Delivered, SampleStream
+    from placewright.runtime.stream import Delivered, SampleStream
 
 
 TURN_S, MOST = 1.0, 100

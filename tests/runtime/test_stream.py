@@ -15,8 +15,8 @@ import torch
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, WorkerError
 from placewright.runtime.session import Session
-from placewright.runtime.stream.executor import Finished, StreamProgress
-from placewright.runtime.stream.stream import SampleStream, StreamCut
+from placewright.runtime.stream import SampleStream, StreamCut
+from placewright.runtime.stream_executor import Finished, StreamProgress
 from tests.runtime.chain import answer, diamond
 
 DEVICES = (Device("a", node="a"), Device("b", node="b"))

@@ -26,10 +26,10 @@ from safetensors.torch import load, save
 from placewright.errors import InputError
 from placewright.graph.graph import Graph
 from placewright.runtime import limits
+from placewright.runtime.dealing import Stages, next_copy
 from placewright.runtime.session import Session
 from placewright.runtime.step.devices import storable
-from placewright.runtime.stream.dealing import Stages, next_copy
-from placewright.runtime.stream.executor import Finished, Route, Sample, StreamProgress
+from placewright.runtime.stream_executor import Finished, Route, Sample, StreamProgress
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from placewright.layers.conformance import tiny
-from placewright.layers.costs.transfers import crossing_times, message, ring_s, transfers
 from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.problem import LayerProblem, Training
 from placewright.layers.simulation import network_of
+from placewright.layers.transfers import crossing_times, message, ring_s, transfers
 from placewright.layers.workers import Link
 
 BYTES, CARD, BUS = 80.0, 10.0, 1000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewright.layers.conformance import tiny
-from placewright.layers.costs.passes import pass_s
+from placewright.layers.stage_costs import pass_s
 
 
 def test_more_samples_never_take_less_than_the_largest_size() -> None:
