@@ -13,7 +13,13 @@ import pytest
 from placewright.errors import InputError, UnsupportedError
 from placewright.operators.conformance import random_problem, tiny
 from placewright.operators.judge import judge
-from placewright.operators.learning import _run, compare_learned, spread, train
+from placewright.operators.learning import (
+    _run,
+    compare_learned,
+    spread,
+    train,
+    train_in_turns,
+)
 from placewright.operators.planners import planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.planning.contract import Context
@@ -46,6 +52,25 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     train(layered(), "post", file, evaluations=100)
     with pytest.raises(InputError, match="another"):
         solve(random_problem(5), {"name": "post", "checkpoint": str(file)})
+
+
+def test_one_policy_is_trained_on_several_problems(tmp_path: Path) -> None:
+    """Each goes on from the parameters of the one before, which a third problem takes."""
+    file, choice = tmp_path / "all.safetensors", "doppler(hidden=4, imitation=4)"
+    problems = [random_problem(seed) for seed in (1, 2)]
+    found = train_in_turns(problems, choice, file, turns=2, evaluations=20)
+    assert [each.problem for each in found] == [problem.name for problem in problems]
+    totals = [each.total for each in found]
+    assert totals[1] == max(totals) > 40
+    used = f"doppler(hidden=4, samples=16, checkpoint='{file}')"
+    assert solve(random_problem(3), used, bounds=False).judgement.feasible
+    with pytest.raises(InputError, match="do not fit all") as refused:
+        train_in_turns(problems, "post", file)
+    assert "belong to one problem" in refused.value.by
+    with pytest.raises(UnsupportedError, match="no parameters"):
+        train_in_turns(problems, "heft", file)
+    with pytest.raises(InputError, match="a problem and a turn"):
+        train_in_turns([], choice, file)
 
 
 def test_rows_hold_what_the_planners_reach() -> None:

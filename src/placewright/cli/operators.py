@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from placewright.deployment.placed_model import PlacedModel
     from placewright.deployment.workload import Workload
     from placewright.measurement import Measurement
+    from placewright.operators.problem import OperatorProblem
     from placewright.planning.result import Result
     from placewright.planning.wing import Loaded
 
@@ -479,6 +480,18 @@ CheckpointOption = Annotated[
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Start from the parameters in the checkpoint.")
 ]
+AlsoOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also",
+        metavar="FILE",
+        show_default=False,
+        help="Another problem, as a file, on which the same policy is trained; repeatable.",
+    ),
+]
+TurnsOption = Annotated[
+    int, typer.Option("--turns", min=1, metavar="N", help="How often each problem is trained on.")
+]
 
 
 def compare(
@@ -545,6 +558,8 @@ def train(
     *,
     checkpoint: CheckpointOption,
     planner: PlannerOption = "post",
+    also: AlsoOption = None,
+    turns: TurnsOption = 1,
     resume: ResumeOption = False,
     evaluations: EvaluationsOption = None,
     time_limit: TimeLimitOption = 60.0,
@@ -552,32 +567,48 @@ def train(
 ) -> None:
     """Train a planner that learns on a problem, and keep its parameters.
 
-    Ctrl-C keeps those so far. [cyan]--planner 'post(checkpoint="FILE")'[/cyan] starts from them.
+    With [cyan]--also[/cyan] one policy is trained on several problems. Ctrl-C keeps those so far.
+
+    [cyan]--planner 'post(checkpoint="FILE")'[/cyan] starts from them.
     """
     from placewright.cli.wing_verbs import measuring
     from placewright.operators.learning import train as run
+    from placewright.operators.learning import train_in_turns
 
     loaded = load()
-    problem = loaded.problem
+    problems = [loaded.problem, *map(_operator_problem, also or ())]
+    options: dict[str, Any] = {"resume": resume, "evaluations": evaluations, "seed": seed}
+    names = ", ".join(problem.name for problem in problems)
     with (
-        console.meter(f"training on {problem.name}") as meter,
+        console.meter(f"training on {names}") as meter,
         measuring(loaded) as measure,
     ):
-        found = run(
-            problem,
-            planner,
-            checkpoint,
-            resume=resume,
-            evaluations=evaluations,
-            time_limit_s=time_limit,
-            seed=seed,
-            progress=meter,
-            measure=measure,
-        )
-    if found.interrupted:
+        options |= {"time_limit_s": time_limit, "progress": meter}
+        if len(problems) == turns == 1:
+            found = [run(problems[0], planner, checkpoint, measure=measure, **options)]
+        else:
+            found = [*train_in_turns(problems, planner, checkpoint, turns=turns, **options)]
+    if found[-1].interrupted:
         console.note("interrupted: the parameters so far were kept")
-    console.kept(Path(found.checkpoint))
-    console.answer(found.as_json, lambda: str(found))
+    console.kept(Path(found[-1].checkpoint))
+    console.answer(
+        lambda: (
+            found[0].as_json() if not also else {"problems": [each.as_json() for each in found]}
+        ),
+        lambda: "\n".join(map(str, found)),
+    )
+
+
+def _operator_problem(source: str) -> OperatorProblem:
+    """Of a file; `InputError` where it holds something else."""
+    from placewright.files import read
+    from placewright.operators.problem import OperatorProblem
+
+    problem = read(source)
+    if not isinstance(problem, OperatorProblem):
+        hint = "name a problem of operators, or a graph of tasks"
+        raise InputError("is no problem that this planner learns on", where=source, hint=hint)
+    return problem
 
 
 verbs: dict[str, Callable[..., None]] = {"run": run, "export": export}
@@ -601,6 +632,7 @@ examples = {
     "train": [
         "zoo:resnet50 --on edge-quad --planner hp3c --checkpoint hp3c.safetensors",
         "problem.json --planner post --checkpoint post.safetensors --resume --seed 1",
+        "a.json --also b.json --turns 3 --planner doppler --checkpoint all.safetensors",
     ],
     "simulate": [
         "problem.json plan.json",

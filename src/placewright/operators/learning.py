@@ -203,6 +203,90 @@ def train(
     )
 
 
+def train_in_turns(
+    problems: Sequence[OperatorProblem],
+    planner: PlannerChoice,
+    checkpoint: str | Path,
+    *,
+    turns: int = 1,
+    resume: bool = False,
+    evaluations: int | None = None,
+    time_limit_s: float = math.inf,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> tuple[PlannerTraining, ...]:
+    """Train one policy on several problems, one after another, and keep its parameters.
+
+    Each problem goes on from the parameters that the one before it has left, as `train` with
+    `resume` does. After Ctrl-C those so far are kept.
+
+    Parameters
+    ----------
+    turns
+        How often every problem is trained on.
+    evaluations
+        Of each problem in each turn.
+    time_limit_s
+        Of all together; each gets an equal share of what is left.
+
+    Returns
+    -------
+    tuple of PlannerTraining
+        Of every problem the last one.
+
+    Raises
+    ------
+    InputError
+        There is no problem, no turn, or the parameters of one do not fit another; as of `train`.
+    UnsupportedError
+        As of `train`.
+    """
+    if not problems or turns < 1:
+        raise InputError(
+            "needs a problem and a turn", by=f"{len(problems)} problems, turns {turns}"
+        )
+    _check_one_policy(problems, planner)
+    begun, left = time.perf_counter(), turns * len(problems)
+    found: dict[int, PlannerTraining] = {}
+    for k in range(left):
+        now = time.perf_counter()
+        share_s = max(0.0, begun + time_limit_s - now) / (left - k)
+        which, turn = k % len(problems), k // len(problems)
+        found[which] = train(
+            problems[which],
+            planner,
+            checkpoint,
+            resume=resume or k > 0,
+            evaluations=evaluations,
+            time_limit_s=share_s,
+            seed=seed + turn,
+            progress=progress,
+        )
+        if found[which].interrupted:
+            break
+    return tuple(found[which] for which in sorted(found))
+
+
+def _check_one_policy(problems: Sequence[OperatorProblem], planner: PlannerChoice) -> None:
+    """Raise `InputError` where the parameters of the first problem do not fit all others."""
+    schemas = []
+    for problem in problems:
+        label, chosen = choose(planners(problem), planner)
+        if not hasattr(chosen, "schema"):
+            return  # which `train` refuses by its name
+        learner: Any = chosen
+        schemas.append(learner.schema(problem))
+    for problem, schema in zip(problems, schemas, strict=True):
+        if schema != schemas[0]:
+            own = "belong to one problem" if schema.problem else f"are for {schema.shape}"
+            raise InputError(
+                f"the parameters of planner {label!r} do not fit all problems",
+                where=problem.name,
+                by=f"they {own}",
+                hint="take doppler, whose parameters fit every graph",
+            )
+
+
 RULES = ("heft", "heft-contended", "peft")
 """Quick planners beside which learned ones are shown."""
 
