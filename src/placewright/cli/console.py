@@ -20,18 +20,7 @@ from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from placewright.cli.options import (
-    Format,
-    FormatOption,
-    OutputOption,
-    PlannerOption,
-    QuietOption,
-    ReportOption,
-    SeedOption,
-    TimeLimitOption,
-    TraceOption,
-    VerboseOption,
-)
+from placewright.cli import options
 from placewright.errors import PlacewrightError
 from placewright.planning.contract import SEARCH, Names
 
@@ -62,7 +51,7 @@ class Console:
         How often ``-v`` was given.
     """
 
-    format: Format = "table"
+    format: options.Format = "table"
     output: Path | None = None
     quiet: bool = False
     verbose: int = 0
@@ -374,15 +363,15 @@ def keep_pictures(
 
 
 SHARED: Mapping[str, Any] = {
-    "planner": PlannerOption,
-    "time_limit": TimeLimitOption,
-    "seed": SeedOption,
-    "report": ReportOption,
-    "trace": TraceOption,
-    "format": FormatOption,
-    "output": OutputOption,
-    "quiet": QuietOption,
-    "verbose": VerboseOption,
+    "planner": options.PlannerOption,
+    "time_limit": options.TimeLimitOption,
+    "seed": options.SeedOption,
+    "report": options.ReportOption,
+    "trace": options.TraceOption,
+    "format": options.FormatOption,
+    "output": options.OutputOption,
+    "quiet": options.QuietOption,
+    "verbose": options.VerboseOption,
 }
 """Options that a wing's own verb gets by naming a parameter so."""
 

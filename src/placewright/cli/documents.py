@@ -12,21 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from placewright.cli import options
 from placewright.cli.console import Console, write
-from placewright.cli.options import (
-    BatchOption,
-    FormatOption,
-    LinksOption,
-    MicroBatchesOption,
-    Model,
-    ObjectiveOption,
-    OnOption,
-    OverlapOption,
-    SeedOption,
-    Source,
-    TimeLimitOption,
-    TrainingOption,
-)
 
 if TYPE_CHECKING:
     from placewright.planning.wing import Document
@@ -44,10 +31,10 @@ TableOption = Annotated[
 
 def capture(
     console: Console,
-    model: Model,
-    training: TrainingOption = False,
-    batch: BatchOption = None,
-    micro_batches: MicroBatchesOption = None,
+    model: options.Model,
+    training: options.TrainingOption = False,
+    batch: options.BatchOption = None,
+    micro_batches: options.MicroBatchesOption = None,
 ) -> None:
     """Turn a model into a graph of operators and tensors, without computing anything.
 
@@ -62,8 +49,10 @@ def capture(
     from placewright.cli.sources import SourceOptions, captured_graph
     from placewright.graph.files import graph_json, write_graph
 
-    options = SourceOptions(model, training=training, batch=batch, micro_batches=micro_batches)
-    graph = captured_graph(options, console)
+    source_options = SourceOptions(
+        model, training=training, batch=batch, micro_batches=micro_batches
+    )
+    graph = captured_graph(source_options, console)
     console.show(lambda: graph_json(graph), lambda: repr(graph))
     if console.output is not None:
         console.kept(write_graph(graph, console.output))
@@ -71,14 +60,14 @@ def capture(
 
 def profile(
     console: Console,
-    source: Source,
-    on: OnOption = None,
-    training: TrainingOption = False,
-    batch: BatchOption = None,
-    micro_batches: MicroBatchesOption = None,
-    objective: ObjectiveOption = None,
-    links: LinksOption = None,
-    overlap: OverlapOption = None,
+    source: options.Source,
+    on: options.OnOption = None,
+    training: options.TrainingOption = False,
+    batch: options.BatchOption = None,
+    micro_batches: options.MicroBatchesOption = None,
+    objective: options.ObjectiveOption = None,
+    links: options.LinksOption = None,
+    overlap: options.OverlapOption = None,
     method: MethodOption = "auto",
     table: TableOption = None,
 ) -> None:
@@ -95,7 +84,7 @@ def profile(
     from placewright.cli.sources import SourceOptions, load
     from placewright.operators.files import problem_json, write_problem
 
-    options = SourceOptions(
+    source_options = SourceOptions(
         source,
         on,
         training,
@@ -107,7 +96,7 @@ def profile(
         table=table,
         micro_batches=micro_batches,
     )
-    problem = load(options, console).problem
+    problem = load(source_options, console).problem
     console.show(lambda: problem_json(problem), lambda: repr(problem))
     if console.output is not None:
         console.kept(write_problem(problem, console.output))
@@ -192,8 +181,8 @@ def bench(
     console: Console,
     sources: SourcesArgument,
     planners: BenchPlannersOption = None,
-    time_limit: TimeLimitOption = 10.0,
-    seed: SeedOption = 0,
+    time_limit: options.TimeLimitOption = 10.0,
+    seed: options.SeedOption = 0,
 ) -> None:
     """Run planners on every problem of a folder: ratio to best and bound, wins, time.
 
@@ -219,7 +208,9 @@ def bench(
     console.answer(found.as_json, lambda: repr(found))
 
 
-def schema(console: Console, kind: KindArgument = None, format: FormatOption = "json") -> None:
+def schema(
+    console: Console, kind: KindArgument = None, format: options.FormatOption = "json"
+) -> None:
     """Print the JSON schemas of the files that Placewright reads and writes.
 
     [bold]Example[/bold]

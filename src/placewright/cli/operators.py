@@ -15,33 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from placewright.cli import options
 from placewright.cli.console import Console, keep_pictures
-from placewright.cli.options import (
-    BatchOption,
-    BySpeedOption,
-    ClustersOption,
-    ContiguousOption,
-    LinksOption,
-    MicroBatchesOption,
-    ObjectiveOption,
-    OnOption,
-    OptionalPlannerOption,
-    OptionalTimeLimitOption,
-    OverlapOption,
-    PipelineOptions,
-    PlanFile,
-    PlannerOption,
-    PlannersOption,
-    ReplicationOption,
-    ReportOption,
-    SeedOption,
-    Source,
-    SpeedupOption,
-    SyncOption,
-    TimeLimitOption,
-    TraceOption,
-    TrainingOption,
-)
 from placewright.errors import CheckError, InputError, MissingDependencyError, UnsupportedError
 from placewright.io.output import output_file
 
@@ -120,9 +95,9 @@ CheckOption = Annotated[
 
 def run(
     console: Console,
-    source: Source,
+    source: options.Source,
     plan: OptionalPlan = None,
-    on: OnOption = None,
+    on: options.OnOption = None,
     steps: StepsOption = None,
     check: CheckOption = False,
     engine: EngineOption = "local",
@@ -130,19 +105,19 @@ def run(
     gpus: GpusOption = None,
     adapt: AdaptOption = False,
     snapshots: SnapshotsOption = None,
-    planner: OptionalPlannerOption = None,
-    training: TrainingOption = False,
-    batch: BatchOption = None,
-    micro_batches: MicroBatchesOption = None,
+    planner: options.OptionalPlannerOption = None,
+    training: options.TrainingOption = False,
+    batch: options.BatchOption = None,
+    micro_batches: options.MicroBatchesOption = None,
     weights: WeightsOption = None,
-    objective: ObjectiveOption = None,
-    contiguous: ContiguousOption = False,
-    links: LinksOption = None,
-    overlap: OverlapOption = None,
-    time_limit: OptionalTimeLimitOption = None,
-    seed: SeedOption = 0,
-    report: ReportOption = None,
-    trace: TraceOption = None,
+    objective: options.ObjectiveOption = None,
+    contiguous: options.ContiguousOption = False,
+    links: options.LinksOption = None,
+    overlap: options.OverlapOption = None,
+    time_limit: options.OptionalTimeLimitOption = None,
+    seed: options.SeedOption = 0,
+    report: options.ReportOption = None,
+    trace: options.TraceOption = None,
 ) -> None:
     """Run a placed step on one worker process per device, beside the best single device.
 
@@ -175,7 +150,7 @@ def run(
         micro_batches=micro_batches,
     )
     streamed = source_options.changes.get("objective") == "throughput"
-    options = RunOptions(
+    run_options = RunOptions(
         plan,
         planner,
         time_limit,
@@ -189,7 +164,7 @@ def run(
         report=report,
         trace=trace,
     )
-    options.refuse_conflicts()
+    run_options.refuse_conflicts()
     if is_model_file(source):
         loaded = load(source_options, console)
         foreign = {
@@ -199,7 +174,7 @@ def run(
             "--objective throughput": streamed,
         }
         refuse_for_files(loaded.problem.name, foreign)
-        run_model_file(console, loaded, options)
+        run_model_file(console, loaded, run_options)
         return
     if find_spec("torch") is None:
         raise MissingDependencyError("torch", extra="torch", purpose="running a PyTorch model")
@@ -220,13 +195,13 @@ def run(
     )
     with PlacedModel(workload, workers, choice, seed=seed, monitor=console) as placed:
         if streamed:
-            _run_stream(console, placed, options)
+            _run_stream(console, placed, run_options)
             return
         with suppress(CheckError):  # raised below, when all is printed and kept
-            placed.run(options.steps, check=check, adapt=adapt, snapshots=snapshots)
+            placed.run(run_options.steps, check=check, adapt=adapt, snapshots=snapshots)
         measured = placed.measurement
         assert measured is not None
-    _answer_steps(console, placed, measured, options)
+    _answer_steps(console, placed, measured, run_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +235,7 @@ class RunOptions:
 
 
 def _answer_steps(
-    console: Console, placed: PlacedModel, measured: Measurement, options: RunOptions
+    console: Console, placed: PlacedModel, measured: Measurement, run_options: RunOptions
 ) -> None:
     """Print what steps took, and keep what is asked for."""
     from placewright.operators.run import as_json
@@ -272,8 +247,8 @@ def _answer_steps(
     keep_pictures(
         console,
         result,
-        report=options.report,
-        trace=options.trace,
+        report=run_options.report,
+        trace=run_options.trace,
         graph=placed.workload.graph,
         measurement=measured,
         run=timeline,
@@ -283,23 +258,23 @@ def _answer_steps(
             checked.demand()
 
 
-def _run_stream(console: Console, placed: PlacedModel, options: RunOptions) -> None:
+def _run_stream(console: Console, placed: PlacedModel, run_options: RunOptions) -> None:
     """Measure a stream, print what it took, and keep what is asked for."""
     from placewright.operators.views import stream_text
     from placewright.report.trace import write_trace
 
     with suppress(CheckError):  # raised below, when all is printed and kept
-        placed.measure_stream(options.steps, check=options.check)
+        placed.measure_stream(run_options.steps, check=run_options.check)
     found = placed.stream_measurement
     assert found is not None
     result, measurement = placed.result, found.measurement
     data = found.as_json(result) | {"tried": [asdict(each) for each in placed.tried]}
     console.answer(lambda: data, lambda: stream_text(result, found))
-    if options.report is not None:
-        console.kept(result.report(options.report, measurement, placed.workload.graph))
-    if options.trace is not None:
+    if run_options.report is not None:
+        console.kept(result.report(run_options.report, measurement, placed.workload.graph))
+    if run_options.trace is not None:
         predicted, measured = found.prediction.trace, measurement.trace
-        console.kept(write_trace(options.trace, predicted=predicted, measured=measured))
+        console.kept(write_trace(run_options.trace, predicted=predicted, measured=measured))
     if measurement.check is not None:
         measurement.check.demand()
 
@@ -325,21 +300,21 @@ FolderOption = Annotated[
 ]
 
 
-def run_model_file(console: Console, loaded: LoadedSource, options: RunOptions) -> None:
+def run_model_file(console: Console, loaded: LoadedSource, run_options: RunOptions) -> None:
     """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
     from placewright.deployment.tensorflow_models import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
 
-    problem, result = loaded.problem, _plan(console, loaded, options)
+    problem, result = loaded.problem, _plan(console, loaded, run_options)
     with console.meter(f"running {problem.name}") as meter:
         measured = loaded.file_workload().measure(
             result,
             beside=best_single(problem),
-            steps=options.steps,
-            seed=options.seed,
-            check=options.check,
-            emulate=options.emulate,
+            steps=run_options.steps,
+            seed=run_options.seed,
+            check=run_options.check,
+            emulate=run_options.emulate,
             progress=meter,
         )
     data, lines = as_json(measured, result), [run_table(result, measured)]
@@ -350,8 +325,8 @@ def run_model_file(console: Console, loaded: LoadedSource, options: RunOptions) 
     keep_pictures(
         console,
         result,
-        report=options.report,
-        trace=options.trace,
+        report=run_options.report,
+        trace=run_options.trace,
         graph=loaded.graph,
         measurement=measured,
     )
@@ -359,17 +334,17 @@ def run_model_file(console: Console, loaded: LoadedSource, options: RunOptions) 
         measured.check.demand()
 
 
-def _plan(console: Console, loaded: LoadedSource, options: RunOptions) -> Result:
+def _plan(console: Console, loaded: LoadedSource, run_options: RunOptions) -> Result:
     from placewright.planning.solving import judged_plan, solve
 
-    if options.plan is not None:
-        return judged_plan(loaded.problem, options.plan)
+    if run_options.plan is not None:
+        return judged_plan(loaded.problem, run_options.plan)
     with console.meter(f"planning {loaded.problem.name}") as meter, loaded.measuring() as measure:
         return solve(
             loaded.problem,
-            options.planner or "auto",
-            time_limit_s=LIMIT_S if options.time_limit is None else options.time_limit,
-            seed=options.seed,
+            run_options.planner or "auto",
+            time_limit_s=LIMIT_S if run_options.time_limit is None else run_options.time_limit,
+            seed=run_options.seed,
             progress=meter,
             measure=measure,
         ).demand_finished()
@@ -377,12 +352,12 @@ def _plan(console: Console, loaded: LoadedSource, options: RunOptions) -> Result
 
 def export(
     console: Console,
-    source: Source,
-    plan: PlanFile,
+    source: options.Source,
+    plan: options.PlanFile,
     folder: FolderOption,
-    on: OnOption = None,
-    batch: BatchOption = None,
-    training: TrainingOption = False,
+    on: options.OnOption = None,
+    batch: options.BatchOption = None,
+    training: options.TrainingOption = False,
 ) -> None:
     """Write a plan in the model's own format, load what was written, and compare its outputs.
 
@@ -412,27 +387,29 @@ def export(
 
 def load(
     console: Console,
-    source: Source,
-    on: OnOption = None,
-    objective: ObjectiveOption = None,
-    training: TrainingOption = False,
-    batch: BatchOption = None,
-    micro_batches: MicroBatchesOption = None,
-    links: LinksOption = None,
-    overlap: OverlapOption = None,
-    contiguous: ContiguousOption = False,
-    replication: ReplicationOption = False,
-    by_speed: BySpeedOption = False,
-    sync_bandwidth: SyncOption = None,
-    clusters: ClustersOption = None,
-    cluster_speedup: SpeedupOption = None,
+    source: options.Source,
+    on: options.OnOption = None,
+    objective: options.ObjectiveOption = None,
+    training: options.TrainingOption = False,
+    batch: options.BatchOption = None,
+    micro_batches: options.MicroBatchesOption = None,
+    links: options.LinksOption = None,
+    overlap: options.OverlapOption = None,
+    contiguous: options.ContiguousOption = False,
+    replication: options.ReplicationOption = False,
+    by_speed: options.BySpeedOption = False,
+    sync_bandwidth: options.SyncOption = None,
+    clusters: options.ClustersOption = None,
+    cluster_speedup: options.SpeedupOption = None,
 ) -> LoadedSource:
     """The problem of a model, a graph, a problem file or a published instance."""
     from placewright.cli.sources import SourceOptions
     from placewright.cli.sources import load as load_source
 
-    pipeline = PipelineOptions(replication, sync_bandwidth, clusters, cluster_speedup, by_speed)
-    options = SourceOptions(
+    pipeline = options.PipelineOptions(
+        replication, sync_bandwidth, clusters, cluster_speedup, by_speed
+    )
+    source_options = SourceOptions(
         source,
         on,
         training,
@@ -444,7 +421,7 @@ def load(
         pipeline=pipeline,
         micro_batches=micro_batches,
     )
-    return load_source(options, console)
+    return load_source(source_options, console)
 
 
 LearnedOption = Annotated[
@@ -498,15 +475,15 @@ def compare(
     console: Console,
     load: Callable[[], Loaded],
     *,
-    planner: PlannersOption = None,
+    planner: options.PlannersOption = None,
     learned: LearnedOption = False,
     evaluations: EvaluationsOption = None,
     seconds: SecondsOption = 0.0,
     seeds: SeedsOption = 5,
-    time_limit: TimeLimitOption = 60.0,
-    seed: SeedOption = 0,
-    report: ReportOption = None,
-    trace: TraceOption = None,
+    time_limit: options.TimeLimitOption = 60.0,
+    seed: options.SeedOption = 0,
+    report: options.ReportOption = None,
+    trace: options.TraceOption = None,
 ) -> None:
     """Run every planner, value their plans by one judge, and print one table.
 
@@ -557,13 +534,13 @@ def train(
     load: Callable[[], Loaded],
     *,
     checkpoint: CheckpointOption,
-    planner: PlannerOption = "post",
+    planner: options.PlannerOption = "post",
     also: AlsoOption = None,
     turns: TurnsOption = 1,
     resume: ResumeOption = False,
     evaluations: EvaluationsOption = None,
-    time_limit: TimeLimitOption = 60.0,
-    seed: SeedOption = 0,
+    time_limit: options.TimeLimitOption = 60.0,
+    seed: options.SeedOption = 0,
 ) -> None:
     """Train a planner that learns on a problem, and keep its parameters.
 
@@ -577,17 +554,17 @@ def train(
 
     loaded = load()
     problems = [loaded.problem, *map(_operator_problem, also or ())]
-    options: dict[str, Any] = {"resume": resume, "evaluations": evaluations, "seed": seed}
+    run_options: dict[str, Any] = {"resume": resume, "evaluations": evaluations, "seed": seed}
     names = ", ".join(problem.name for problem in problems)
     with (
         console.meter(f"training on {names}") as meter,
         measuring(loaded) as measure,
     ):
-        options |= {"time_limit_s": time_limit, "progress": meter}
+        run_options |= {"time_limit_s": time_limit, "progress": meter}
         if len(problems) == turns == 1:
-            found = [run(problems[0], planner, checkpoint, measure=measure, **options)]
+            found = [run(problems[0], planner, checkpoint, measure=measure, **run_options)]
         else:
-            found = [*train_in_turns(problems, planner, checkpoint, turns=turns, **options)]
+            found = [*train_in_turns(problems, planner, checkpoint, turns=turns, **run_options)]
     if found[-1].interrupted:
         console.note("interrupted: the parameters so far were kept")
     console.kept(Path(found[-1].checkpoint))

@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from placewright.cli import options
 from placewright.cli.console import Console, console_command, print_result, source_command
-from placewright.cli.options import (
-    BoundsOption,
-    PlanFile,
-    PlannerOption,
-    PlannersOption,
-    ReportOption,
-    SeedOption,
-    TimeLimitOption,
-    TraceOption,
-)
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,12 +34,12 @@ def plan(
     console: Console,
     load: Load,
     *,
-    planner: PlannerOption = "auto",
-    time_limit: TimeLimitOption = 60.0,
-    seed: SeedOption = 0,
-    bounds: BoundsOption = True,
-    report: ReportOption = None,
-    trace: TraceOption = None,
+    planner: options.PlannerOption = "auto",
+    time_limit: options.TimeLimitOption = 60.0,
+    seed: options.SeedOption = 0,
+    bounds: options.BoundsOption = True,
+    report: options.ReportOption = None,
+    trace: options.TraceOption = None,
 ) -> None:
     """Find the best plan in the time given, and a bound on what could be better.
 
@@ -83,12 +74,12 @@ def compare(
     console: Console,
     load: Load,
     *,
-    planner: PlannersOption = None,
-    time_limit: TimeLimitOption = 60.0,
-    seed: SeedOption = 0,
-    bounds: BoundsOption = True,
-    report: ReportOption = None,
-    trace: TraceOption = None,
+    planner: options.PlannersOption = None,
+    time_limit: options.TimeLimitOption = 60.0,
+    seed: options.SeedOption = 0,
+    bounds: options.BoundsOption = True,
+    report: options.ReportOption = None,
+    trace: options.TraceOption = None,
 ) -> None:
     """Run every planner, value their plans by one judge, and print one table."""
     from placewright.planning.solving import compare as run_all
@@ -114,10 +105,10 @@ def compare(
 def simulate(
     console: Console,
     load: Load,
-    plan: PlanFile,
+    plan: options.PlanFile,
     *,
-    report: ReportOption = None,
-    trace: TraceOption = None,
+    report: options.ReportOption = None,
+    trace: options.TraceOption = None,
 ) -> None:
     """Simulate a saved plan by the judge: value, timeline, limits. Exit 3 if it does not fit."""
     from placewright.planning.solving import judged_plan
@@ -127,7 +118,7 @@ def simulate(
     print_result(console, result, report=report, trace=trace, graph=loaded.graph)
 
 
-def explain(console: Console, load: Load, plan: PlanFile, name: PartName) -> None:
+def explain(console: Console, load: Load, plan: options.PlanFile, name: PartName) -> None:
     """Print why a part of a saved plan is where it is, and what moving it would change."""
     from placewright.planning.solving import judged_plan
 
