@@ -26,7 +26,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from placewright import OperatorProblem, Result
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload
+    from placewright.deployment.model_files import TensorFlowWorkload
 
 LAYERS = ("embed_source", "encoder_0", "encoder_1", "embed_target", "decoder_0", "decoder_1")
 TOP = ("attention", "projection")
@@ -144,7 +144,7 @@ def main() -> None:
     """Plan by every planner, measure, and print a table."""
     from placewright import Cluster, Device, OperatorPlan, solve
     from placewright.capturing.tensorflow.model import capture_tensorflow
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload, profile_tensorflow
+    from placewright.deployment.model_files import TensorFlowWorkload, profile_tensorflow
     from placewright.planning.solving import judged_plan
 
     parser = argparse.ArgumentParser(description=__doc__)

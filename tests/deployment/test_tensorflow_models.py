@@ -21,7 +21,7 @@ from placewright.capturing.tensorflow.model import (
     is_tensorflow,
 )
 from placewright.cluster.cluster import Cluster, Device
-from placewright.deployment.tensorflow_models import TensorFlowWorkload, profile_tensorflow
+from placewright.deployment.model_files import TensorFlowWorkload, profile_tensorflow
 from placewright.errors import (
     InputError,
     MissingDependencyError,

@@ -302,7 +302,7 @@ FolderOption = Annotated[
 
 def run_model_file(console: Console, loaded: LoadedSource, run_options: RunOptions) -> None:
     """Run a plan, or one made in `LIMIT_S` where no time is given, beside the best device."""
-    from placewright.deployment.tensorflow_models import TensorFlowMeasurement
+    from placewright.deployment.model_files import TensorFlowMeasurement
     from placewright.operators.run import as_json, best_single
     from placewright.operators.views import run_table
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.capturing.tensorflow.model import TensorFlowModel
     from placewright.cluster.cluster import Cluster
-    from placewright.deployment.model_files import FileWorkload
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload
+    from placewright.deployment.model_files import FileWorkload, TensorFlowWorkload
     from placewright.deployment.workers import MeasuredPlacements
     from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
@@ -121,8 +120,7 @@ class LoadedSource:
     def file_workload(self) -> FileWorkload | TensorFlowWorkload:
         """The model of another runtime on its cluster."""
         from placewright.capturing.tensorflow.model import TensorFlowModel
-        from placewright.deployment.model_files import FileWorkload
-        from placewright.deployment.tensorflow_models import TensorFlowWorkload
+        from placewright.deployment.model_files import FileWorkload, TensorFlowWorkload
 
         assert self.file is not None
         assert self.cluster is not None

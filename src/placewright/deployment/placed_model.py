@@ -290,7 +290,7 @@ class PlacedModel(LoadedModel):
                 self.measurement = measured()
             else:
                 from placewright.adapt.run import measured_despite_losses
-                from placewright.deployment.adaptive import run_adaptively
+                from placewright.deployment.training import run_adaptively
 
                 self.measurement = measured_despite_losses(measured, monitor.note)
                 self.timeline = run_adaptively(
@@ -439,8 +439,7 @@ class PlacedModel(LoadedModel):
         **settings: Any,
     ) -> OperatorTraining:
         """What a trainer executes, on the workers of this model; see `trainer`."""
-        from placewright.deployment.adaptive import adaptive_run
-        from placewright.deployment.training import OperatorTraining
+        from placewright.deployment.training import OperatorTraining, adaptive_run
         from placewright.operators.adaptive.adaptation import AdaptationPolicy
         from placewright.runtime.scratch import Scratch
 

@@ -36,9 +36,8 @@ from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
 if TYPE_CHECKING:
     from placewright.capturing.model import State
     from placewright.cluster.cluster import Cluster
-    from placewright.deployment.model_files import FileWorkload
+    from placewright.deployment.model_files import FileWorkload, TensorFlowWorkload
     from placewright.deployment.placed_model import PlacedModel
-    from placewright.deployment.tensorflow_models import TensorFlowWorkload
     from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
     from placewright.operators.adaptive.run import AdaptiveRun

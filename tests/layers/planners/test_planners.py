@@ -12,8 +12,7 @@ from placewright.layers.conformance import random_tiny, tiny, tiny_instances
 from placewright.layers.judge import judge
 from placewright.layers.plan import Strategy
 from placewright.layers.planners import planners
-from placewright.layers.planners.dp import SMALL, Dp, small_space
-from placewright.layers.planners.mixing import strategies_of
+from placewright.layers.planners.dp import SMALL, Dp, small_space, strategies_of
 from placewright.layers.planners.space import (
     better,
     every_plan,

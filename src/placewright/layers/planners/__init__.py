@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from placewright.layers.bounds import bounds, refined_bounds
 from placewright.layers.judge import judge
-from placewright.layers.planners.dp import Dp
-from placewright.layers.planners.mixing import PbqpLayers
+from placewright.layers.planners.dp import Dp, PbqpLayers
 from placewright.layers.planners.space import Exhaustive
 from placewright.layers.planners.swarm import Mutation, Pso
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform

@@ -14,7 +14,7 @@ from placewright.operators.bounds import refined_bounds as relaxed_bounds
 from placewright.operators.judge import PreparedJudge, judge, plan_of
 from placewright.operators.plan import SINGLE
 from placewright.operators.planners.accelerate_auto import AccelerateAuto
-from placewright.operators.planners.chain_dp import ChainDp
+from placewright.operators.planners.chain_dp import ChainDp, MicroBatches
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.copied_stages import CopiedStages, WholeCopies
 from placewright.operators.planners.exact import Exact
@@ -22,9 +22,8 @@ from placewright.operators.planners.learned.doppler import Doppler
 from placewright.operators.planners.learned.edits import LocalSearch, RandomSearch
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.hsdag import Hsdag
-from placewright.operators.planners.learned.placeto import Placeto
+from placewright.operators.planners.learned.placers import Placeto, RnnPlacer
 from placewright.operators.planners.learned.post import Post
-from placewright.operators.planners.learned.rnn import RnnPlacer
 from placewright.operators.planners.learned.transfer import Transfer
 from placewright.operators.planners.lists.planners import (
     CEFT,
@@ -37,7 +36,6 @@ from placewright.operators.planners.lists.planners import (
 from placewright.operators.planners.lists.ready import M_ETF, M_SCT, READY_LISTS
 from placewright.operators.planners.lns import Lns
 from placewright.operators.planners.metis import Metis
-from placewright.operators.planners.micro_batches import MicroBatches
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import CeftPbqp, PbqpPlanner
 from placewright.operators.planners.search import Search

@@ -22,9 +22,8 @@ from placewright.operators.planners.learned.features import (
 )
 from placewright.operators.planners.learned.hp3c import Hp3c
 from placewright.operators.planners.learned.networks import SequencePlacer, chosen_log
-from placewright.operators.planners.learned.placeto import Placeto
+from placewright.operators.planners.learned.placers import Placeto, RnnPlacer
 from placewright.operators.planners.learned.planner import learned, save_parameters
-from placewright.operators.planners.learned.rnn import RnnPlacer
 from placewright.operators.problem import OperatorProblem
 from placewright.planning.contract import Context
 from tests.operators.planners.learned.test_post import layered
