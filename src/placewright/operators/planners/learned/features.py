@@ -94,7 +94,7 @@ def group_operators(problem: OperatorProblem, how: How = "modules", at_most: int
     own = groups_of(problem)
     join = _Union(own.allowed.copy())
     if how != "colocation":
-        _join_chained(problem, own.group, join)
+        _join_lone_successors(problem, own.group, join)
     if how == "modules" and any(problem.operator_modules):
         _join_modules(problem, own.group, join, at_most)
     share = -1.0 if how == "colocation" else 0.0  # below zero nothing without work is joined
@@ -128,7 +128,7 @@ class _Union:
         return np.array([self.root(x) for x in range(len(self.above))], dtype=np.int64)
 
 
-def _join_chained(problem: OperatorProblem, group: IntArray, join: _Union) -> None:
+def _join_lone_successors(problem: OperatorProblem, group: IntArray, join: _Union) -> None:
     """Operators with one successor that has one predecessor."""
     edges = np.unique(np.stack([problem.consumed_from, problem.consumers]), axis=1)
     successors = np.bincount(edges[0], minlength=problem.n)
