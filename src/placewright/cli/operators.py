@@ -554,17 +554,17 @@ def train(
 
     loaded = load()
     problems = [loaded.problem, *map(_operator_problem, also or ())]
-    run_options: dict[str, Any] = {"resume": resume, "evaluations": evaluations, "seed": seed}
+    settings: dict[str, Any] = {"resume": resume, "evaluations": evaluations, "seed": seed}
     names = ", ".join(problem.name for problem in problems)
     with (
         console.meter(f"training on {names}") as meter,
         measuring(loaded) as measure,
     ):
-        run_options |= {"time_limit_s": time_limit, "progress": meter}
+        settings |= {"time_limit_s": time_limit, "progress": meter}
         if len(problems) == turns == 1:
-            found = [run(problems[0], planner, checkpoint, measure=measure, **run_options)]
+            found = [run(problems[0], planner, checkpoint, measure=measure, **settings)]
         else:
-            found = [*train_in_turns(problems, planner, checkpoint, turns=turns, **run_options)]
+            found = [*train_in_turns(problems, planner, checkpoint, turns=turns, **settings)]
     if found[-1].interrupted:
         console.note("interrupted: the parameters so far were kept")
     console.kept(Path(found[-1].checkpoint))
