@@ -3,6 +3,7 @@
     python benchmarks/generation.py [--tokens N] [--rounds N]
     python benchmarks/generation.py --contexts 256 2048 8192
     python benchmarks/generation.py --users 1 2 4 8
+    python benchmarks/generation.py --prompt 2048
     python benchmarks/generation.py --architectures
 
 A Llama of 12 layers, 512 wide, 32-bit numbers, random weights, one core each: in this process, on
@@ -13,6 +14,9 @@ With --users: tokens/s of so many users at a time on two workers, from the momen
 their first token until one has the last; predicted by the device map from what layers take there,
 one on each device, for so many users at a time. All processes go before others of the machine.
 Ends with 1 where a user's tokens are not those of `model.generate` of that user alone.
+With --prompt: three users on two workers, and a fourth one with so long a prompt, which is computed
+at once and in pieces, in turns: the longest pause of the others. Ends with 1 where a user's tokens
+are not those of `model.generate`.
 With --architectures: greedy tokens, none twice, of small random models of each kind on one, two and
 three workers, of one row and of four with padding. Ends with 1 where they are not those of one
 process.
@@ -40,7 +44,7 @@ from placewright import Cluster, Device, Link, device_map
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.generation.caches import growing_cache
-from placewright.layers.generation.generator import Generator, TokenClock
+from placewright.layers.generation.generator import PROMPT_CHUNK, Generator, TokenClock
 from placewright.layers.generation.stage import cache_name
 
 LAYERS, WIDTH = 12, 64
@@ -48,6 +52,9 @@ LAYERS, WIDTH = 12, 64
 
 TOKENS = 24
 """Timed in each context."""
+
+BEFORE = 8
+"""Tokens of each user before another one comes with a long prompt."""
 
 
 def rate(generate: Callable[[int], Tensor], tokens: int) -> float:
@@ -205,6 +212,38 @@ def many_users(model: Any, placed: Generator, counts: list[int], tokens: int, ro
     return other
 
 
+def pauses(model: Any, placed: Generator, length: int, tokens: int, rounds: int) -> int:
+    """One line for each round and way to compute a prompt; how many got other tokens."""
+    drawn = [torch.randint(1, 32000, (1, size)) for size in (16, 19, 22, length)]
+    expected = [_greedy(model, ids)(tokens) for ids in drawn]
+    print("| tokens at a time | longest pause, s | of usual tokens, s | first token, s |")
+    print("|---:|---:|---:|---:|")
+    other = 0
+    for most in [most for _ in range(rounds) for most in (length, PROMPT_CHUNK)]:
+        placed.prompt_chunk = most
+        clocks = [TokenClock() for _ in drawn]
+
+        def one(ids: Tensor, clock: TokenClock) -> Tensor:
+            options: Any = {"max_new_tokens": tokens, "do_sample": False, "streamer": clock}
+            found: Tensor = placed.generate(ids, **options)
+            return found
+
+        with ThreadPoolExecutor(len(drawn)) as pool:
+            running = [pool.submit(one, *each) for each in zip(drawn[:-1], clocks, strict=False)]
+            while min(len(clock.times_s) for clock in clocks[:-1]) < BEFORE:
+                time.sleep(0.01)
+            running.append(pool.submit(one, drawn[-1], clocks[-1]))
+        begin_s, first_s = clocks[-1].times_s[:2]
+        steps = [pair for clock in clocks[:-1] for pair in pairwise(clock.times_s[1:])]
+        longest_s = max(b - a for a, b in steps if b > begin_s and a < first_s)
+        usual_s = statistics.median(b - a for a, b in steps if b <= begin_s)
+        cells = (longest_s, usual_s, first_s - begin_s)
+        print(f"| {most} | {' | '.join(f'{each:.3f}' for each in cells)} |", flush=True)
+        pairs = zip(running, expected, strict=True)
+        other += sum(not torch.equal(each.result(), right) for each, right in pairs)
+    return other
+
+
 @torch.inference_mode()
 def contexts(model: Any, counts: list[int]) -> int:
     """One line for each context; how many of them gave other logits."""
@@ -238,6 +277,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--users", type=int, nargs="+", default=[])
     parser.add_argument("--contexts", type=int, nargs="+", default=[])
+    parser.add_argument("--prompt", type=int, default=0)
     parser.add_argument("--architectures", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -262,12 +302,14 @@ def main() -> int:
     devices = tuple(Device(name, kind="cpu", node=name, cores=1) for name in "ab")
     cluster = Cluster(devices, (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)))
     with (
-        undisturbed() if args.users else nullcontext(),
+        undisturbed() if args.users or args.prompt else nullcontext(),
         Generator(model, {"a": (0, LAYERS)}, cluster) as one,
         Generator(model, {"a": (0, LAYERS // 2), "b": (LAYERS // 2, LAYERS)}, cluster) as two,
     ):
         if args.users:
             return int(many_users(model, two, args.users, args.tokens, args.rounds) > 0)
+        if args.prompt:
+            return int(pauses(model, two, args.prompt, args.tokens, args.rounds) > 0)
         ways = [_greedy(each, ids) for each in (model, one, two)]
         first, *others = [generate(args.tokens) for generate in ways]
         print("| round | one process | one worker | two workers |\n|---|---:|---:|---:|")

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -55,14 +56,14 @@ def joined(placed: Generator) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["llama", "mixtral", "gemma2", "gpt2"])
 def test_tokens_of_each_are_those_alone(kind: str) -> None:
-    """Of one and of two rows, with padding, sampled with a seed; they come and go."""
+    """Of one and of two rows, with padding, sampled with a seed; prompts in pieces."""
     model = model_of(kind)
     asked = [*users(5), prompts() | {"max_new_tokens": 9} | GREEDY]
     expected = [model.generate(**each) for each in asked]
     drawn = {"input_ids": asked[0]["input_ids"], "max_new_tokens": 12} | GREEDY
     expected.append(model.generate(**drawn, logits_processor=[Draw(7)]))
     with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed, ThreadPoolExecutor(7) as go:
-        sizes = joined(placed)
+        placed.prompt_chunk, sizes = 4, joined(placed)
         found = [go.submit(placed.generate, **each) for each in asked]
         found.append(go.submit(placed.generate, **drawn, logits_processor=[Draw(7)]))
         for each, tokens in zip(found, expected, strict=True):
@@ -185,6 +186,36 @@ def test_groups_fill_the_stages() -> None:
         assert [each.result()[0].shape[0] for each in second] == [1, 2, 3, 4]
     assert [len(each) for each in group.orders] == [2, 2]
     assert group.most == 2
+
+
+def test_pieces_of_a_prompt_and_tokens_take_turns() -> None:
+    """Nobody waits for the token of who has a prompt, nor for the whole of it."""
+    group = _Echo()
+    made = batcher(group)
+    made.groups, made._users = 1, 3
+
+    def text(user: int, tokens: int, count: int) -> None:
+        with made.prompt() if tokens > 1 else nullcontext():
+            for _ in range(count):
+                made.answers(step(user, tokens))
+
+    def until(orders: int, waiting: int) -> None:
+        ends_s = time.perf_counter() + 30
+        while (len(group.orders), len(made._waiting)) != (orders, waiting):
+            assert time.perf_counter() < ends_s
+            time.sleep(1e-3)
+
+    with ThreadPoolExecutor(3) as go:
+        running = [go.submit(text, 1, 5, 3)]
+        until(1, 0)
+        running += [go.submit(text, user, 1, 2) for user in (2, 3)]
+        for orders, waiting in ((1, 2), (2, 1), (3, 2), (4, 1)):
+            until(orders, waiting)
+            group.go.release()
+        group.go.release()
+        for each in running:
+            each.result()
+    assert [sorted(each) for each in group.orders] == [[1], [2, 3], [1], [2, 3], [1]]
 
 
 def test_who_got_the_last_token_is_waited_for() -> None:

@@ -3,7 +3,8 @@
 Each user is a call of `generate` in a thread of its own, which waits for the logits of its next
 token. Workers that execute stages one after another serve several groups of users at a time, as
 many as there are stages: while the last stage decodes the first group, the first one decodes the
-next. Who comes joins a group between two steps; who has ended is missing in the next one.
+next. Who comes joins a group between two steps; who has ended is missing in the next one. A long
+prompt comes in pieces, between which the steps of others leave.
 
     users' threads               orders to all workers      stage 1     stage 2
     1: token  --+
@@ -80,6 +81,8 @@ class Step(Waiting):
     ----------
     placement
         See `Batcher.placement`: where it was computed.
+    prompt
+        Whether it has several tokens.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Step(Waiting):
         self.placement: int | None = None
         self._behind = behind
         self.rows, count = tensors["input_ids"].shape
+        self.prompt = count > 1
         mask, positions = tensors.get("attention_mask"), tensors.get("position_ids")
         self._joins = (
             count == 1
@@ -166,7 +170,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting: deque[Waiting] = deque()
         self._flying: deque[_Flying] = deque()
-        self._collecting, self._held, self._users = False, 0, 0
+        self._collecting, self._held, self._users, self._prompts = False, 0, 0, 0
         self._step_s = self._free_s = 0.0
 
     @contextmanager
@@ -181,6 +185,17 @@ class Batcher:
                 self._users -= 1
                 self._launch()
                 self._changed.notify_all()
+
+    @contextmanager
+    def prompt(self) -> Iterator[None]:
+        """A user has a prompt for the length of the block: tokens of others do not wait for it."""
+        with self._changed:
+            self._prompts += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._prompts -= 1
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -242,22 +257,27 @@ class Batcher:
         if sum(each.computes for each in self._flying) >= self.groups:
             return []
         steps = [each for each in self._waiting if isinstance(each, Step)]
-        alone = next((each for each in steps if not self.joins or not each.joins), None)
-        if alone is not None:
-            self._waiting.remove(alone)
-            return [alone]
-        size = math.ceil(self._users / self.groups)
-        if len(steps) < size and self._others_may_come(steps[0]):
-            return []
-        group = [each for each in steps if each.options == steps[0].options][: max(1, size)]
-        for each in group:
+        joining = [each for each in steps if self.joins and each.joins]
+        alone = [each for each in steps if each not in joining][:1]
+        # Who came first: of a prompt's pieces each is later than the tokens that wait.
+        ready = [each for each in (alone, self._group(joining)) if each]
+        found = min(ready, key=lambda each: each[0].since_s, default=[])
+        for each in found:
             self._waiting.remove(each)
-        return [*group]
+        return [*found]
+
+    def _group(self, steps: Sequence[Step]) -> list[Step]:
+        """Those of several users that leave together; nothing where it is better to wait."""
+        size = max(1, math.ceil((self._users - self._prompts) / self.groups))
+        if not steps or (len(steps) < size and self._others_may_come(steps[0])):
+            return []
+        return [each for each in steps if each.options == steps[0].options][:size]
 
     def _others_may_come(self, first: Step) -> bool:
         """Whether to wait for users who have got a token and think about it."""
-        away = self._users - len(self._waiting)
-        away -= sum(len(each.whose) for each in self._flying if each.computes)
+        flying = [each for flown in self._flying for each in flown.whose]
+        here = [x for x in (*self._waiting, *flying) if isinstance(x, Step) and not x.prompt]
+        away = self._users - self._prompts - len(here)
         # From when it could leave: who got the last token would else be left alone for good.
         since_s = max(first.since_s, self._free_s)
         return away > 0 and time.perf_counter() - since_s < self._patience_s()
@@ -311,7 +331,8 @@ class Batcher:
         if not steps:
             return
         self._free_s = time.perf_counter()
-        self._step_s = self._free_s - flown.since_s
+        if not steps[0].prompt:
+            self._step_s = self._free_s - flown.since_s
         logits = next(each for each in answers if each is not None)
         ends = np.cumsum([each.rows for each in steps])[:-1]
         for each, own in zip(steps, np.split(logits, ends), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from placewright.errors import (
     WorkerError,
     WorkerLostError,
 )
-from placewright.layers.generation.batcher import Arrays, Batcher, Step
+from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
 from placewright.layers.generation.sources import RandomWeights, Source, source_of
 from placewright.layers.generation.stage import (
     Stage,
@@ -49,6 +49,9 @@ Replan = Callable[[Cluster], Ranges]
 
 PASSED = ("logits_to_keep",)
 """Whole numbers that the model is called with, beside its tensors."""
+
+PROMPT_CHUNK = 128
+"""Tokens of a prompt that are computed at a time: between them are those of other users."""
 
 REFUSED = (
     *("cache_implementation", "assistant_model", "prompt_lookup_num_tokens", "past_key_values"),
@@ -89,6 +92,8 @@ class Generator:
         Of weights and buffers, by device of the cluster.
     lost
         Devices whose workers died.
+    prompt_chunk
+        Tokens of a prompt that are computed at a time.
 
     Raises
     ------
@@ -124,6 +129,7 @@ class Generator:
         self._users = count()
         self.held_bytes: list[int] = []
         self.lost: list[str] = []
+        self.prompt_chunk = PROMPT_CHUNK
 
     def _place(self, ranges: Ranges, cluster: Cluster) -> None:
         self._orders = _orders(self._source, ranges, self._counts, cluster.device_names)
@@ -254,6 +260,18 @@ class Generator:
                 given["encoded"] = encoded.last_hidden_state
         tensors = _arrays(given)
         numbers = {name: int(given[name]) for name in PASSED if isinstance(given.get(name), int)}
+        new = tensors["input_ids"].shape[1]
+        with self._batcher.prompt() if new > 1 else nullcontext():
+            for piece in _pieces(tensors, numbers, cache.length, self.prompt_chunk):
+                logits = self._logits(cache, piece, numbers)
+        # Ray's answers cannot be written to, and `generate` may write.
+        made = torch.from_numpy(np.require(logits[:, -new:], None, "W"))
+        output = CausalLMOutputWithPast(logits=made)
+        output[cache_name()] = cache
+        return output
+
+    def _logits(self, cache: Any, tensors: Arrays, numbers: Mapping[str, int]) -> Any:
+        """Behind some new tokens of a user."""
         cache.inputs.add(tensors)
 
         def behind() -> Arrays:
@@ -263,13 +281,8 @@ class Generator:
         step = Step(cache.user, tensors, numbers, behind)
         (logits,) = self._batcher.answers(step)
         cache.placement = step.placement
-        new = tensors["input_ids"].shape[1]
-        cache.length += new
-        # Ray's answers cannot be written to, and `generate` may write.
-        made = torch.from_numpy(np.require(logits[:, -new:], None, "W"))
-        output = CausalLMOutputWithPast(logits=made)
-        output[cache_name()] = cache
-        return output
+        cache.length += tensors["input_ids"].shape[1]
+        return logits
 
     def _encoded(self, input_ids: Tensor, attention_mask: Tensor | None = None, **rest: Any) -> Any:
         """What transformers calls for the activations behind an encoder."""
@@ -457,6 +470,27 @@ def _arrays(given: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     if mask is not None and mask.ndim == 2:
         arrays["attention_mask"] = mask.astype(bool)
     return arrays
+
+
+def _pieces(
+    tensors: Arrays, numbers: Mapping[str, int], before: int, most: int
+) -> Iterator[Arrays]:
+    """New tokens, `most` of a long prompt at a time, each with a mask of all up to them.
+
+    All at once where more than the logits of the last one are wanted, or a tensor is not by token.
+    `before`: tokens that are in the caches.
+    """
+    count, mask = tensors["input_ids"].shape[1], tensors.get("attention_mask")
+    whole = numbers.get("logits_to_keep") != 1 or not tensors.keys() <= JOINING
+    if count <= most or whole or (mask is not None and mask.ndim != 2):
+        yield tensors
+        return
+    pieces = -(-count // most)
+    for start, end in pairwise(count * k // pieces for k in range(pieces + 1)):
+        yield {
+            name: value[..., : before + end] if value is mask else value[..., start:end]
+            for name, value in tensors.items()
+        }
 
 
 def _not_here(option: str) -> UnsupportedError:
