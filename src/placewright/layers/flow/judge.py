@@ -67,7 +67,7 @@ def judge(problem: FlowProblem, plan: LayerRanges) -> FlowJudgement:
     Raises `InputError`: it is no plan of the problem.
     """
     check_plan(problem, plan)
-    work, left = workspace(problem.n)
+    work, left = workspace(problem.n, problem.layers)
     value = max_flow(
         np.array(plan.start),
         np.array(plan.end),

@@ -20,10 +20,10 @@ RELATIVE = 1e-12
 """Capacity that counts as none, as a share of the largest one: rounding leaves such remainders."""
 
 
-def workspace(n: int) -> tuple[IntArray, FloatArray]:
-    """Arrays for `max_flow` of n machines: rows of vertices and arcs, and capacities."""
+def workspace(n: int, layers: int) -> tuple[IntArray, FloatArray]:
+    """Arrays for `max_flow`: rows of vertices, arcs or layers, and capacities."""
     arcs = 2 * (n + 2 * n + n * n)
-    return np.zeros((6, max(2 * n + 2, arcs)), np.int64), np.zeros((2, arcs))
+    return np.zeros((6, max(2 * n + 2, arcs, layers + 1)), np.int64), np.zeros((2, arcs))
 
 
 @njit_inline
@@ -48,8 +48,16 @@ def _build(
     work: IntArray,
     left: FloatArray,
 ) -> int:
-    """The graph of a placement; arcs 2 i are those of the machines. The number of arcs."""
+    """The graph of a placement; arcs 2 i are those of the machines. The number of arcs.
+
+    ``work[5, k]``, ``work[4, i]``: lists of machines by their first layer, in order.
+    """
     n = len(start)
+    for k in range(layers + 1):
+        work[5, k] = -1
+    for i in range(n - 1, -1, -1):
+        if end[i] > 0:
+            work[4, i], work[5, start[i]] = work[5, start[i]], i
     for v in range(2 * n + 2):
         work[0, v] = -1
     arc = 0
@@ -67,13 +75,13 @@ def _build(
                 _add_arc(work, left, arc, 2 * i + 1, 2 * n + 1, links[i, n + 1])
                 arc += 2
             continue
-        for j in range(n):
-            follows = start[j] == end[i]
-            if partial:
-                follows = start[j] <= end[i] and end[i] < end[j]
-            if follows and links[i, j] > 0 and end[j] > 0:
-                _add_arc(work, left, arc, 2 * i + 1, 2 * j, links[i, j])
-                arc += 2
+        for k in range(0 if partial else end[i], end[i] + 1):
+            j = work[5, k]
+            while j >= 0:
+                if end[i] < end[j] and links[i, j] > 0:
+                    _add_arc(work, left, arc, 2 * i + 1, 2 * j, links[i, j])
+                    arc += 2
+                j = work[4, j]
     return arc
 
 
@@ -158,17 +166,6 @@ def max_flow(
     return total
 
 
-@njit_inline
-def _reward(rate: float, target: float, shape: int) -> float:
-    """The rate up to the target, with its shortfall by another power: see `anneal`."""
-    lack = max(target - rate, 0.0) / target
-    if shape == 0:
-        lack = math.sqrt(lack)
-    elif shape == 2:
-        lack *= lack
-    return target * (1.0 - lack)
-
-
 @njit_internal
 def _coverage(
     start: IntArray,
@@ -178,7 +175,6 @@ def _coverage(
     layers: int,
     partial: bool,
     target: float,
-    shape: int,
     row: IntArray,
     cover: FloatArray,
 ) -> tuple[float, float]:
@@ -231,7 +227,7 @@ def _coverage(
         there += cover[3, k]
         cover[2, k] = min(here, there)
         least = min(least, cover[2, k])
-        total += _reward(here, target, shape) + _reward(there, target, shape)
+        total += min(here, target) + min(there, target)
     return least, total / (2 * layers)
 
 
@@ -458,7 +454,6 @@ def anneal(
     cold: float,
     weight: float,
     target: float,
-    shape: int,
     rates: FloatArray,
     links: FloatArray,
     most: IntArray,
@@ -469,23 +464,21 @@ def anneal(
 ) -> float:
     """Simulated annealing of flow + weight * coverage; `now` and `best` are (2, n), start and end.
 
-    `hot`, `cold`: temperatures in tokens/s of the first and the last step. `shape`: a layer that
-    lacks a share x of the target costs sqrt(x), x or x^2 for 0, 1, 2: the first likes few layers
-    that lack much, the last many that lack little. `best` is replaced where a better flow is found,
-    whose value is returned.
+    `hot`, `cold`: temperatures in tokens/s of the first and the last step. `best` is replaced where
+    a better flow is found, whose value is returned.
     """
     np.random.seed(seed)
     n = now.shape[1]
-    work = np.zeros((6, max(2 * n + 2, 2 * (3 * n + n * n))), np.int64)
-    left, trial = np.zeros((2, work.shape[1])), now.copy()
+    arcs = 2 * (3 * n + n * n)
+    work = np.zeros((6, max(2 * n + 2, arcs, layers + 1)), np.int64)
+    left, trial = np.zeros((2, arcs)), now.copy()
     wide = max(n, layers + 1)
     row, cover, held = np.zeros((2, wide), np.int64), np.zeros((4, wide)), np.zeros(wide)
     found = max_flow(best[0], best[1], rates, links, layers, partial, work, left)
     flow = max_flow(now[0], now[1], rates, links, layers, partial, work, left)
     score = (
         flow
-        + weight
-        * _coverage(now[0], now[1], rates, links, layers, partial, target, shape, row, cover)[1]
+        + weight * _coverage(now[0], now[1], rates, links, layers, partial, target, row, cover)[1]
     )
     held[:] = cover[2]
     cooling = (cold / hot) ** (1.0 / max(steps, 1))
@@ -496,7 +489,7 @@ def anneal(
         if not _propose(most, rates, links, layers, held, target, trial[0], trial[1]):
             continue
         least, mean = _coverage(
-            trial[0], trial[1], rates, links, layers, partial, target, shape, row, cover
+            trial[0], trial[1], rates, links, layers, partial, target, row, cover
         )
         needed = score + heat * math.log(max(np.random.random(), 1e-300))
         if least + weight * mean < needed:

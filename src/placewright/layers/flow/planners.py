@@ -227,11 +227,11 @@ def _chain(p: FlowProblem, rate: float, steps: int) -> LayerRanges | None:
     return None
 
 
-TARGETS = (1.01, 1.03, 1.08, 1.2)
+TARGETS = (1.01, 1.03, 1.08)
 """What a run looks for, by the best flow so far."""
 
-WEIGHTS, SHAPES, HOT, COLD = (3.0, 10.0), (1, 1, 2), (0.03, 0.1), (3e-4, 3e-4, 1e-3)
-"""Of coverage, and first and last temperatures by the target: each run draws one of each."""
+WEIGHTS, HOT, COLD = (3.0, 10.0), 0.03, 3e-4
+"""Of coverage, of which each run draws one, and first and last temperatures by the target."""
 
 AGAIN = 0.35
 """Share of runs that begin with the best plan."""
@@ -239,8 +239,9 @@ AGAIN = 0.35
 MOST_CHUNK, CHUNK_PAIRS = 100_000, 1.5e8
 """Steps between two looks at the clock and at Ctrl-C: at most, and with the square of machines."""
 
-RUNS_AHEAD = 4
-"""The time that is left is enough for so many runs, else they get shorter."""
+FIRST = 20_000
+"""Steps of the first runs, where time is limited. Each later one takes as long as all before it:
+one that cools slowly finds more than many that cool fast, and needs to know what to look for."""
 
 
 @final
@@ -250,7 +251,8 @@ class Annealing(_Supported):
 
     What is annealed is the flow plus a bound on it by layer, up to a target a little above the best
     flow so far (`placewright.layers.flow.kernels`): plans of one flow differ in how near they are
-    to that target. Runs go on until the deadline; where there is none, `runs` limits them.
+    to that target. Until the deadline each run takes as long as all before it; where there is none,
+    there are `runs` of `steps`.
     """
 
     runs: Count = 4
@@ -267,7 +269,8 @@ class Annealing(_Supported):
         best = random_ranges(p, rng) if context.incumbent is None else _array(context.incumbent)
         value = judge(p, ranges_of(*best)).value
         yield ranges_of(*best)
-        endless, steps, begun, done = math.isinf(context.deadline_s), self.steps, 0, 0
+        endless, begun, done = math.isinf(context.deadline_s), 0, 0
+        steps = self.steps if endless else FIRST
         # Without a deadline the answer must not depend on the machine's cores.
         side_by_side = 1 if endless else len(os.sched_getaffinity(0))
         active = list[_Run]()
@@ -290,9 +293,10 @@ class Annealing(_Supported):
                 )
                 if context.remaining_s() <= 0 or value >= context.bound * (1 - 1e-9):
                     return
-                pace_s = side_by_side * (time.perf_counter() - begun_s) / done
-                ahead = 1e9 if endless else context.remaining_s() / pace_s / RUNS_AHEAD
-                steps = min(self.steps, max(1_000, int(ahead)))
+                if not endless:
+                    spent_s = time.perf_counter() - begun_s
+                    share = min(1.0, context.remaining_s() / spent_s)
+                    steps = max(1_000, int(share * done / side_by_side))
 
 
 class _Run:
@@ -312,14 +316,13 @@ class _Run:
     ) -> None:
         roof = min(bound, float(p.rates.sum())) if bound > 0 else float(p.rates.sum())
         self.target = min(value * float(rng.choice(TARGETS)) if value > 0 else roof, roof)
-        self.weight, self.hot, cold = (float(rng.choice(x)) for x in (WEIGHTS, HOT, COLD))
-        self.shape, self.p = int(rng.choice(SHAPES)), p
+        self.weight, self.hot, self.p = float(rng.choice(WEIGHTS)), HOT, p
         again = rng.random() < AGAIN and value > 0
         self.now = best.copy() if again else random_ranges(p, rng)
         self.best, self.value = self.now.copy(), 0.0
         most = min(MOST_CHUNK, max(200, int(CHUNK_PAIRS / p.n**2)))
         self.left = -(-steps // most)
-        self.chunk, self.ratio = -(-steps // self.left), (cold / self.hot) ** (1.0 / self.left)
+        self.chunk, self.ratio = -(-steps // self.left), (COLD / HOT) ** (1.0 / self.left)
         self.rng = np.random.default_rng(int(rng.integers(2**31)))
 
     def advance(self) -> float:
@@ -334,7 +337,6 @@ class _Run:
                 colder * self.target,
                 self.weight,
                 self.target,
-                self.shape,
                 p.rates,
                 p.links,
                 p.most,
