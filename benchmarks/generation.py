@@ -42,7 +42,7 @@ from torch import Tensor
 
 from placewright import Cluster, Device, Link, device_map
 from placewright.layers.devicemap.judge import judge
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
+from placewright.layers.devicemap.problem import LayerRange, MapPlan
 from placewright.layers.generation.caches import growing_cache
 from placewright.layers.generation.generator import PROMPT_CHUNK, Generator, TokenClock
 from placewright.layers.generation.stage import cache_name
@@ -77,47 +77,40 @@ def _greedy(model: Any, ids: Tensor) -> Callable[[int], Tensor]:
     return generate
 
 
-_t5: Any = transformers.T5Config  # its parameters are its attributes
+ARCHITECTURES = ("llama", "qwen2", "mixtral", "gemma2", "gpt2", "t5")
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 500,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
 
-ARCHITECTURES: dict[str, Callable[[], Any]] = {
-    "Llama": lambda: transformers.LlamaConfig(**SMALL),
-    "Qwen2": lambda: transformers.Qwen2Config(**SMALL),
-    "Mixtral": lambda: transformers.MixtralConfig(**SMALL, num_local_experts=4),
-    "Gemma2": lambda: transformers.Gemma2Config(**SMALL, head_dim=16, sliding_window=32),
-    "GPT-2": lambda: transformers.GPT2Config(
-        vocab_size=500,
-        n_embd=64,
-        n_layer=6,
-        n_head=4,
-        bos_token_id=None,
+def small_model(kind: str, vocabulary: int, width: int, layers: int) -> Any:
+    """One of `ARCHITECTURES` with random weights; half of a T5's layers are the encoder's."""
+    names = {
+        "gpt2": ("n_embd", "n_inner", "n_layer", "n_head", "n_positions"),
+        "t5": ("d_model", "d_ff", "num_layers", "num_heads", "n_positions"),
+    }
+    usual = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    depth = layers // 2 if kind == "t5" else layers
+    values = (width, 3 * width // 2, depth, 4, 512)
+    sizes = dict(
+        zip(names.get(kind, (*usual, "max_position_embeddings")), values, strict=True),
+        vocab_size=vocabulary,
         eos_token_id=None,
         pad_token_id=0,
-    ),
-    "T5": lambda: _t5(
-        vocab_size=500,
-        d_model=64,
-        d_kv=16,
-        d_ff=96,
-        num_layers=3,
-        num_decoder_layers=3,
-        num_heads=4,
-        initializer_factor=3.0,
-        decoder_start_token_id=0,
-        eos_token_id=None,
-        pad_token_id=0,
-    ),
-}
+    )
+    others: dict[str, dict[str, Any]] = {
+        "qwen2": {"tie_word_embeddings": True},
+        "mixtral": {"num_local_experts": 4},
+        "gemma2": {"head_dim": width // 4, "sliding_window": width // 4},
+        "gpt2": {"bos_token_id": None},
+        # Of random weights of the usual size all tokens would be alike.
+        "t5": {"d_kv": width // 4, "initializer_factor": 3.0, "decoder_start_token_id": 0},
+    }
+    grouped = {} if kind in names else {"num_key_value_heads": 2}
+    known: Any = transformers.AutoConfig
+    config = known.for_model(kind, **sizes, **grouped, **others.get(kind, {}))
+    loader: Any = transformers.AutoModelForCausalLM
+    if config.is_encoder_decoder:
+        loader = transformers.AutoModelForSeq2SeqLM
+    torch.manual_seed(5)
+    return loader.from_config(config).eval()
 
 
 def architectures(tokens: int) -> int:
@@ -126,7 +119,7 @@ def architectures(tokens: int) -> int:
     devices = tuple(Device(name, kind="cpu", node=name) for name in names)
     links = tuple(Link(a, b, 1e9, 1e-5) for a in names for b in names if a != b)
     cluster, other = Cluster(devices, links), 0
-    ids = torch.randint(1, SMALL["vocab_size"], (4, 24))
+    ids = torch.randint(1, 500, (4, 24))
     mask = torch.ones_like(ids)
     for row, padding in enumerate((0, 5, 11, 17)):
         ids[row, :padding] = mask[row, :padding] = 0
@@ -135,17 +128,12 @@ def architectures(tokens: int) -> int:
     options["no_repeat_ngram_size"] = 1  # random models would repeat one for good
     heads = [f"{n} x {k}" for n in (1, 2, 3) for k in (1, 4)]
     print(f"| workers x rows | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}")
-    for name, config in ARCHITECTURES.items():
-        torch.manual_seed(5)
-        made = config()
-        loader: Any = transformers.AutoModelForCausalLM
-        if made.is_encoder_decoder:
-            loader = transformers.AutoModelForSeq2SeqLM
-        model = loader.from_config(made).eval()
+    layers = 6
+    for name in ARCHITECTURES:
+        model = small_model(name, 500, 64, layers)
         expected = [model.generate(**each, **options)[:, -tokens:] for each in given]
         cells = []
         for count in (1, 2, 3):
-            layers = SMALL["num_hidden_layers"]
             cuts = [layers * k // count for k in range(count + 1)]
             ranges = dict(zip(names, pairwise(cuts), strict=False))
             with Generator(model, ranges, cluster) as placed:

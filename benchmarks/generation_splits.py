@@ -37,9 +37,8 @@ import placewright
 from placewright import Cluster, Device, Link
 from placewright.layers.devicemap.baselines import baselines
 from placewright.layers.devicemap.judge import judge
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
 from placewright.layers.devicemap.planners import plan_map
-from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem
 from placewright.layers.generation.generator import TokenClock, generating
 from placewright.layers.generation.layer_timer import LayerTimer
 from placewright.layers.generation.worker import middle_mean

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         planners,
         files,
         views,
-        conformance,
+        conformance.LAYERS,
         commands,
     )
 
@@ -56,6 +56,7 @@ WING = package_wing(
     "layers -> parallelisation strategies",
     "problem.LayerProblem",
     "plan.LayerPlan",
+    conformance="conformance.LAYERS",
     families=(_flow, _halda, _device_map),
     language=_language,
 )

@@ -32,7 +32,6 @@ WING = package_wing(
     "problem.OperatorProblem",
     "plan.OperatorPlan",
     command_line="",
-    explain="explain.explain",
     places_models=True,
     simplifier=_simplifier,
 )

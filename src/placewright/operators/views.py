@@ -19,6 +19,7 @@ from placewright.io.boundary import validate
 from placewright.measurement import Measurement, load_warnings, measurement_table, speed_up_text
 from placewright.numerics.arrays import IntArray
 from placewright.operators.explain import critical_operators, critical_spans, waited_for
+from placewright.operators.explain import explain as explain
 from placewright.operators.files import PlanFile, read_problem
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.placement_summary import PlacementSummary, placement_summary

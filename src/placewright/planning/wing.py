@@ -345,26 +345,27 @@ def package_wing(
     *,
     planning: str = "planners",
     views: str = "views",
+    conformance: str = "conformance",
     command_line: str = "commands",
-    explain: str = "views.explain",
     **given: Any,
 ) -> Wing:
     """The wing of a package whose modules have the usual names.
 
-    Besides those that are given they are `files` and `conformance`; each is imported when it is
-    first needed.
+    Besides those that are given it is `files`; each is imported when it is first needed.
 
-    `problem`, `plan`, `explain`: names within the package, as ``"problem.MyProblem"``.
-    `planning`, `views`, `command_line`: modules, or objects in them; what is empty the wing has
-    not.
+    `problem`, `plan`: names within the package, as ``"problem.MyProblem"``.
+    `planning`, `views`, `conformance`, `command_line`: modules, or objects in them; those of the
+    folder above begin with two points, and what is empty the wing has not. A module of views has
+    `explain`, too.
     `given`: further fields of `Wing`.
     """
 
     def part(where: str) -> Callable[[], Any]:
-        module, _, name = where.partition(".")
+        above = where.startswith("..")
+        module, _, name = where.lstrip(".").partition(".")
 
         def load() -> Any:
-            found = import_module(f"{package}.{module}")
+            found = import_module(f"..{module}" if above else f".{module}", package)
             return getattr(found, name) if name else found
 
         return load
@@ -378,8 +379,8 @@ def package_wing(
         part("files"),
         views=part(views),
         command_line=part(command_line) if command_line else None,
-        conformance=part("conformance"),
-        explain=(lambda *asked: part(explain)()(*asked)) if explain else None,
+        conformance=part(conformance),
+        explain=None if "." in views else lambda *asked: part(f"{views}.explain")()(*asked),
         **given,
     )
 

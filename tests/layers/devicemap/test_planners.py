@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.layers.conformance import random_map
 from placewright.layers.devicemap import planners
-from placewright.layers.devicemap.bounds import lower_bound_s
-from placewright.layers.devicemap.conformance import random_problem
-from placewright.layers.devicemap.judge import judge, period_s
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
+from placewright.layers.devicemap.judge import judge, lower_bound_s, period_s
 from placewright.layers.devicemap.planners import Tables, plan_map
-from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from tests.layers.devicemap.models import tiny
 
@@ -44,7 +42,7 @@ def every_plan(problem: MapProblem) -> Any:
 @pytest.mark.parametrize("seed", range(24))
 def test_the_plan_is_the_best_of_all(seed: int) -> None:
     """Its value is the least of all plans that fit; the relaxation is below it."""
-    problem = random_problem(seed)
+    problem = random_map(seed)
     values = [j.value for plan in every_plan(problem) if (j := judge(problem, plan)).feasible]
     found = plan_map(problem)
     assert found.proved
@@ -62,7 +60,7 @@ def test_with_measured_times_the_plan_is_the_best_that_workers_execute(seed: int
 
     Steps of several users are measured in every second problem.
     """
-    problem = random_problem(seed)
+    problem = random_map(seed)
     draw, m = np.random.default_rng(seed), problem.m
     latency_s, per_byte = problem.links
     times = LayerTimes(
@@ -100,7 +98,7 @@ def step_times(draw: np.random.Generator, m: int, users: int) -> StepTimes:
 
 def test_steps_of_several_users_cost_what_was_measured() -> None:
     """While all devices are busy: linear between numbers of users; one stream has its own price."""
-    problem = random_problem(5)
+    problem = random_map(5)
     m, count = problem.m, len(problem.model.blocks)
     links = [[0.0] * m] * m
     busy = [
@@ -125,7 +123,7 @@ def test_steps_of_several_users_cost_what_was_measured() -> None:
 
 def test_measured_times_are_the_costs() -> None:
     """At the context that was measured: blocks, what is behind them, visits, hops, the answer."""
-    problem = random_problem(5).replace(users=1, objective="latency")
+    problem = random_map(5).replace(users=1, objective="latency")
     m = problem.m
     links = [[0.125] * m] * m
     rows = [[seconds] * m for seconds in (1.0, 4.0, 2.0, 1.0, -0.25, 0.5)]
@@ -139,7 +137,7 @@ def test_measured_times_are_the_costs() -> None:
 
 def test_random_problems_are_of_every_kind() -> None:
     """Some have no plan, some need several devices, some read from disk."""
-    found = [(p, plan_map(p).best) for p in map(random_problem, range(24))]
+    found = [(p, plan_map(p).best) for p in map(random_map, range(24))]
     ranges = [best.plan.ranges for _, best in found if best is not None]
     assert 2 <= len(ranges) < 24
     assert any(len(each) > 1 for each in ranges)
@@ -149,7 +147,7 @@ def test_random_problems_are_of_every_kind() -> None:
 
 def test_too_many_devices_are_searched_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest of them; nothing is claimed to be proved."""
-    problem = next(p for p in map(random_problem, range(99)) if p.m == 4 and plan_map(p).best)
+    problem = next(p for p in map(random_map, range(99)) if p.m == 4 and plan_map(p).best)
     best = plan_map(problem).best
     monkeypatch.setattr(planners, "LARGEST_WORK", {"latency": 1.0, "throughput": 1.0})
     found = plan_map(problem)
@@ -192,7 +190,7 @@ def test_a_stream_on_one_device_has_no_hops(memory_bytes: float) -> None:
 def test_tables_are_what_the_judge_computes() -> None:
     """Seconds and memory of every range, by prefix sums and one by one."""
     for seed in range(6):
-        problem = random_problem(seed)
+        problem = random_map(seed)
         tables = Tables.of(problem)
         seconds = tables.seconds(1)
         for d in range(problem.m):

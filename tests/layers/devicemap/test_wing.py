@@ -11,8 +11,8 @@ import pytest
 from placewright.errors import InputError
 from placewright.files import read, write
 from placewright.io.boundary import validate
+from placewright.layers.conformance import random_map
 from placewright.layers.devicemap import DEVICE_MAP
-from placewright.layers.devicemap.conformance import random_problem
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.files import (
     MapPlanFile,
@@ -45,8 +45,8 @@ class TestAccelerate(PlannerConformance):
 def test_compared_with_what_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A problem file, a table of all planners, a plan that is simulated and shown."""
     problem, plan, page = (tmp_path / name for name in ("problem.json", "plan.json", "page.html"))
-    write(random_problem(9), problem)
-    assert read(problem).hash() == random_problem(9).hash() == read(f"devicemap:{problem}").hash()
+    write(random_map(9), problem)
+    assert read(problem).hash() == random_map(9).hash() == read(f"devicemap:{problem}").hash()
     ran = run_cli(capsys, "layers", "compare", problem, "-o", plan, "-f", "json")
     assert ran.code == 0, ran.err
     assert ran.data["status"] == "OPTIMAL"
@@ -62,7 +62,7 @@ def test_compared_with_what_others_do(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_equal_plans_are_even() -> None:
     """Of all best ones on the same devices, that whose shares of memory differ least."""
     for seed in range(12):
-        problem = random_problem(seed)
+        problem = random_map(seed)
         alike = equal(3, memory_bytes=float(problem.cluster.devices[0].memory_bytes))
         problem = problem.replace(cluster=alike)
         best = plan_map(problem).best
@@ -122,6 +122,6 @@ def test_a_map_is_a_result(tmp_path: Path) -> None:
 def test_files_that_are_wrong(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     """By the field."""
     path = tmp_path / "problem.json"
-    path.write_text(json.dumps(problem_json(random_problem(1)) | change))
+    path.write_text(json.dumps(problem_json(random_map(1)) | change))
     with pytest.raises(InputError, match=words):
         read_problem(path)

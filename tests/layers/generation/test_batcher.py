@@ -15,7 +15,7 @@ import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import WorkerError, WorkerLostError
-from placewright.layers.generation.answers import Draw
+from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.batcher import SMALL_BYTES, Batcher, Step
 from placewright.layers.generation.generator import Generator
 from placewright.runtime.engines.local import LocalGroup

@@ -10,7 +10,7 @@ import torch
 from placewright.layers.generation import caches as growing
 from placewright.layers.generation.caches import growing_cache
 from placewright.layers.generation.stage import cache_name
-from tests.layers.generation.test_generator import CONFIGS, model_of, prompts
+from tests.layers.generation.test_generator import DECODERS, model_of, prompts
 
 transformers = pytest.importorskip("transformers")
 CHUNK = 12
@@ -27,7 +27,7 @@ def states(cache: Any) -> list[torch.Tensor]:
     return [part for layer in cache.layers for part in (layer.keys, layer.values)]
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", DECODERS)
 @torch.inference_mode()
 def test_every_number_is_that_of_transformers(kind: str) -> None:
     """Logits, keys and values: a padded prompt, more than two chunks of tokens, beams between."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from benchmarks.generation import ARCHITECTURES, small_model
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
@@ -21,39 +21,12 @@ from placewright.testbed.testbed import missing
 
 transformers = pytest.importorskip("transformers")
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
-
-CONFIGS: dict[str, Callable[[], Any]] = {
-    "llama": lambda: transformers.LlamaConfig(**SIZES),
-    "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
-    "mixtral": lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4),
-    "gemma2": lambda: transformers.Gemma2Config(**SIZES, head_dim=8, sliding_window=8),
-    "gpt2": lambda: transformers.GPT2Config(
-        vocab_size=96,
-        n_embd=32,
-        n_layer=4,
-        n_head=4,
-        n_positions=512,
-        eos_token_id=None,
-        pad_token_id=0,
-    ),
-}
+DECODERS = tuple(kind for kind in ARCHITECTURES if kind != "t5")
 
 
-def model_of(kind: str) -> Any:
+def model_of(kind: str, layers: int = 4) -> Any:
     """A small one with random weights."""
-    torch.manual_seed(5)
-    return transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]()).eval()
+    return small_model(kind, 96, 32, layers)
 
 
 def boards(*names: str) -> Cluster:
@@ -74,7 +47,7 @@ def prompts() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", DECODERS)
 def test_tokens_are_those_of_one_process(kind: str) -> None:
     """Greedy with padding, sampled, by beams; on two of three workers, prompts in pieces."""
     model = model_of(kind)
@@ -116,25 +89,6 @@ def test_decoding_that_needs_caches_here_is_refused() -> None:
             assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
 
 
-def t5() -> Any:
-    """A small one with random weights, whose tokens differ."""
-    torch.manual_seed(5)
-    config = transformers.T5Config(
-        vocab_size=96,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=3,
-        num_decoder_layers=3,
-        num_heads=4,
-        initializer_factor=3.0,
-        decoder_start_token_id=0,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return transformers.T5ForConditionalGeneration(config).eval()
-
-
 DISTINCT: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "no_repeat_ngram_size": 1}
 """Random models would repeat a token for good."""
 
@@ -150,7 +104,7 @@ DISTINCT: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "no_repeat
 )
 def test_an_encoder_before_the_decoder(ranges: dict[str, tuple[int, int]]) -> None:
     """Greedy with padding, sampled, by beams, wherever the cuts are; two threads at a time."""
-    model = t5()
+    model = model_of("t5", 6)
     ways: list[dict[str, Any]] = [
         DISTINCT,
         {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
@@ -174,7 +128,7 @@ def test_an_encoder_before_the_decoder(ranges: dict[str, tuple[int, int]]) -> No
 
 def test_an_encoder_on_a_device_map_and_where_a_worker_dies(tmp_path: Path) -> None:
     """From a folder, whose embedding is stored once; what the encoder gave is computed once."""
-    model = t5()
+    model = model_of("t5", 6)
     model.save_pretrained(tmp_path)
     expected = model.generate(**prompts(), **DISTINCT)
     planned = device_map(tmp_path, boards("a", "b"), context=64, prompt=9)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.devicemap import conformance, files, planners, views
+    from placewright.layers import conformance
+    from placewright.layers.devicemap import files, planners, views
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
         planners.PLANNING,
         files,
         views.VIEWS,
-        conformance,
+        conformance.DEVICE_MAP,
     )
 
 DEVICE_MAP = package_wing(
     __name__,
     "layers of a language model -> devices",
     "problem.MapProblem",
-    "plan.MapPlan",
+    "problem.MapPlan",
     planning="planners.PLANNING",
     views="views.VIEWS",
+    conformance="..conformance.DEVICE_MAP",
     command_line="",
-    explain="",
 )

@@ -10,8 +10,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.layers.devicemap.judge import judge
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem
 from placewright.planning.contract import Context
 
 

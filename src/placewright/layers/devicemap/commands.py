@@ -14,6 +14,11 @@ from placewright.io.output import output_file
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
+    from placewright.cluster.cluster import Cluster
+
+
+_ON_HELP = "A cluster file or a preset's name; by default this machine."
+OnOption = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help=_ON_HELP)]
 
 
 def tokens(written: str, where: str) -> int:
@@ -43,14 +48,7 @@ def devicemap(
             help="A config.json of Hugging Face, a folder with one, or a name in its cache.",
         ),
     ],
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            metavar="CLUSTER",
-            help="A cluster file or a preset's name; by default this machine.",
-        ),
-    ] = None,
+    on: OnOption = None,
     context: Annotated[
         str,
         typer.Option("--context", metavar="TOKENS", help="Kept per user, such as 4096 or 32k."),
@@ -124,17 +122,12 @@ def devicemap(
 
     [cyan]placewright devicemap config.json --on server-4gpu --export accelerate -o map.json[/cyan]
     """
-    if measure == "torchrun":
-        from placewright.runtime.engines.torchrun_agent import served_torchrun
-
-        if served_torchrun(measure):
-            return
-    from placewright.cluster.cluster import Cluster
-    from placewright.cluster.files import load_cluster
+    if _served(measure):
+        return
     from placewright.layers.devicemap.device_map import device_map
     from placewright.layers.devicemap.files import write_problem
 
-    cluster = Cluster.detect() if on is None else load_cluster(on)
+    cluster = _cluster(on)
     with console.meter(f"planning {Path(model).name or model}"):
         found = device_map(
             model,
@@ -178,14 +171,7 @@ def generate(
             help="Text for the tokenizer in the folder, or numbers of tokens: '12 7 99'.",
         ),
     ],
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            metavar="CLUSTER",
-            help="A cluster file or a preset's name; by default this machine.",
-        ),
-    ] = None,
+    on: OnOption = None,
     new_tokens: Annotated[
         int, typer.Option("--new-tokens", min=1, metavar="N", help="At most so many.")
     ] = 64,
@@ -227,16 +213,11 @@ def generate(
 
     [cyan]placewright generate ./my-model "12 7 99" --on edge-duo --new-tokens 128 --check[/cyan]
     """
-    if engine == "torchrun":
-        from placewright.runtime.engines.torchrun_agent import served_torchrun
-
-        if served_torchrun(engine):
-            return
-    from placewright.cluster.cluster import Cluster
-    from placewright.cluster.files import load_cluster
+    if _served(engine):
+        return
     from placewright.layers.devicemap.text import generate_text
 
-    cluster = Cluster.detect() if on is None else load_cluster(on)
+    cluster = _cluster(on)
     with console.meter(f"loading {model.name}"):
         run = generate_text(
             model,
@@ -258,6 +239,22 @@ def generate(
             where=str(model),
             hint="report it with the model's config.json",
         )
+
+
+def _cluster(on: str | None) -> Cluster:
+    from placewright.cluster.cluster import Cluster
+    from placewright.cluster.files import load_cluster
+
+    return Cluster.detect() if on is None else load_cluster(on)
+
+
+def _served(engine: str | None) -> bool:
+    """Whether this process is a rank of torchrun that has served."""
+    if engine != "torchrun":
+        return False
+    from placewright.runtime.engines.torchrun_agent import served_torchrun
+
+    return served_torchrun(engine)
 
 
 def _shown(data: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ classes. Tests compare the parameters of every module with those of real models.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from placewright.errors import InputError
@@ -142,49 +142,30 @@ _GPT2 = Family(
 _LLAMA = Family(mlp_bias="mlp_bias")
 _COHERE = Family(norms=1, tied=True)
 _GEMMA2 = Family(norms=4, tied=True, window="2", window_tokens=4096, defaults={"head_dim": 256})
-_GEMMA3 = Family(
-    norms=4,
-    tied=True,
-    qk_norm="head",
-    window="6",
-    window_tokens=4096,
-    defaults={"head_dim": 256},
-)
+_GEMMA3 = replace(_GEMMA2, qk_norm="head", window="6")
 _QWEN3 = Family(qk_norm="head", window="qwen", window_tokens=4096, defaults={"head_dim": 128})
 _MISTRAL = Family(qkv_bias=False, out_bias=False, window="all", window_tokens=4096)
 _PLAIN = Family(qkv_bias=False, out_bias=False)
 
 FAMILIES: dict[str, Family] = {
-    "bloom": Family(
-        base="transformer",
+    "bloom": replace(
+        _GPT2,
         embed=("word_embeddings", "word_embeddings_layernorm"),
-        blocks="h",
-        norm="ln_f",
-        rotary="",
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
         embedding_norm=True,
-        tied=True,
+        positions=-1,
     ),
     "cohere": _COHERE,
     "cohere2": Family(norms=1, tied=True, window="4", window_tokens=4096),
     "deepseek_v2": _PLAIN,
     "deepseek_v3": _PLAIN,
-    "falcon": Family(
-        base="transformer",
+    "falcon": replace(
+        _GPT2,
         embed=("word_embeddings",),
-        blocks="h",
-        norm="ln_f",
         rotary="rotary_emb",
-        gated=False,
         qkv_bias="bias",
         out_bias="bias",
         mlp_bias="bias",
-        norm_bias=True,
-        tied=True,
+        positions=-1,
     ),
     "gemma": Family(tied=True, defaults={"head_dim": 256}),
     "gemma2": _GEMMA2,
@@ -219,18 +200,13 @@ FAMILIES: dict[str, Family] = {
     "mixtral": Family(qkv_bias=False, out_bias=False, window="all"),
     "olmo2": Family(qk_norm="full"),
     "olmoe": Family(qk_norm="full"),
-    "opt": Family(
+    "opt": replace(
+        _GPT2,
         base="model.decoder",
         embed=("embed_tokens", "embed_positions"),
+        blocks="layers",
         norm="final_layer_norm",
-        rotary="",
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_bias=True,
         positions=2,
-        tied=True,
     ),
     "phi": Family(
         gated=False,

@@ -20,14 +20,12 @@ from placewright.io.arguments import OneOf, Range, checked
 from placewright.io.stored import finite, read_data
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.baselines import RULES, baselines
-from placewright.layers.devicemap.bounds import lower_bound_s
 from placewright.layers.devicemap.exports import Target, exported
 from placewright.layers.devicemap.files import result_json
-from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
+from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge, lower_bound_s
 from placewright.layers.devicemap.model import FORMATS
-from placewright.layers.devicemap.plan import LayerRange
 from placewright.layers.devicemap.planners import ROUNDING, Found, plan_map
-from placewright.layers.devicemap.problem import MapProblem, Objective, check_each_layer
+from placewright.layers.devicemap.problem import LayerRange, MapProblem, Objective, check_each_layer
 from placewright.layers.devicemap.reading import config_file, language_model
 from placewright.report.text import percent, plain_table, seconds, size
 

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeAlias
 from placewright.cluster.devices import Device
 from placewright.errors import InputError, UnsupportedError
 from placewright.layers.devicemap.judge import MapJudgement
-from placewright.layers.devicemap.plan import LayerRange
-from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.problem import LayerRange, MapProblem
 
 Target: TypeAlias = Literal["accelerate", "llamacpp", "vllm", "torch"]
 

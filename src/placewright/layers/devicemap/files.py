@@ -18,8 +18,7 @@ from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import finite, read_data, write_data
 from placewright.layers.devicemap.judge import MapJudgement, RangeCost, judge
 from placewright.layers.devicemap.model import FORMATS, LanguageModel, Layer
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.problem import MapProblem, Objective
+from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem, Objective
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json

@@ -20,10 +20,14 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.io.units import BYTES, show
 from placewright.layers.devicemap.baselines import RULES, Rule
-from placewright.layers.devicemap.bounds import lower_bound_s, period_bound_s
-from placewright.layers.devicemap.judge import MapJudgement, group_counts, judge
-from placewright.layers.devicemap.plan import LayerRange, MapPlan
-from placewright.layers.devicemap.problem import MapProblem, check_each_layer
+from placewright.layers.devicemap.judge import (
+    MapJudgement,
+    group_counts,
+    judge,
+    lower_bound_s,
+    period_bound_s,
+)
+from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem, check_each_layer
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal

@@ -1,4 +1,4 @@
-"""Which device holds which range of layers: the problem, and the tables of its costs.
+"""Which device holds which range of layers: the problem, its plans, and the tables of its costs.
 
 A device that computes a layer takes the longer of its products / (peak x efficiency) and the bytes
 that it reads / (memory bandwidth x efficiency), and a launch overhead per operator: prefill is
@@ -26,7 +26,6 @@ from placewright.planning.contract import Problem
 
 if TYPE_CHECKING:
     from placewright.layers.devicemap.judge import MapJudgement
-    from placewright.layers.devicemap.plan import MapPlan
 
 Objective: TypeAlias = Literal["latency", "throughput"]
 
@@ -36,6 +35,26 @@ rotation, cache, attention, output, two of the MLP and their activation, two sum
 
 CHUNK = 2048
 """Tokens of a prompt that are computed at a time: they set the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRange:
+    """Layers [start, end) on a device; the weights of the last `from_disk` are read in each step.
+
+    `device`: its position in the cluster.
+    """
+
+    device: int
+    start: int
+    end: int
+    from_disk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MapPlan:
+    """Ranges in the order in which tokens pass them; together they are all layers."""
+
+    ranges: tuple[LayerRange, ...]
 
 
 @dataclass(frozen=True)

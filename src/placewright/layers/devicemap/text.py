@@ -1,21 +1,32 @@
-"""`generate_text`: plan, load, generate and measure in one call; `text_model`: for a server."""
+"""Text from a language model on workers: one (`generate_text`), or those of several users.
+
+A prompt, or messages, on their way:
+
+    text -> Tokenizer -> Generator.generate -> Tokenizer -> pieces of text
+                            |
+                            +-- after each token: is it the end, has the user left?
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from placewright.cluster.cluster import Cluster
+from placewright.errors import InputError, WorkerError
 from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.reading import language_model
-from placewright.layers.generation.answers import PlacedText, Tokenizer
-from placewright.layers.generation.generator import TokenClock
+from placewright.layers.generation.generator import Generator, TokenClock
+from placewright.planning.wing import Ended, Sampling
 from placewright.report.text import plain_table, seconds, size
 from placewright.runtime.engines.engine import EngineName
 
@@ -217,3 +228,290 @@ def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch
     model = loader.from_pretrained(folder).eval()
     torch.manual_seed(seed)
     return torch.equal(model.generate(ids, **options), found)
+
+
+UNFINISHED = "\ufffd"
+"""What a tokenizer writes for bytes that are no character yet."""
+
+
+class Tokenizer:
+    """The tokenizer in a model's folder; without one, texts are numbers of tokens: ``12 7 99``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.Lock()
+        self._own: Any = None
+        if (folder / "tokenizer.json").is_file():
+            from transformers import AutoTokenizer
+
+            loader: Any = AutoTokenizer
+            self._own = loader.from_pretrained(folder)
+
+    @property
+    def chats(self) -> bool:
+        """Whether it has a template of conversations."""
+        return self._own is not None and bool(self._own.chat_template)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Tokens of a text; `special`: with those that begin one.
+
+        Raises `InputError`: there is no tokenizer, and the text is none of numbers.
+        """
+        if self._own is not None:
+            with self._lock:  # tokenizers keep settings of a call in themselves
+                return list(self._own(text, add_special_tokens=special)["input_ids"])
+        words = text.replace(",", " ").split()
+        if words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+            return [int(word) for word in words]
+        raise InputError(
+            "the folder has no tokenizer",
+            where=str(self._folder),
+            hint="give the prompt as numbers of tokens: '12 7 99'",
+        )
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens of a conversation, by the template of the tokenizer.
+
+        Raises `InputError`: there is none, or it refuses the messages.
+        """
+        if not self.chats:
+            what = "tokenizer" if self._own is None else "chat template"
+            raise InputError(
+                f"the model has no {what}, which says how a conversation is written",
+                where=self._folder.name,
+                hint="send one text to /v1/completions",
+            )
+        try:
+            with self._lock:
+                text = self._own.apply_chat_template(
+                    [dict(each) for each in messages], tokenize=False, add_generation_prompt=True
+                )
+        except Exception as error:  # what a template raises is its author's choice
+            raise InputError(
+                "the model's chat template refuses the messages",
+                where="messages",
+                by=f"{error!s:.200}",
+                hint="give the roles that it knows, in its order",
+            ) from None
+        return self.encode(str(text), special=False)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens."""
+        if self._own is None:
+            return " ".join(map(str, tokens))
+        with self._lock:
+            return str(self._own.decode(tokens, skip_special_tokens=True))
+
+
+class PlacedText:
+    """A language model for a server of text; see `placewright.planning.wing.TextModel`.
+
+    A context manager. Where a worker died, the model is loaded again for the next text.
+
+    Parameters
+    ----------
+    name
+        What clients call it.
+    folder
+        Of the model, for its tokenizer.
+    load
+        Loads the model on workers.
+    plan
+        Which device holds what, and the predicted times.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        load: Callable[[], AbstractContextManager[Generator]],
+        *,
+        context: int,
+        users: int,
+        plan: Mapping[str, Any],
+    ) -> None:
+        self.name, self.context, self.users = name, context, users
+        self._tokenizer, self._plan = Tokenizer(folder), dict(plan)
+        self._load, self._stack = load, ExitStack()
+        self._model: Generator | None = None
+        self._loading = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._loaded()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _loaded(self) -> Generator:
+        """The model; loaded again where it was lost."""
+        with self._loading:
+            if self._model is None:
+                self._stack.close()
+                self._model = self._stack.enter_context(self._load())
+            return self._model
+
+    def prompt(self, given: str | Sequence[int]) -> list[int]:
+        """See `TextModel`."""
+        tokens = self._tokenizer.encode(given) if isinstance(given, str) else list(given)
+        vocabulary = self._loaded().vocabulary
+        wrong = [token for token in tokens if not 0 <= token < vocabulary]
+        if wrong or not tokens:
+            raise InputError(
+                "the model has no such token" if wrong else "the prompt has no tokens",
+                where="prompt",
+                by=f"{wrong[0]}, tokens go from 0 to {vocabulary - 1}" if wrong else "",
+                hint="give a text, or numbers of tokens",
+            )
+        return tokens
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """See `TextModel`."""
+        return self._tokenizer.chat(messages)
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        how: Sampling,
+        put: Callable[[str], object],
+        left: Callable[[], bool],
+    ) -> Ended:
+        """See `TextModel`."""
+        model = self._loaded()
+        watch = _Watch(self._tokenizer, how.stop, put, left)
+        ids = torch.tensor([list(tokens)])
+        try:
+            found = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=how.new_tokens,
+                stopping_criteria=[watch],
+                logits_processor=_drawing(model.generation_config, how),
+                **_ALONE,
+            )
+        except WorkerError:
+            with self._loading:
+                self._model = None if self._model is model else self._model
+            raise
+        watch.finish()
+        ended = watch.stopped or int(found[0, -1]) in _ends(model.generation_config)
+        return Ended(watch.count, "stop" if ended else "length")
+
+    def as_json(self) -> dict[str, Any]:
+        """See `TextModel`; ``chat``: whether conversations can be answered."""
+        return self._plan | {"chat": self._tokenizer.chats}
+
+
+class _Watch:
+    """A stopping criterion of transformers, which sees each token first.
+
+    Text that may be the beginning of a text to stop at waits; so do tokens that are no whole
+    character yet.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        put: Callable[[str], object],
+        left: Callable[[], bool],
+    ) -> None:
+        self._tokenizer, self._stop, self._put, self._left = tokenizer, stop, put, left
+        self._tokens: list[int] = []
+        self._begin = self._shown = 0  # of the tokens: text from `begin` to `shown` is known
+        self._held = ""
+        self.stopped = False
+
+    @property
+    def count(self) -> int:
+        """Tokens that were generated."""
+        return len(self._tokens)
+
+    def __call__(self, ids: Tensor, scores: Any, **rest: Any) -> Tensor:
+        self._tokens.append(int(ids[0, -1]))
+        self._add(self._new_text(last=False))
+        return torch.tensor([self.stopped or self._left()])
+
+    def finish(self) -> None:
+        """Give what waits."""
+        if not self.stopped:
+            self._add(self._new_text(last=True))
+        if not self.stopped and self._held:
+            self._put(self._held)
+
+    def _new_text(self, *, last: bool) -> str:
+        """Text that the newest tokens add.
+
+        It is decoded with some tokens before it: spaces depend on them.
+        """
+        known = self._tokenizer.decode(self._tokens[self._begin : self._shown])
+        whole = self._tokenizer.decode(self._tokens[self._begin :])
+        if whole.endswith(UNFINISHED) and not last:
+            return ""
+        self._begin, self._shown = self._shown, len(self._tokens)
+        return whole[len(known) :]
+
+    def _add(self, text: str) -> None:
+        self._held += text
+        found = [at for at in map(self._held.find, self._stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, self._held[: min(found)]
+        kept = 0 if found else max((_overlap(self._held, each) for each in self._stop), default=0)
+        sent = self._held[: len(self._held) - kept]
+        self._held = self._held[len(sent) :]
+        if sent:
+            self._put(sent)
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of a text with which `stop` may begin."""
+    longest = min(len(text), len(stop) - 1)
+    return next((k for k in range(longest, 0, -1) if text.endswith(stop[:k])), 0)
+
+
+_ALONE = {"do_sample": False, "num_beams": 1, "temperature": None, "top_p": None, "top_k": None}
+"""Options of `generate` where processors of logits choose the token."""
+
+
+def _drawing(config: Any, how: Sampling) -> list[Any]:
+    """What chooses the token: nothing where the likeliest is taken."""
+    from transformers.generation.logits_process import (
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    temperature = config.temperature if how.temperature is None else how.temperature
+    temperature = 1.0 if temperature is None else float(temperature)
+    if temperature == 0:
+        return []
+    top_p = config.top_p if how.top_p is None else how.top_p
+    found: list[Any] = [TemperatureLogitsWarper(temperature)] if temperature != 1 else []
+    if config.top_k:
+        found.append(TopKLogitsWarper(config.top_k))
+    if top_p is not None and top_p < 1:
+        found.append(TopPLogitsWarper(top_p))
+    return [*found, Draw(how.seed)]
+
+
+def _ends(config: Any) -> tuple[int, ...]:
+    """Tokens that end a text."""
+    own = config.eos_token_id
+    return tuple(own) if isinstance(own, list | tuple) else () if own is None else (own,)
+
+
+class Draw:
+    """The last logits processor: leaves one token, drawn as `generate` draws it.
+
+    `generate` draws from the generator of the process, which threads share; with this one, and
+    `do_sample=False`, a text with a seed is the same whoever else generates.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._random = torch.Generator()
+        self._random.manual_seed(secrets.randbits(63) if seed is None else seed)
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        """Zero at the token that is drawn, shape (batch, vocabulary)."""
+        drawn = torch.multinomial(scores.softmax(-1), 1, generator=self._random)
+        found = torch.full_like(scores, -torch.inf)
+        return found.scatter_(1, drawn, 0.0)

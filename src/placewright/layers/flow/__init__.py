@@ -13,15 +13,16 @@ from placewright.planning.contract import Direction
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.flow import conformance, files, planners, views
+    from placewright.layers import conformance
+    from placewright.layers.flow import files, planners
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
         planners.PLANNING,
         files,
-        views.VIEWS,
-        conformance,
+        files.VIEWS,
+        conformance.FLOW,
     )
 
 FLOW = package_wing(
@@ -30,9 +31,9 @@ FLOW = package_wing(
     "problem.FlowProblem",
     "problem.LayerRanges",
     planning="planners.PLANNING",
-    views="views.VIEWS",
+    views="files.VIEWS",
+    conformance="..conformance.FLOW",
     command_line="",
-    explain="",
     direction=Direction.MAXIMISE,
     unit="tokens/s",
 )

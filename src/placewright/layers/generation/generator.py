@@ -24,14 +24,16 @@ from placewright.errors import (
     WorkerLostError,
 )
 from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
-from placewright.layers.generation.sources import RandomWeights, Source, source_of
 from placewright.layers.generation.stage import (
+    RandomWeights,
+    Source,
     Stage,
     StageOrder,
     cache_name,
     layer_counts,
     needed_names,
     skeleton,
+    source_of,
 )
 from placewright.runtime import limits
 from placewright.runtime.engines.engine import Engine, EngineName, WorkerGroup, open_engine

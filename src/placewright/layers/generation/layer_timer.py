@@ -20,8 +20,7 @@ import torch
 from placewright.cluster.cluster import Cluster
 from placewright.errors import UnsupportedError
 from placewright.layers.generation.generator import Generator, TokenClock
-from placewright.layers.generation.sources import RandomWeights
-from placewright.layers.generation.stage import StageOrder
+from placewright.layers.generation.stage import RandomWeights, StageOrder
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.layers.generation.worker import middle_mean
 from placewright.numerics.arrays import FloatArray, IntArray

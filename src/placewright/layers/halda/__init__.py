@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 from placewright.planning.wing import package_wing
 
 if TYPE_CHECKING:
-    from placewright.layers.halda import conformance, files, planners, views
+    from placewright.layers import conformance
+    from placewright.layers.halda import files, planners
     from placewright.planning.wing import Conformance, Files, Planning, Views
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance] = (
         planners.PLANNING,
         files,
-        views.VIEWS,
-        conformance,
+        files.VIEWS,
+        conformance.HALDA,
     )
 
 HALDA = package_wing(
@@ -29,7 +30,7 @@ HALDA = package_wing(
     "problem.RingProblem",
     "problem.RingPlan",
     planning="planners.PLANNING",
-    views="views.VIEWS",
+    views="files.VIEWS",
+    conformance="..conformance.HALDA",
     command_line="",
-    explain="",
 )

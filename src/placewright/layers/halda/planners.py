@@ -10,8 +10,14 @@ from typing import NamedTuple, final
 import numpy as np
 
 from placewright.errors import InfeasibleError
-from placewright.layers.halda.costs import DeviceSeconds, device_seconds, fixed_s, kappa_s
-from placewright.layers.halda.judge import RingJudgement, judge
+from placewright.layers.halda.judge import (
+    DeviceSeconds,
+    RingJudgement,
+    device_seconds,
+    fixed_s,
+    judge,
+    kappa_s,
+)
 from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Planner, Proposal

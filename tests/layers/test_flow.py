@@ -14,8 +14,8 @@ from scipy.optimize import linprog
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.files import read, write
+from placewright.layers.conformance import all_linked, flow_instances, random_flow, tiny_flow
 from placewright.layers.flow import FLOW, bounds
-from placewright.layers.flow.conformance import complete, random_tiny, tiny, tiny_instances
 from placewright.layers.flow.files import problem_json, read_problem
 from placewright.layers.flow.judge import judge
 from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
@@ -79,7 +79,7 @@ def flow_by_program(p: FlowProblem, plan: LayerRanges) -> float:
 @pytest.mark.parametrize("seed", range(30))
 def test_the_value_is_the_maximum_flow(seed: int) -> None:
     """Random placements, both kinds of inference; what machines carry adds up."""
-    p, rng = random_tiny(seed), np.random.default_rng(seed)
+    p, rng = random_flow(seed), np.random.default_rng(seed)
     every = list(plans(p))
     for k in rng.integers(0, len(every), 8).tolist():
         judged = judge(p, every[k])
@@ -93,7 +93,7 @@ def test_the_value_is_the_maximum_flow(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_no_placement_beats_a_bound_and_annealing_finds_the_best(seed: int) -> None:
     """Every placement of problems of up to four machines."""
-    p = random_tiny(seed)
+    p = random_flow(seed)
     best = max(judge(p, plan).value for plan in plans(p))
     assert all(best <= bound for bound in bounds.bounds(p).values())
     if best == 0:
@@ -107,7 +107,7 @@ def test_no_placement_beats_a_bound_and_annealing_finds_the_best(seed: int) -> N
 
 def test_covers_are_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against all multisets; a search that takes too long proves nothing."""
-    p = tiny(6, [[9, 5, 4], [9, 5, 4], [7, 3], [7, 3]])
+    p = tiny_flow(6, [[9, 5, 4], [9, 5, 4], [7, 3], [7, 3]])
     covers = bounds.Covers(p)
     items = list(zip(covers.item_class, covers.item_size, covers.item_rate, strict=True))
     rng = np.random.default_rng(0)
@@ -120,37 +120,37 @@ def test_covers_are_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
                 if sum(rate for *_, rate in chosen) >= flow and (count <= covers.count).all():
                     least = min(least, sum(price[t] / k for t, k, _ in chosen))
         assert covers.cheapest(flow, price)[0] == pytest.approx(least)
-    assert bounds.bounds(tiny_instances()["too-few"])["holders"] < 1e-4
+    assert bounds.bounds(flow_instances()["too-few"])["holders"] < 1e-4
     assert covers.impossible(33.0)  # more than all four together
     assert not covers.impossible(4.0)
 
 
 def test_the_bound_on_holders_by_hand() -> None:
     """Two machines, 4 layers: at most 5 tokens/s each holding 2, though 2 x 9 pass one layer."""
-    found = bounds.bounds(tiny(4, [[9, 5], [9, 5]]))
+    found = bounds.bounds(tiny_flow(4, [[9, 5], [9, 5]]))
     assert found["holders"] == pytest.approx(5.0)
     assert found["compute"] == pytest.approx(5.0)
-    wide = bounds.bounds(tiny(4, [[9, 5, 4]] * 2))
+    wide = bounds.bounds(tiny_flow(4, [[9, 5, 4]] * 2))
     assert wide["compute"] == pytest.approx(6.0)  # 4 x 3 passes of each
     assert wide["holders"] == pytest.approx(5.0)  # layers of one holder are 4 at 5 tokens/s
 
 
 def test_a_plan_by_hand() -> None:
     """Two machines in a row, or side by side; what is held where no tokens pass does no harm."""
-    p = tiny(2, [[9, 5], [7, 4]])
+    p = tiny_flow(2, [[9, 5], [7, 4]])
     assert judge(p, LayerRanges((0, 1), (1, 2))).value == 7
     assert judge(p, LayerRanges((0, 0), (2, 2))).value == 9
     assert judge(p, LayerRanges((0, 1), (2, 2))).value == 5
-    slow = tiny(2, [[9, 5], [7, 4]], complete(2, 3.0))
+    slow = tiny_flow(2, [[9, 5], [7, 4]], all_linked(2, 3.0))
     assert judge(slow, LayerRanges((0, 0), (2, 2))).value == 6
     lacking = judge(p, LayerRanges((0, 0), (1, 0)))
     assert lacking.violation == "no token passes all 2 layers: no machine holds layer 1"
     assert lacking.violation_size == 1
-    apart = judge(tiny_instances()["no-link-between"], LayerRanges((0, 2), (2, 4)))
+    apart = judge(flow_instances()["no-link-between"], LayerRanges((0, 2), (2, 4)))
     assert apart.violation_size == 1
     assert apart.violation.endswith("no links join them")
     # The second holds both layers, and with partial inference serves the last one alone.
-    partial = tiny(2, [[9], [7, 4]], partial_inference=True)
+    partial = tiny_flow(2, [[9], [7, 4]], partial_inference=True)
     assert judge(partial, LayerRanges((0, 0), (1, 2))).value == 4
     for wrong, match in (
         (LayerRanges((0,), (1,)), "a range for each machine"),
@@ -179,7 +179,7 @@ class TestAnnealing(PlannerConformance):
 
 def test_baselines_do_as_they_say() -> None:
     """Parts by count and by memory; equal stages; ranges where the least is held."""
-    p = tiny(6, [[9, 8, 7, 6], [9, 8], [9, 8]])
+    p = tiny_flow(6, [[9, 8, 7, 6], [9, 8], [9, 8]])
     found = compare(p, ["equal", "memory", "swarm", "petals", "chain"])
     plan = {c.planner: c.plan for c in found.candidates if c.plan is not None}
     assert plan["equal"] == LayerRanges((0, 2, 4), (2, 4, 6))
@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_the_best_so_far() -> None:
         if "run" in what:
             raise KeyboardInterrupt
 
-    p = tiny(6, [[9, 5, 4]] * 4)
+    p = tiny_flow(6, [[9, 5, 4]] * 4)
     found = solve(p, "annealing", progress=press, incumbent=LayerRanges((0, 3, 0, 0), (3, 6, 0, 0)))
     assert found.interrupted
     assert found.value >= 4

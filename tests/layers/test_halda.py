@@ -13,11 +13,16 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError
 from placewright.files import read, write
+from placewright.layers.conformance import (
+    random_ring,
+    ring_device,
+    ring_instances,
+    ring_model,
+    tiny_ring,
+)
 from placewright.layers.halda import HALDA
-from placewright.layers.halda.conformance import device, model, random_tiny, tiny, tiny_instances
-from placewright.layers.halda.costs import layer_bytes, physical_bound_s
 from placewright.layers.halda.files import read_problem
-from placewright.layers.halda.judge import judge
+from placewright.layers.halda.judge import judge, layer_bytes, physical_bound_s
 from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, solve
@@ -44,7 +49,7 @@ def plans(p: RingProblem) -> Any:
 @pytest.mark.parametrize("seed", range(60))
 def test_rounds_finds_the_optimum(seed: int) -> None:
     """Every plan of up to three devices and eight layers, of all kinds."""
-    p = random_tiny(seed)
+    p = random_ring(seed)
     values = [j.value for plan in plans(p) if (j := judge(p, plan)).feasible]
     if not values:
         with pytest.raises(InfeasibleError):
@@ -66,7 +71,7 @@ class TestRounds(PlannerConformance):
 
 def test_the_formula_by_hand() -> None:
     """One Linux device, two rounds of two layers: from disk, and the next round's fetch."""
-    p = tiny(4, device("d0"))
+    p = tiny_ring(4, ring_device("d0"))
     each = layer_bytes(p)
     assert each == int(115 + 33 / 32 * 16)
     busy = 2 * (50 / 100 + each / 1000)
@@ -77,7 +82,7 @@ def test_the_formula_by_hand() -> None:
     expected = busy + 0.05 + kappa + cycle
     assert judge(p, RingPlan(2, (2,), (0,))).value == pytest.approx(expected)
     # Two of four layers are too many in one round; a fetch of b' each.
-    small = tiny(4, device("d0", ram_bytes=24 + 2.5 * each))
+    small = tiny_ring(4, ring_device("d0", ram_bytes=24 + 2.5 * each))
     kappa += (400 - 24 - 2.5 * each) / 200
     one = 2 * busy + 2 * each / 200 + 0.05 + kappa
     assert judge(small, RingPlan(1, (4,), (0,))).value == pytest.approx(one)
@@ -85,7 +90,7 @@ def test_the_formula_by_hand() -> None:
 
 def test_a_mac_pays_twice_for_its_shared_memory() -> None:
     """Overflow counts in RAM and on the GPU, by the bytes of weights alone."""
-    p = tiny(4, device("d0", "mac_metal", 300.0))
+    p = tiny_ring(4, ring_device("d0", "mac_metal", 300.0))
     each = layer_bytes(p)
     room, card = (300 - 24) / each, (300 - 20) / each
     over = math.ceil(4 - room) + math.ceil(4 - card)
@@ -97,7 +102,7 @@ def test_a_mac_pays_twice_for_its_shared_memory() -> None:
 
 def test_plans_that_are_none_are_refused() -> None:
     """Rounds, layers and GPU layers by name."""
-    p = tiny(8, device("d0"), device("d1", gpu_bytes=400.0))
+    p = tiny_ring(8, ring_device("d0"), ring_device("d1", gpu_bytes=400.0))
     for plan, match in (
         (RingPlan(8, (1, 0), (0, 0)), "no number of rounds"),
         (RingPlan(3, (1, 1), (0, 0)), "no number of rounds"),
@@ -108,28 +113,28 @@ def test_plans_that_are_none_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=match):
             judge(p, plan)
-    many = tiny_instances()["more-devices-than-layers"]
+    many = ring_instances()["more-devices-than-layers"]
     with pytest.raises(InfeasibleError, match="every device a layer"):
         solve(many)
 
 
 def test_the_physical_bound() -> None:
     """Memory first, the rest from all disks at once; a slow second device is left out."""
-    alone = tiny(8, device("d0", ram_bytes=300.0))
+    alone = tiny_ring(8, ring_device("d0", ram_bytes=300.0))
     assert physical_bound_s(alone) == pytest.approx(max(800 / 1000, 500 / 200))
-    fits = tiny(2, device("d0"), device("d1", hop_s=9.0, disk_bytes_per_s=1.0))
+    fits = tiny_ring(2, ring_device("d0"), ring_device("d1", hop_s=9.0, disk_bytes_per_s=1.0))
     assert physical_bound_s(fits) == pytest.approx(200 / 1000)  # alone, without a hop
-    two = tiny(8, device("d0", ram_bytes=300.0), device("d1", "mac_metal", 300.0))
+    two = tiny_ring(8, ring_device("d0", ram_bytes=300.0), ring_device("d1", "mac_metal", 300.0))
     memory = 400 / 2000 + 0.1  # the Mac's larger memory is all it has, and at its GPU's speed
     memory += 300 / 1000 + 100 / 2000
     assert physical_bound_s(two) == pytest.approx(max(memory, 100 / 400))
-    many = tiny(40, *(device(f"d{k}") for k in range(13)))  # hops are left out
+    many = tiny_ring(40, *(ring_device(f"d{k}") for k in range(13)))  # hops are left out
     assert physical_bound_s(many) == pytest.approx(4000 / 1000)
 
 
 def test_baselines_are_compared() -> None:
     """By count and by memory; the exact plan is no worse."""
-    p = tiny(8, device("d0", ram_bytes=200.0), device("d1", gpu_bytes=600.0))
+    p = tiny_ring(8, ring_device("d0", ram_bytes=200.0), ring_device("d1", gpu_bytes=600.0))
     found = compare(p)
     plan = {c.planner: c.plan for c in found.candidates}
     assert plan["equal"] == RingPlan(1, (4, 4), (0, 4))
@@ -141,7 +146,7 @@ def test_files_are_read_planned_and_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A problem, written, is equal; the command prints what was asked."""
-    p = tiny(8, device("d0", "mac_metal", 300.0), device("d1", "mac_metal", 900.0))
+    p = tiny_ring(8, ring_device("d0", "mac_metal", 300.0), ring_device("d1", "mac_metal", 900.0))
     path, plan = write(p, tmp_path / "p.json"), tmp_path / "plan.json"
     assert read(path).hash() == p.hash() == read(f"halda:{path}").hash()
     ran = run_cli(capsys, "layers", "plan", f"halda:{path}", "-o", plan, "-f", "json")
@@ -182,7 +187,7 @@ def test_files_are_read_planned_and_read_back(
 )
 def test_wrong_files_are_refused(tmp_path: Path, change: Any, match: str) -> None:
     """With the file and the field."""
-    path = write(tiny(4, device("d0")), tmp_path / "p.json")
+    path = write(tiny_ring(4, ring_device("d0")), tmp_path / "p.json")
     data = json.loads(path.read_text())
     change(data)
     path.write_text(json.dumps(data))
@@ -210,10 +215,10 @@ def test_sixteen_devices_take_less_than_a_second() -> None:
     """As long as a user waits: enumeration grows with devices and layers."""
     kinds = ("mac_metal", "linux", "android")
     devices = [
-        device(f"d{k}", kinds[k % 3], 200.0 + 10 * k if k % 3 < 2 else 0.0, hop_s=0.01 * k)
+        ring_device(f"d{k}", kinds[k % 3], 200.0 + 10 * k if k % 3 < 2 else 0.0, hop_s=0.01 * k)
         for k in range(16)
     ]
-    p = tiny(96, *devices, model=model(96))
+    p = tiny_ring(96, *devices, model=ring_model(96))
     began_s = time.process_time()
     assert solve(p).status is Status.OPTIMAL
     assert time.process_time() - began_s < 1.5
