@@ -1,9 +1,10 @@
 """Measure the overhead of the executor on one device, and the time of capture and import.
 
-    python benchmarks/overhead.py
+    python benchmarks/overhead.py [--guards]
 
 An executor step and a plain eager step take turns, single-threaded on one core; the ratio is the
-median over the pairs.
+median over the pairs. With ``--guards`` instead what the comparison before each step costs that
+nothing has changed since a step was captured, beside training steps of about a millisecond.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import numpy as np
 import torch
 
 from placewright import Cluster, Device, load_model
+from placewright.capturing.guards import Guards
 from placewright.capturing.model import capture_source
 from placewright.capturing.state import initial_state
 from placewright.capturing.zoo import zoo_models
 from placewright.operators.check import Stepper
 from placewright.runtime.session import Session
+from small_steps import MODELS
 
 WARM_UP = 2
 
@@ -51,6 +54,31 @@ def ratio(name: str, training: bool, batch: int, pairs: int) -> tuple[float, ...
     return capture_s, float(np.median(eager)), float(np.median(placed)), float(np.median(ratios))
 
 
+def guards(pairs: int) -> None:
+    """Print the share of a training step that its guards take, for small models."""
+    print("| model | eager step ms | guards us | share |\n|---|---|---|---|")
+    for name, small in MODELS.items():
+        source = small.source(name)
+        training = small.training
+        step = Stepper(copy.deepcopy(source), training=training)
+        capture_source(source, training=training)  # which notes what code the guards watch
+        watched = Guards(source.model, source.loss_fn if training else None, training=training)
+        steps, compared = [], []
+        for _ in range(WARM_UP + pairs):
+            begun = time.perf_counter()
+            step()
+            steps.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            same = watched.unchanged()
+            compared.append(time.perf_counter() - begun)
+            assert same
+        step_s, guards_s = (float(np.median(each[WARM_UP:])) for each in (steps, compared))
+        print(
+            f"| {name} | {step_s * 1e3:.2f} | {guards_s * 1e6:.0f} | {guards_s / step_s:.2%} |",
+            flush=True,
+        )
+
+
 def import_seconds() -> float:
     """Fastest of five ``import placewright`` in fresh interpreters, interpreter start excluded."""
     code = "from time import perf_counter as t; a = t(); import placewright; print(t() - a)"
@@ -66,9 +94,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(zoo_models()))
     parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--guards", action="store_true")
     args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
+    if args.guards:
+        guards(10 * args.pairs)
+        return
     print(f"import placewright: {import_seconds() * 1e3:.0f} ms\n")
     print("| model | step | capture s | eager ms | executor ms | executor / eager |")
     print("|---|---|---|---|---|---|")

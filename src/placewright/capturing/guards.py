@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, call, is_, itemgetter
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from placewright.capturing.source import Loss, modules_in
 from placewright.errors import InputError
 
 _VERSION, _TRAINED = attrgetter("_version"), attrgetter("requires_grad")
+_CONTENTS = attrgetter("cell_contents")
 
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, property, staticmethod, classmethod)
 """Values of classes and global variables that are not compared: who replaces code places anew."""
@@ -197,12 +198,15 @@ class _Flat:
     """All that is compared, in flat lists.
 
     `values`: methods that give the values of dicts, lists and variables; `expected`: those values.
+    `cells`, `contents`: variables of closures, and their values.
     `empty`: containers that were empty, hooks mostly.
     `views`: some elements of every weight, as ``weight.data.clamp_()`` leaves no other trace.
     """
 
     values: list[Callable[[], Any]] = field(default_factory=list)
     expected: list[Any] = field(default_factory=list)
+    cells: list[CellType] = field(default_factory=list)
+    contents: list[Any] = field(default_factory=list)
     sized: list[Any] = field(default_factory=list)
     length: int = 0
     empty: list[Any] = field(default_factory=list)
@@ -267,14 +271,18 @@ class _Flat:
             self.expected += content.values() if isinstance(content, dict) else content
             return
         kept = {k: v for k, v in content.items() if not isinstance(v, _CODE)}
-        if kept:
+        if kept and isinstance(holder, CellType):
+            self.cells.append(holder)
+            self.contents += kept.values()
+        elif kept:
             self.values.append(_reader(holder, tuple(kept)))
             self.expected += kept.values()
 
     def same(self) -> bool:
         """Whether nothing has changed."""
         return (
-            all(map(is_, chain.from_iterable([read() for read in self.values]), self.expected))
+            all(map(is_, chain.from_iterable(map(call, self.values)), self.expected))
+            and all(map(is_, map(_CONTENTS, self.cells), self.contents))
             and sum(map(len, self.sized)) == self.length
             and not any(self.empty)
             and list(map(_VERSION, self.tensors)) == self.versions
@@ -324,15 +332,14 @@ def _sample(tensor: Tensor) -> Any:
 
 
 def _reader(holder: Any, names: tuple[str, ...]) -> Callable[[], Any]:
-    """Gives values of variables, a class, a cell or slots; a missing one is `None`."""
+    """Gives values of variables, a class or slots; a missing one is `None`.
+
+    Without a frame of Python, which would take most of the time.
+    """
     if isinstance(holder, Globals):
-        variables = holder.variables
-        return lambda: map(variables.get, names)
-    if isinstance(holder, CellType):
-        return lambda: (holder.cell_contents,)
+        return partial(map, holder.variables.get, names)
     if isinstance(holder, type):
-        own = holder.__dict__
-        return lambda: map(own.get, names)
+        return partial(map, holder.__dict__.get, names)
     return lambda: [getattr(holder, name, None) for name in names]
 
 
