@@ -39,7 +39,7 @@ from placewright import (
     solve,
 )
 from placewright.numerics.arrays import IntArray
-from placewright.operators.planners.accelerate_auto import AccelerateAuto, placement
+from placewright.operators.planners.baselines import AccelerateAuto, placement
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.planning.contract import proposal_of
 

@@ -12,7 +12,7 @@ import pytest
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_plan, read_proposal
-from placewright.operators.planners.metis import Metis
+from placewright.operators.planners.baselines import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Status
 from placewright.planning.solving import compare, judged_plan, refuse_beside_plan, solve

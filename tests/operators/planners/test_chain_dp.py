@@ -19,7 +19,7 @@ from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import OperatorJudge, evaluate_many, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners import portfolio
-from placewright.operators.planners.accelerate_auto import AccelerateAuto
+from placewright.operators.planners.baselines import AccelerateAuto
 from placewright.operators.planners.chain_dp import ChainDp, MicroBatches, best_stages, windowed
 from placewright.operators.planners.chains import chain_of, units_by_group
 from placewright.operators.planners.deployable import Deployable

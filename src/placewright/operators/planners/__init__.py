@@ -13,7 +13,7 @@ from placewright.operators.bounds import check_fits, refined_s
 from placewright.operators.bounds import refined_bounds as relaxed_bounds
 from placewright.operators.judge import PreparedJudge, judge, plan_of
 from placewright.operators.plan import SINGLE
-from placewright.operators.planners.accelerate_auto import AccelerateAuto
+from placewright.operators.planners.baselines import AccelerateAuto, Metis
 from placewright.operators.planners.chain_dp import ChainDp, MicroBatches
 from placewright.operators.planners.contiguous_dp import IdealDp, LinearisedDp
 from placewright.operators.planners.copied_stages import CopiedStages, WholeCopies
@@ -35,7 +35,6 @@ from placewright.operators.planners.lists.planners import (
 )
 from placewright.operators.planners.lists.ready import M_ETF, M_SCT, READY_LISTS
 from placewright.operators.planners.lns import Lns
-from placewright.operators.planners.metis import Metis
 from placewright.operators.planners.min_cut import MinCut
 from placewright.operators.planners.pbqp import CeftPbqp, PbqpPlanner
 from placewright.operators.planners.search import Search

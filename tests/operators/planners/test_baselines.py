@@ -22,7 +22,7 @@ from placewright.graph.graph import Graph, ModuleTree
 from placewright.operators.conformance import tiny
 from placewright.operators.files import read_problem, write_problem
 from placewright.operators.judge import judge
-from placewright.operators.planners.accelerate_auto import (
+from placewright.operators.planners.baselines import (
     DISK,
     AccelerateAuto,
     balanced,
