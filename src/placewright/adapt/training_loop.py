@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from placewright.adapt.snapshot import RANDOM, Batch
-from placewright.adapt.timeline import QUIET, event_text
+from placewright.adapt.timeline import QUIET, Timeline, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
 from placewright.capturing.program_calls import set_random_state
 from placewright.errors import InputError, UnsupportedError
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     import torch
 
     from placewright.adapt.run import FaultTolerantRun
-    from placewright.adapt.timeline import Timeline
-    from placewright.capturing.guards import Guards
     from placewright.measurement import Check
     from placewright.planning.contract import Monitor
 

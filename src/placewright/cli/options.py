@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -209,8 +209,6 @@ class PipelineOptions:
         UnsupportedError
             Clusters around links, or shares by speed around host memory.
         """
-        from dataclasses import replace
-
         changes: dict[str, object] = {}
         self._refuse_unfit(objective)
         if objective == DIFFMAXIMA:

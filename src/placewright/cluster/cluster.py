@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from placewright.cluster.devices import Device, Link
+from placewright.cluster.devices import Device, Link, detected_devices, machine_name
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.io.units import BANDWIDTH, FLOPS, show
@@ -205,8 +205,6 @@ class Cluster:
     @staticmethod
     def detect() -> Cluster:
         """The devices of this machine."""
-        from placewright.cluster.devices import detected_devices, machine_name
-
         return Cluster(detected_devices(), name=machine_name())
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewright.deployment.workload import MemoryComparison
+from placewright.deployment.workload import MemoryComparison, Workload
 from placewright.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from placewright.capturing.guards import Guards
     from placewright.deployment.calls import Calls
     from placewright.deployment.workers import ModelWorkers
-    from placewright.deployment.workload import Workload
     from placewright.io.tensor_files import AnyTensor
     from placewright.operators.adaptive.run import AdaptiveRun
     from placewright.planning.result import Result

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewright.capturing.files.openvino_graph import SCHEME
+from placewright.capturing.files.openvino_graph import SCHEME, capture_openvino
 from placewright.capturing.tensorflow.model import TensorFlowModel, cpus_of, is_tensorflow
-from placewright.cluster.cluster import Link
+from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.cluster.devices import analytic_seconds, cpu_cores
 from placewright.errors import InputError, UnsupportedError
 from placewright.measurement import (
@@ -30,23 +30,20 @@ from placewright.measurement import (
     in_turns,
     speed_up,
 )
-from placewright.numerics.arrays import IntArray
+from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.operators.exactness import ROUNDOFF, coarsest, half_of_the_digits
 from placewright.operators.plan import SINGLE, OperatorPlan
 from placewright.operators.run import execution_order
 from placewright.planning.contract import Progress, silent
 from placewright.planning.result import Result
-from placewright.profiling.model_files import HANDOVER_BANDWIDTH
-from placewright.profiling.profiler import operator_problem
+from placewright.profiling.model_files import HANDOVER_BANDWIDTH, profile_onnx, profile_openvino
+from placewright.profiling.profiler import Method, ProfileTable, operator_problem
 from placewright.report.text import seconds as text_of_seconds
 from placewright.runtime.model_files.contract import FilePlacement, PlacedFile
 
 if TYPE_CHECKING:
     from placewright.capturing.files.model_file import Array, ModelFile
-    from placewright.cluster.cluster import Cluster, Device
-    from placewright.numerics.arrays import FloatArray
     from placewright.operators.problem import OperatorProblem
-    from placewright.profiling.profiler import Method, ProfileTable
 
 
 EXACT = Tolerance(
@@ -81,8 +78,6 @@ def for_openvino(source: str) -> bool:
 
 def default_cluster(source: str) -> Cluster | None:
     """The cluster on which a model is placed where none is named: ``None`` for this machine."""
-    from placewright.cluster.cluster import Cluster
-
     return Cluster.preset("hetero-cpu") if for_openvino(source) else None
 
 
@@ -94,8 +89,6 @@ def capture_model_file(source: str | Path, batch: int | None = None) -> ModelFil
     Raises `MissingDependencyError`: the package that reads the format is not installed.
     """
     if for_openvino(str(source)):
-        from placewright.capturing.files.openvino_graph import capture_openvino
-
         return capture_openvino(str(source), batch)
     from placewright.capturing.files.onnx_graph import capture_onnx
 
@@ -115,7 +108,6 @@ def profile_model_file(
     """
     if isinstance(file, TensorFlowModel):
         return profile_tensorflow(file, cluster, method=method)
-    from placewright.profiling.model_files import profile_onnx, profile_openvino
 
     own = profile_onnx if file.runtime == "onnxruntime" else profile_openvino
     return own(file, cluster, method=method, table=table)
@@ -268,7 +260,6 @@ def unplaced_outputs(file: ModelFile, inputs: Mapping[str, Array]) -> Mapping[st
     """What the model computes as it is, on one CPU in 32 bits."""
     names = list(file.outputs)
     if file.runtime == "openvino":
-        from placewright.cluster.cluster import Device
         from placewright.runtime.model_files.hetero import compile_alone
 
         whole = compile_alone(file, Device("CPU", precision="f32"))

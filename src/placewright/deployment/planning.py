@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -14,14 +14,14 @@ import numpy as np
 from placewright.adapt.run import measured_despite_losses
 from placewright.adapt.trials import AHEAD, TrialOutcome
 from placewright.deployment.streams import by_period, can_be_copied
-from placewright.deployment.workers import on_workers
+from placewright.deployment.workers import MeasuredPlacements, ModelWorkers, on_workers
 from placewright.errors import InfeasibleError, PlacewrightError
 from placewright.operators.adaptive.run import closest, try_plans
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.judge import judge
 from placewright.operators.pipeline import PLAIN
-from placewright.operators.plan import SINGLE
-from placewright.operators.problem import Objective
+from placewright.operators.plan import SINGLE, OperatorPlan
+from placewright.operators.problem import Objective, OperatorProblem
 from placewright.operators.run import best_single
 from placewright.operators.streaming.prediction import (
     DEALT,
@@ -40,12 +40,7 @@ from placewright.profiling.profile_warnings import warn_of_shared_cores
 from placewright.report.text import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from placewright.deployment.workers import MeasuredPlacements, ModelWorkers
     from placewright.deployment.workload import Workload
-    from placewright.operators.plan import OperatorPlan
-    from placewright.operators.problem import OperatorProblem
     from placewright.planning.contract import Monitor, Planner
     from placewright.runtime.session import Session
 

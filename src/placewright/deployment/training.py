@@ -19,10 +19,10 @@ from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.deployment.export import current_weights, own_tensor
 from placewright.errors import InputError
 from placewright.graph.graph import Program
-from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, challengers
+from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun, challengers, check_run
 from placewright.operators.adaptive.step_forms import StepForms, StepSettings
 from placewright.operators.check import Comparison
-from placewright.planning.contract import STEPS
+from placewright.planning.contract import STEPS, Meter, Monitor
 from placewright.report.text import seconds
 from placewright.runtime.scratch import Scratch
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
     from placewright.io.tensor_files import StoredTensor
     from placewright.measurement import Check
-    from placewright.planning.contract import Meter, Monitor
 
 
 class OperatorTraining(TrainingProgram[AdaptiveRun]):
@@ -358,8 +357,6 @@ def check_steps(run: AdaptiveRun, workload: Workload, monitor: Monitor) -> None:
 
     The answer is in the run's ``timeline.check``; the run is closed.
     """
-    from placewright.operators.adaptive.run import check_run
-
     if run.session is None or not run.done:
         monitor.note("not compared with eager PyTorch: the run was broken off")
         return

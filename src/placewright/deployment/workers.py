@@ -30,7 +30,7 @@ from placewright.operators.judge import judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.learned.planner import Estimate
 from placewright.operators.run import best_single, load_plan
-from placewright.planning.contract import STEPS
+from placewright.planning.contract import STEPS, Meter, Monitor
 from placewright.runtime.engines.engine import ENGINES, Engine, open_engine
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from placewright.deployment.workload import Workload
     from placewright.graph.graph import Graph
     from placewright.operators.adaptive.run import AdaptiveRun
-    from placewright.planning.contract import Meter, Monitor
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placewright.planning.wing import Wing, package_wing
+from placewright.planning.wing import (
+    CommandLine,
+    Conformance,
+    Files,
+    LanguageModels,
+    Planning,
+    Views,
+    Wing,
+    package_wing,
+)
 
 if TYPE_CHECKING:
     from placewright.layers import commands, conformance, files, planners, views
-    from placewright.planning.wing import (
-        CommandLine,
-        Conformance,
-        Files,
-        LanguageModels,
-        Planning,
-        Views,
-    )
 
     # What the parts must have is checked here: at run time they are imported by name.
     PARTS: tuple[Planning, Files, Views, Conformance, CommandLine] = (

@@ -406,8 +406,6 @@ def _is_drawn(target: str) -> bool:
     """Whether PyTorch says that an operation takes numbers from a generator."""
     from torch import Tag
 
-    from placewright.capturing.program_calls import operation
-
     return Tag.nondeterministic_seeded in operation(target).tags
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
-from placewright.layers.plan import Stage, Strategy
+from placewright.layers.plan import LayerPlan, Stage, Strategy
 from placewright.layers.workers import Link
 from placewright.numerics.arrays import FloatArray, IntArray, freeze_arrays
 from placewright.planning.contract import Problem
@@ -27,7 +27,6 @@ from placewright.report.text import plain_table, size
 
 if TYPE_CHECKING:
     from placewright.layers.judge import LayerJudgement
-    from placewright.layers.plan import LayerPlan
 
 
 class Objective(StrEnum):

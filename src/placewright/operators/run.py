@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import InputError
+from placewright.errors import InputError, PlacewrightError
 from placewright.graph.graph import Graph
 from placewright.io.arguments import Count, checked
-from placewright.measurement import Baseline, MachineLoad, Measurement
+from placewright.measurement import Baseline, Check, MachineLoad, Measurement
 from placewright.operators.judge import OperatorJudgement, judge
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.plan import SINGLE, OperatorPlan
@@ -30,7 +30,6 @@ from placewright.report.trace import Trace
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.io.tensor_files import AnyTensor
-    from placewright.measurement import Check
     from placewright.runtime.engines.engine import Engine
     from placewright.runtime.session import Session
     from placewright.runtime.step_record import StepRecord
@@ -191,7 +190,6 @@ def _used(session: Session, result: Result) -> list[Device]:
 @checked
 def best_single(problem: OperatorProblem) -> Result | None:
     """The best single device that fits, by the judge; ``None`` if the model fits on none."""
-    from placewright.errors import PlacewrightError
     from placewright.planning.solving import compare
 
     singles = [f"{SINGLE}{name}" for name in problem.device_names]

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from placewright.adapt.timeline import event_lines, history
+from placewright.adapt.timeline import Timeline, event_lines, history
 from placewright.errors import PlacewrightError, UnknownNameError
-from placewright.graph.graph import ORDER_ONLY
+from placewright.graph.graph import ORDER_ONLY, Graph, Operator
 from placewright.graph.page import amounts, operator_facts, phase_and_kind
 from placewright.io.boundary import validate
 from placewright.measurement import Measurement, load_warnings, measurement_table, speed_up_text
@@ -61,10 +61,6 @@ from placewright.report.page import (
 )
 from placewright.report.text import bare_numbers, percent, seconds, size
 from placewright.report.trace import Trace
-
-if TYPE_CHECKING:
-    from placewright.adapt.timeline import Timeline
-    from placewright.graph.graph import Graph, Operator
 
 TIMELINE = "Which device runs what when. Coloured tracks are devices, grey ones the links between."
 

@@ -396,8 +396,6 @@ def judged_plan(problem: Any, plan: Any) -> Result:
     `plan`: the plan, or the path of its file.
     Raises `InfeasibleError`: it does not fit; says by how much.
     """
-    from placewright.planning.wings import wing_of
-
     proposal, name = proposal_of(plan), "given"
     if isinstance(plan, str | Path):
         path = Path(plan)

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewright.errors import UnsupportedError
 from placewright.graph.graph import Graph, Program
-from placewright.measurement import Baseline, Measurement
+from placewright.measurement import Baseline, Check, Measurement, load_warnings, speed_up_text
 from placewright.numerics.arrays import FloatArray
 from placewright.operators import run as steps_run
 from placewright.operators.plan import SINGLE, OperatorPlan
@@ -35,7 +35,6 @@ from placewright.report.trace import Trace
 if TYPE_CHECKING:
     from placewright.capturing.source import ModelSource
     from placewright.cluster.cluster import Device
-    from placewright.measurement import Check
     from placewright.runtime.session import Session
     from placewright.runtime.stream import Delivered, SampleStream, StreamCut, Tensors
 
@@ -105,8 +104,6 @@ def _rates(predicted: StreamPrediction, measured_s: float, latency_s: float) -> 
 
 def stream_table(found: StreamMeasurement) -> str:
     """Predicted and measured throughput and latency, of the plan and of the best single device."""
-    from placewright.measurement import load_warnings, speed_up_text
-
     m = found.measurement
     rows = [_row("plan", found.prediction, m, found.latency_s)]
     if m.baseline is not None and m.baseline.measurement is not None and found.beside is not None:

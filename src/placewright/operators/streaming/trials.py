@@ -22,15 +22,17 @@ from placewright.adapt.trials import ShortTrials, TrialOutcome, hold_trials
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.interference import InterferenceProfile
 from placewright.operators.simulation.loads import stage_s
-from placewright.operators.streaming.prediction import devices_of, predicted, stages_of
+from placewright.operators.streaming.prediction import (
+    StreamPrediction,
+    devices_of,
+    predicted,
+    stages_of,
+)
 from placewright.operators.streaming.run import StreamRounds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from placewright.operators.plan import OperatorPlan
     from placewright.operators.problem import OperatorProblem
-    from placewright.operators.streaming.prediction import StreamPrediction
     from placewright.planning.result import Result
     from placewright.runtime.session import Session
     from placewright.runtime.stream import Delivered, SampleStream

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from placewright.cluster.cluster import Cluster
 from placewright.errors import RunError, WorkerError
 from placewright.runtime import limits
-from placewright.runtime.connections import LOOPBACK, Channel
+from placewright.runtime.connections import LOOPBACK, Channel, connection_between
 from placewright.runtime.engines.engine import STARTING
 from placewright.runtime.engines.piped import PipedGroup
 from placewright.runtime.engines.process import WorkerProcess, start_process
@@ -235,7 +235,6 @@ class LocalGroup(PipedGroup):
     def _ends(self, spec: WorkerSpec) -> tuple[Connection, Connection]:
         if self._caller is None or spec.handle is None:
             return Pipe()
-        from placewright.runtime.connections import connection_between
 
         return connection_between(self._caller, spec.handle)
 
