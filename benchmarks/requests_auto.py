@@ -56,7 +56,7 @@ TRIED, CONTENDERS = 4000, 4
 """First requests on which all policies are judged, and how many of the best on all."""
 
 BEGIN_S = 2.0
-"""Until a process that replays has started: 1.4 to 2.2 s of a CPU."""
+"""Until a process that replays has started, ahead: 1.4 to 2.2 s of a CPU."""
 
 
 def generated_service(rng: np.random.Generator) -> tuple[Service, FloatArray]:
@@ -127,7 +127,7 @@ class Learning:
         stream = problem.stream
         self.columns = np.stack([getattr(stream, name) for name in COLUMNS], axis=1).tolist()
         self.families = [problem.service.family_names[f] for f in stream.family]
-        self.seen, self.ready_s, self.changes = 0, inf, 0
+        self.seen, self.begun_s, self.ready_s, self.changes = 0, inf, inf, 0
         self.first_s = inf
         self.choice: PolicyChoice | None = None
 
@@ -143,12 +143,15 @@ class Learning:
             self.seen += 1
         if now_s >= self.ready_s and self.choice is not None:
             self._follow(self.choice, now_s)
+        if self.choice is None and self.learner.soon(now_s):
+            self.begun_s = min(self.begun_s, now_s)
         if self.choice is None and self.learner.due(now_s):
             window = self.learner.window(self.problem.service)
             assert window is not None
             begun_s = time.process_time()
             self.choice = replay(window, self.plan, self.worth)
-            self.ready_s = now_s + BEGIN_S + time.process_time() - begun_s
+            self.ready_s = max(now_s, self.begun_s + BEGIN_S) + time.process_time() - begun_s
+            self.begun_s = inf
             self.learner.rest(self.ready_s, self.ready_s - now_s)
         return self.policy.decide(now_s, queue, servers)
 

@@ -54,7 +54,7 @@ NETWORK = {"channels": 16, "depth": 2, "enlarged": 4}
 RATE = 0.05
 
 
-def nodes() -> SampleProblem:
+def nodes(sample_bytes: int = 30_000) -> SampleProblem:
     """Four nodes: the one with most samples is slow, the fast ones hold little."""
     speed = ("30ms", "15ms", "10ms", "20ms")
     link = ("40Mbps", "80Mbps", "80Mbps", "40Mbps")
@@ -77,7 +77,7 @@ def nodes() -> SampleProblem:
             for k, name in enumerate("abcd")
         ],
         "latency": "1ms",
-        "sample_bytes": 30_000,
+        "sample_bytes": sample_bytes,
         "epochs": RECIPE.epochs,
         "overlap": "A",
     }

@@ -39,9 +39,8 @@ BASELINES = ("round-robin", "shortest-queue", "edf-fastest")
 """What one would run without variants, deadlines or both."""
 
 
-AUTO = "rolling(wait=0.4)"
-"""The policy of ``auto`` where no stream is known that it could be chosen for: a server's. Few
-servers lose some requests without `wait`, and many, which it costs less, lose no accuracy by it."""
+AUTO = "rolling(wait=0.1)"
+"""The policy of ``auto`` where no stream is known that it could be chosen for: a server's."""
 
 
 def listed() -> list[Specification]:

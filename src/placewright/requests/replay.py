@@ -5,8 +5,9 @@ A server learns so which policy it needs, and `explain` says why one was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ from placewright.planning.contract import Context
 from placewright.requests.judge import RequestJudgement, judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed
-from placewright.requests.policies import POLICIES
+from placewright.requests.policies import POLICIES, specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import BOLDER, SAFER
 
 REPLAYED = ((500, 10), (1500, 6))
 """Latest rows on which all policies are replayed first, and how many others go on."""
 
-BLOCKS, SURE = 10, 1.0
+BLOCKS, SURE = 10, 2.0
 """Parts of a window of which the noise of differences is told, and standard errors by which another
 policy has to be better."""
 
@@ -108,13 +109,19 @@ def replay(window: RequestProblem, plan: RequestPlan, success_worth: float = 0.0
     plan
         What decided.
     """
-    others = [each for each in candidates(window) if each != plan]
-    tried = len(others) + 1
+    usual = specification(plan)  # of a plan that leaves out what is usual
+    others = [each for each in candidates(window) if specification(each) != usual]
+    tried, judged = len(others) + 1, dict[RequestPlan, RequestJudgement]()
     for requests, kept in REPLAYED:
-        latest = last_requests(window, requests)
-        worth = {each: _worth(judge(latest, each), success_worth).mean() for each in others}
-        others = sorted(others, key=lambda each: -worth[each])[:kept]
-    own, *rest = compared(window, [plan, *others], success_worth)
+        latest, before = last_requests(window, requests), next(iter(judged.values()), None)
+        if before is None or len(latest.stream) > len(before.problem.stream):
+            judged = _judged(latest, [plan, *others], success_worth)
+        worth = {each: _worth(judged[each], success_worth).mean() for each in judged}
+        others = sorted((each for each in judged if each != plan), key=lambda each: -worth[each])
+        others = others[:kept]
+    whole = len(judged[plan].problem.stream) == len(window.stream)
+    plans = [plan, *others]
+    own, *rest = compared(window, plans, success_worth, judged if whole else {})
     better = [each for each in rest if each.clear]
     best = max(better, key=lambda each: each.value, default=own)
     return PolicyChoice(
@@ -129,13 +136,38 @@ def replay(window: RequestProblem, plan: RequestPlan, success_worth: float = 0.0
     )
 
 
+def _judged(
+    problem: RequestProblem, plans: Sequence[RequestPlan], success_worth: float
+) -> dict[RequestPlan, RequestJudgement]:
+    """The first of these plans, and those of which it is not seen early that they are no better.
+
+    With more failures than that a plan would be worse than another if all its other answers were of
+    the highest accuracy.
+    """
+    found, count = dict[RequestPlan, RequestJudgement](), len(problem.stream)
+    best, highest = 0.0, float(problem.service.accuracy.max()) + success_worth
+    for plan in plans:
+        most = np.inf if not found else count * (1.0 - best / highest)
+        each = judge(problem, plan, most)
+        if count * (1.0 - each.success_rate) <= most:
+            found[plan] = each
+            best = max(best, float(_worth(each, success_worth).mean()))
+    return found
+
+
 def compared(
-    problem: RequestProblem, plans: Sequence[RequestPlan], success_worth: float = 0.0
+    problem: RequestProblem,
+    plans: Sequence[RequestPlan],
+    success_worth: float = 0.0,
+    known: Mapping[RequestPlan, RequestJudgement] = MappingProxyType({}),
 ) -> Iterator[Comparison]:
-    """Each of these on the problem's requests, beside the first of them."""
+    """Each of these on the problem's requests, beside the first of them.
+
+    `known`: of some of them, on just these requests.
+    """
     first: FloatArray | None = None
     for plan in plans:
-        judged = judge(problem, plan)
+        judged = known[plan] if plan in known else judge(problem, plan)
         worth = _worth(judged, success_worth)
         first = worth if first is None else first
         gain = worth - first

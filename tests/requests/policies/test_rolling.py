@@ -33,6 +33,15 @@ def test_dear_machine_time_trades_accuracy_for_success() -> None:
     assert dear.accuracy_of_successes < cheap.accuracy_of_successes
 
 
+def test_a_nearly_idle_server_answers_by_its_best_variant() -> None:
+    """A request that an idle server takes at once waits for nothing, however few others come."""
+    latency_s = np.array([[0.01, 0.1]])[:, :, None] * np.arange(2)
+    service = service_of(("a",), ("fast", "accurate"), (0.6, 0.9), latency_s)
+    problem = RequestProblem(service, stream_of(np.arange(200) / 1.0, 0.15), 200.0)
+    for named in ("rolling", "auto"):
+        assert judge(problem, named_policy(named)).value == pytest.approx(0.9, abs=0.02)
+
+
 def test_it_takes_a_full_queue_and_servers_that_are_down() -> None:
     """1,000 requests wait; nothing goes to a server that is busy or down."""
     service = two_servers()

@@ -131,16 +131,13 @@ class RollingHorizon:
             servers,
             h,
             self.load.prices,
-            self.options.price * self.load.trim,
-            self.load.pressure(queue.count),
+            self.options.price,
+            self.load.pressure(queue.count, int(np.count_nonzero(servers.up & ~servers.busy))),
         )
         dispatches = grouped(order, h.found[:starting], h.best.server_of, h.best.variant_of)
         wake_s = np.inf
         if self.options.hold:
             dispatches, wake_s = self._held(now_s, dispatches, queue)
-        for batch in dispatches:
-            took_s = self.tables.planned_s[batch.server, batch.variant, len(batch.slots)]
-            self.load.used_s += took_s
         refused = order[:0]
         if lost:
             gone = hopeless(now_s, order, queue.requests, servers, h)
@@ -189,9 +186,6 @@ QUANTILES = np.arange(BUCKETS) / BUCKETS
 FIRST, EVERY = 8, 16
 """Arrivals before prices are set for the first time, and between two changes."""
 
-TRIM_STEP, TRIM = 0.01, (0.05, 1.5)
-"""Change of prices by use at a time, and its limits."""
-
 PRESSURE, WAITING = 10.0, 6.0
 """Growth of the logarithm of prices with the share of their deadlines that requests wait, and the
 share from which on they grow times the servers: few servers make requests wait without backlog."""
@@ -211,10 +205,6 @@ class Load:
         Shape (kinds of server,): accuracies per second.
     rate_per_s
         Requests per second, an exponential mean over about `memory_s`.
-    used_s
-        Seconds of servers dispatched since the last change of prices; the policy adds to it.
-    trim
-        Multiplies the prices: see `_follow_use`.
     """
 
     def __init__(self, reserve: float, memory_s: float) -> None:
@@ -224,7 +214,7 @@ class Load:
         self.floor, self.deadline_s = np.zeros(SAMPLES), np.zeros(SAMPLES)
         self.sampled = self.seen = self.counted = self.updated = 0
         self.last_s, self.first_s = 0.0, math.nan
-        self.used_s, self.trim, self.mean_deadline_s = 0.0, 1.0, 0.0
+        self.mean_deadline_s = 0.0
 
     def revise(
         self, tables_s: FloatArray, servers: FloatArray, family: IntArray, accuracy: FloatArray
@@ -246,15 +236,16 @@ class Load:
         live = min(self.sampled, SAMPLES)
         return self.rate_per_s * float(self.share[family]) if live else 0.0
 
-    def pressure(self, waiting: int) -> float:
-        """What multiplies the prices while more requests wait than usual.
+    def pressure(self, waiting: int, idle: int = 0) -> float:
+        """What multiplies the prices while more requests wait than usual, and than idle servers.
 
         Earliest deadline first has a second equilibrium: when everybody has waited long, only
         batches of one are still in time, which take so long for each request that the queue stays.
         Dearer machine time buys the variants and batches that lead out of it. By Little's law,
-        requests that wait / (rate x mean deadline) is the share of a deadline spent waiting.
+        requests that wait / (rate x mean deadline) is the share of a deadline spent waiting; where
+        idle servers can take them all, they do not wait, however few are usual.
         """
-        if self.mean_deadline_s * self.rate_per_s <= 0:
+        if waiting <= idle or self.mean_deadline_s * self.rate_per_s <= 0:
             return 1.0
         share = waiting / (self.rate_per_s * self.mean_deadline_s)
         excess = PRESSURE * max(0.0, share - self.usual_wait)
@@ -288,18 +279,7 @@ class Load:
             self.rate_per_s = keep * self.rate_per_s + (1 - keep) * recent
             self._price(now_s, total, ROUNDS)
 
-    def _follow_use(self, span_s: float) -> None:
-        """Lower the prices while servers are used less than prices allow, and the other way round.
-
-        The fluid program takes batches for full and waiting for free; what is really used tells.
-        """
-        share = self.used_s / ((self.servers * self.utilisation).sum() * max(span_s, 1e-9))
-        change = TRIM_STEP * max(-1.0, min(1.0, share - 1.0))
-        self.trim = min(TRIM[1], max(TRIM[0], self.trim * math.exp(change)))
-        self.used_s = 0.0
-
     def _price(self, now_s: float, total: int, rounds: int) -> None:
-        self._follow_use(now_s - self.last_s)
         self.last_s, self.counted, self.updated = now_s, total, total
         live = min(self.sampled, SAMPLES)
         self.mean_deadline_s = float(self.deadline_s[:live].mean())

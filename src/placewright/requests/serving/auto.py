@@ -69,6 +69,9 @@ one until it has seen twice as much as it keeps."""
 LOOK_S, LONGEST_S = 0.5, 600.0
 """Between two looks at whether it is time to choose; a choice that takes longer is given up."""
 
+AHEAD_S = 3.0
+"""Before the end of a rest the process starts that replays, which takes about two seconds."""
+
 NICENESS = 19
 """Of the process that replays: it takes what others leave."""
 
@@ -149,9 +152,17 @@ class Learner:
 
     def due(self, now_s: float) -> bool:
         """Whether enough has come since the last choice."""
-        wanted = max(LEAST, min(self._learned, WINDOW // 2))
         long = now_s - self._first_s >= LEAST_S and now_s >= self._rest_s
-        return long and self._seen - self._learned >= wanted
+        return long and self._seen - self._learned >= self._wanted
+
+    def soon(self, now_s: float) -> bool:
+        """Whether it may be time to choose before a process has started."""
+        return now_s >= self._rest_s - AHEAD_S and self._seen - self._learned >= self._wanted // 2
+
+    @property
+    def _wanted(self) -> int:
+        """Rows between two choices."""
+        return max(LEAST, min(self._learned, WINDOW // 2))
 
     def window(self, service: Service) -> RequestProblem | None:
         """What came last of families that are still served; ``None``: too little."""
@@ -197,41 +208,70 @@ async def learn(policy: AutoPolicy, plan: RequestPlan, dispatcher: Dispatcher) -
 
     `plan`: what decides at first.
     """
-    learner = Learner()
+    learner, chooser = Learner(), _Chooser()
     dispatcher.on_row = learner.note
-    while True:
-        await asyncio.sleep(LOOK_S)
-        begun_s = time.monotonic()
-        if not learner.due(begun_s):
-            continue
-        window = learner.window(dispatcher.service)
-        if window is not None:
-            try:
-                choice = await _replayed(window, plan, policy.success_worth)
-                if choice.plan != plan:
-                    await _prepare(choice.plan, dispatcher.service)
-                    plan = choice.plan
-                    follow(choice, dispatcher)
-                dispatcher.decided_by = choice.as_json()
-            except (PlacewrightError, TimeoutError, OSError) as error:
-                event("policy-not-chosen", reason=f"{error!s:.200}")
-        now_s = time.monotonic()
-        learner.rest(now_s, now_s - begun_s)
-
-
-async def _replayed(
-    window: RequestProblem, plan: RequestPlan, success_worth: float
-) -> PolicyChoice:
-    """`replay` in a process of its own, which ends with it."""
-    process = LocalProcess("policy chooser", 1.0, lambda reason: None, program=CHOOSER)
     try:
-        async with asyncio.timeout(LONGEST_S):
-            await process.start({})
-            asked = window, plan, success_worth
-            found: PolicyChoice = await process.order("choose", *asked, limit_s=LONGEST_S)
-            return found
+        while True:
+            await asyncio.sleep(LOOK_S)
+            begun_s = time.monotonic()
+            if learner.soon(begun_s):
+                chooser.begin()
+            if not learner.due(begun_s):
+                continue
+            window = learner.window(dispatcher.service)
+            if window is not None:
+                try:
+                    choice = await chooser.choice(window, plan, policy.success_worth)
+                    if choice.plan != plan:
+                        await _prepare(choice.plan, dispatcher.service)
+                        plan = choice.plan
+                        follow(choice, dispatcher)
+                    dispatcher.decided_by = choice.as_json()
+                except (PlacewrightError, TimeoutError, OSError) as error:
+                    event("policy-not-chosen", reason=f"{error!s:.200}")
+            now_s = time.monotonic()
+            learner.rest(now_s, now_s - begun_s)
     finally:
-        process.close()
+        chooser.close()
+
+
+class _Chooser:
+    """The process that replays; it is started ahead, and ends with its answer."""
+
+    def __init__(self) -> None:
+        self._process: LocalProcess | None = None
+        self._started: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start it, unless it has been."""
+        if self._process is None:
+            made = LocalProcess("policy chooser", 1.0, lambda reason: None, program=CHOOSER)
+            self._process, self._started = made, asyncio.create_task(made.start({}))
+
+    async def choice(
+        self, window: RequestProblem, plan: RequestPlan, success_worth: float
+    ) -> PolicyChoice:
+        """`replay` in the process."""
+        self.begin()
+        assert self._process is not None
+        assert self._started is not None
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                await self._started
+                asked = window, plan, success_worth
+                found: PolicyChoice = await self._process.order("choose", *asked, limit_s=LONGEST_S)
+                return found
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None and self._started is not None:
+            if self._started.done() and not self._started.cancelled():
+                self._started.exception()  # of a start that nobody waits for
+            self._started.cancel()
+            self._process.close()
+        self._process = self._started = None
 
 
 async def _prepare(plan: RequestPlan, service: Service) -> None:
