@@ -529,7 +529,7 @@ def clusters(folder: Path) -> Iterator[Case]:
     yield Case("read_cluster", files.read_cluster, {"path": folder / "none"})
     right = {"cluster": cluster, "path": folder / "cluster.yaml"}
     yield Case("write_cluster", files.write_cluster, right, {})
-    generate = importlib.import_module("placewright.samples.generate").generate
+    generate = importlib.import_module("placewright.samples.problem").generate
     right = {"regime": "mild", "nodes": 3, "seed": 0}
     yield Case("generate", generate, right, {"seed": WHOLE, "nodes": {"1", "np.int64(1)"}})
     yield _constructor(Timeline(), check=NONE, began_s=NUMBER, plans=WHOLE,

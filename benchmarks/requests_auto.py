@@ -37,19 +37,17 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import compare, solve
 from placewright.report.text import plain_table
 from placewright.requests.bounds import RANGES, fluid
-from placewright.requests.generators import gamma, mmpp, poisson
 from placewright.requests.judge import judge
-from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed, named_policy
 from placewright.requests.policies import start
-from placewright.requests.policy import Decision, warm_up
+from placewright.requests.policy import Decision, RequestPlan, warm_up
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.replay import PolicyChoice, replay
 from placewright.requests.service import Service, service_of
 from placewright.requests.serving.auto import AutoPolicy, Learner
 from placewright.requests.simulation import simulate
-from placewright.requests.stream import COLUMNS, stream_of
+from placewright.requests.stream import COLUMNS, gamma, mmpp, poisson, stream_of
 from placewright.solvers.programs import LinearProgram
 
 TRIED, CONTENDERS = 4000, 4

@@ -25,12 +25,11 @@ from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, refined_bounds
 from placewright.requests.capacity import plan_of
-from placewright.requests.generators import mmpp, poisson, scaled
 from placewright.requests.judge import judge
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service, service_of
-from placewright.requests.stream import stream_of
+from placewright.requests.stream import mmpp, poisson, scaled, stream_of
 
 DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 TRACE = DATA / "traces" / "azure_llm_2023" / "AzureLLMInferenceTrace_conv.csv"

@@ -38,8 +38,8 @@ from placewright.operators.conformance import random_problem, tiny, with_random_
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
 from placewright.planning.contract import on_request
-from placewright.samples.generate import REGIMES, generate
 from placewright.samples.planners import planners as sample_planners
+from placewright.samples.problem import REGIMES, generate
 
 WORK: dict[str, dict[str, Any]] = {
     "ceft+pbqp": {"effort": 2e5},

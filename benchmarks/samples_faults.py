@@ -23,11 +23,10 @@ import samples_own
 from placewright import RunError, solve
 from placewright.capturing.zoo.convolutional import drawn
 from placewright.samples.data import Dealt, deal
-from placewright.samples.generate import generate
 from placewright.samples.move import move
 from placewright.samples.mover import FILES_PER_MESSAGE, Fault
 from placewright.samples.plan import SamplePlan
-from placewright.samples.problem import SampleProblem
+from placewright.samples.problem import SampleProblem, generate
 from placewright.samples.training.sample_set import SampleSet, files_in
 
 NODES, SPEED = 6, 100.0

@@ -37,7 +37,7 @@ from placewright.samples.files import problem_from
 from placewright.samples.move import transfers_of
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.recipe import Recipe, parts, steps_of
+from placewright.samples.training.node_training import Recipe, parts, steps_of
 from placewright.samples.training.sample_set import SampleSet
 
 ROUNDS = 1

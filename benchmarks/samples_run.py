@@ -29,14 +29,13 @@ from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.report.text import percent, plain_table, seconds
 from placewright.samples.files import problem_from
-from placewright.samples.measuring import measure
 from placewright.samples.nodes import NodeWorkers, nodes_up
 from placewright.samples.plan import SamplePlan
 from placewright.samples.planners import planners
 from placewright.samples.problem import Overlap, SampleProblem
-from placewright.samples.run import run
+from placewright.samples.run import measure, run
 from placewright.samples.training.job import SampleJob, example_job
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Recipe
 from placewright.testbed.testbed import missing
 
 ROUNDS = 2

@@ -23,7 +23,7 @@ from placewright.samples.files import problem_from
 from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Recipe
 from placewright.samples.training.train import train
 from samples_run import digits, samples_by_class
 

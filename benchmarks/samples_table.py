@@ -19,7 +19,7 @@ import numpy as np
 from placewright import Context, SampleProblem, judge, planners, solve
 from placewright.numerics.arrays import FloatArray
 from placewright.samples.bounds import refined_bounds
-from placewright.samples.generate import REGIMES, generate
+from placewright.samples.problem import REGIMES, generate
 
 SIZES = (5, 10, 20, 50, 100, 200, 500)
 SEEDS = range(5)

@@ -31,12 +31,11 @@ from mlperf_client import (
 )
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.capacity import carried
-from placewright.requests.generators import poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service
 from placewright.requests.serving.load import full_rate, infer_head, play, random_payload
 from placewright.requests.serving.server import Running, ServingOptions, serve
-from placewright.requests.stream import stream_of
+from placewright.requests.stream import poisson, stream_of
 from serving_loads import SERVERS, family
 
 SIMULATED = 3000

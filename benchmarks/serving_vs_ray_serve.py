@@ -38,7 +38,7 @@ from placewright.requests.serving.load import (
     random_payload,
     request_head,
 )
-from placewright.requests.serving.program import VARIANT_SERVER, VariantServer
+from placewright.requests.serving.models import VARIANT_SERVER, VariantServer
 from placewright.requests.serving.protocol import read_request
 from placewright.requests.serving.server import ServingOptions
 from placewright.requests.serving.server import serve as serve_here

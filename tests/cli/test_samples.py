@@ -11,8 +11,7 @@ import pytest
 
 from placewright.errors import RunError
 from placewright.samples.adaptive import AdaptiveEpoch
-from placewright.samples.training.node_training import Epoch
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Epoch, Recipe
 from tests.cli.run_cli import run_cli
 
 

@@ -13,7 +13,7 @@ from placewright.samples import adaptive as samples_adaptive
 from placewright.samples.adaptive import Adaptive, Disturbance
 from placewright.samples.data import audit, deal
 from placewright.samples.problem import SampleProblem
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Recipe
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 

@@ -27,7 +27,7 @@ from placewright.samples.balance import (
 )
 from placewright.samples.judge import judge
 from placewright.samples.problem import Duplex, Overlap, SampleProblem
-from tests.samples.relaxation.clouds import cloud
+from tests.samples.clouds import cloud
 from tests.samples.tiny import tiny
 
 seeds = st.integers(0, 100_000)

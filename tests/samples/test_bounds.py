@@ -12,13 +12,9 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.planning.contract import BoundContext
 from placewright.planning.solving import solve
-from placewright.samples.bounds import bounds, refined_bounds
-from placewright.samples.generate import REGIMES, generate
-from placewright.samples.problem import Batches, Overlap
-from placewright.samples.relaxation import columns
-from placewright.samples.relaxation.columns import relaxation
-from placewright.samples.relaxation.generation import bound_and_columns, generate_columns, price
-from placewright.samples.relaxation.program import (
+from placewright.samples.bounds import bounds, refined_bounds, relaxation
+from placewright.samples.column_generation import bound_and_columns, generate_columns, price
+from placewright.samples.flow_program import (
     FlowProgram,
     Master,
     Moves,
@@ -26,6 +22,7 @@ from placewright.samples.relaxation.program import (
     all_moves,
     program_of,
 )
+from placewright.samples.problem import REGIMES, Batches, Overlap, generate
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 
@@ -104,7 +101,7 @@ def test_no_relaxation_is_solved_without_the_limit(
         calls.append((len(moves), deadline_s - time.perf_counter()))
         return generate_columns(program, moves, deadline_s, *arguments, **options)
 
-    monkeypatch.setattr(columns, "generate_columns", noted)
+    monkeypatch.setattr("placewright.samples.bounds.generate_columns", noted)
     result = solve(generate("moderate", 9, 1), planner, time_limit_s=7)
     assert len(calls) == 1
     assert calls[0][1] <= 7

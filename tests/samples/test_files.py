@@ -23,9 +23,8 @@ from placewright.samples.files import (
     read_proposal,
     write_problem,
 )
-from placewright.samples.generate import REGIMES, generate
-from placewright.samples.problem import Batches, Duplex, Overlap, Ports
-from tests.samples.relaxation.clouds import cloud
+from placewright.samples.problem import REGIMES, Batches, Duplex, Overlap, Ports, generate
+from tests.samples.clouds import cloud
 from tests.samples.tiny import random_tiny, tiny
 
 GOOD = """

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from placewright.errors import WorkerError
-from placewright.samples import measuring
 from placewright.samples.judge import judge
-from placewright.samples.measuring import (
+from placewright.samples.nodes import NodeWorkers
+from placewright.samples.plan import SamplePlan, nothing
+from placewright.samples.problem import SampleProblem
+from placewright.samples.run import (
     FILES,
     REPEATS,
     SCALES,
@@ -21,11 +23,7 @@ from placewright.samples.measuring import (
     slowed,
     take_steps,
 )
-from placewright.samples.nodes import NodeWorkers
-from placewright.samples.plan import SamplePlan, nothing
-from placewright.samples.problem import SampleProblem
-from placewright.samples.training.node_training import NodeStepTimes
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import NodeStepTimes, Recipe
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny
 
@@ -52,8 +50,8 @@ def test_lines_through_steps_are_the_speeds(monkeypatch: pytest.MonkeyPatch) -> 
         requested.append(sizes)
         return made_up(sizes)
 
-    monkeypatch.setattr(measuring, "take_steps", steps)
-    monkeypatch.setattr(measuring, "slowed", lambda *_: np.array([1.0, 2.0, 1.5]))
+    monkeypatch.setattr("placewright.samples.run.take_steps", steps)
+    monkeypatch.setattr("placewright.samples.run.slowed", lambda *_: np.array([1.0, 2.0, 1.5]))
     found = measure(PROBLEM, Recipe(batch=70), digits_job(), NodeWorkers())
     np.testing.assert_allclose(found.seconds_per_sample, EACH_S, rtol=1e-9)
     np.testing.assert_allclose(found.step_s, STEP_S, atol=1e-9)
@@ -93,7 +91,7 @@ def test_each_node_is_held_against_its_own_link(
         assert set(plan.count.tolist()) == {FILES}
         return np.where(np.isfinite(pair), pair * times, np.nan)
 
-    monkeypatch.setattr(measuring, "files_moved", moved)
+    monkeypatch.setattr("placewright.samples.run.files_moved", moved)
     found = slowed(tiny([1] * n, send_s=pair), digits_job(), None, tmp_path)
     expected = [1.0 if i == 1 else max(1.0, times[i, (i + 1) % n]) for i in range(n)]
     np.testing.assert_allclose(found, expected)
@@ -125,6 +123,6 @@ def test_every_step_of_every_node_is_timed_in_two_parts() -> None:
 
 def test_nodes_that_do_not_answer_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ones, and how long they were waited for."""
-    monkeypatch.setattr(measuring, "LONGEST_S", 0.001)
+    monkeypatch.setattr("placewright.samples.run.LONGEST_S", 0.001)
     with pytest.raises(WorkerError, match=r"nodes 'n0', 'n1': no answer in time while timing"):
         take_steps(tiny([5, 5]), Recipe(batch=4), digits_job(), None, np.array([[2], [1]]))

@@ -12,17 +12,14 @@ import pytest
 
 from placewright.errors import InputError, WorkerError
 from placewright.runtime import limits
-from placewright.samples import measuring
 from placewright.samples.adaptive import Adaptive, Disturbance
 from placewright.samples.data import Shard, audit, counted, deal, held_by
-from placewright.samples.measuring import measure
 from placewright.samples.move import move
 from placewright.samples.nodes import SPARE_CORES, NodeLeft, NodeWorkers, cluster_of, nodes_up
 from placewright.samples.plan import SamplePlan
-from placewright.samples.run import run
+from placewright.samples.run import measure, run
 from placewright.samples.training.job import write_batch
-from placewright.samples.training.node_training import TrainingOrder
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Recipe, TrainingOrder
 from placewright.samples.training.train import train, training_orders
 from placewright.testbed.testbed import missing
 from tests.samples.jobs import digits_job, images
@@ -130,8 +127,8 @@ def empty(folder: Path) -> Shard:
 @pytest.mark.skipif(missing() is not None, reason=f"no testbed here: {missing()}")
 def test_files_move_over_shaped_links_and_nodes_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """30 files of 200 kB at 5 MB/s take at least 1.2 s; measuring tells the slower node."""
-    monkeypatch.setattr(measuring, "FILES", 8)
-    monkeypatch.setattr(measuring, "REPEATS", 6)
+    monkeypatch.setattr("placewright.samples.run.FILES", 8)
+    monkeypatch.setattr("placewright.samples.run.REPEATS", 6)
     problem = tiny(
         [40, 2],
         seconds_per_sample=np.array([0.4, 0.1]),

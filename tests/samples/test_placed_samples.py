@@ -12,7 +12,7 @@ from torch import nn
 from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.samples.placed_samples import placed_job, train_samples
 from placewright.samples.problem import Overlap
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Recipe
 from placewright.samples.training.train import Since
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny

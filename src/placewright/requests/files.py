@@ -17,13 +17,12 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
-from placewright.requests.generators import gamma, mmpp, poisson, scaled
-from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
+from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals, serving_problem
 from placewright.requests.service import MOST_ENTRIES, Service
-from placewright.requests.stream import COLUMNS, Stream, stream_of
+from placewright.requests.stream import COLUMNS, Stream, gamma, mmpp, poisson, scaled, stream_of
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

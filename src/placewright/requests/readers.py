@@ -22,10 +22,9 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.io.boundary import FileModel, csv_rows, errors_in, validate
 from placewright.io.stored import read_data, stem
 from placewright.numerics.arrays import FloatArray
-from placewright.requests.generators import counted, stepped_poisson
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import MOST_ENTRIES, Service, service_of
-from placewright.requests.stream import Stream, stream_of
+from placewright.requests.stream import Stream, counted, stepped_poisson, stream_of
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -38,9 +38,7 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.planning.contract import Context
-from placewright.requests.generators import mmpp, poisson
 from placewright.requests.judge import judge
-from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import (
@@ -53,7 +51,7 @@ from placewright.requests.policies.opportunity import (
     new_choice,
 )
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import Specification
+from placewright.requests.policy import RequestPlan, Specification
 from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.queue import StreamQueue
 from placewright.requests.service import Service
@@ -67,6 +65,7 @@ from placewright.requests.simulation import (
     simulate,
     start_batch,
 )
+from placewright.requests.stream import mmpp, poisson
 
 REQUESTS = 4000
 """Of a generated stream."""

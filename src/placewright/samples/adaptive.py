@@ -29,8 +29,7 @@ from placewright.samples.plan import nothing
 from placewright.samples.problem import SampleProblem
 from placewright.samples.run import predicted_s
 from placewright.samples.training.job import SampleJob
-from placewright.samples.training.node_training import Epoch
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import Epoch, Recipe
 from placewright.samples.training.train import Since, Trained, train
 
 if TYPE_CHECKING:

@@ -157,7 +157,7 @@ def run(
     from placewright.samples.problem import Overlap
     from placewright.samples.run import BASELINES, known_baselines
     from placewright.samples.run_pages import samples_run_page
-    from placewright.samples.training.recipe import Recipe
+    from placewright.samples.training.node_training import Recipe
     from placewright.samples.views import runs_json, runs_table
 
     problem = read_changed(file, relay=relay, epochs=epochs)
@@ -462,7 +462,7 @@ def generate(
 ) -> None:
     """Make a file of nodes and links; the same seed gives the same file."""
     from placewright.samples.files import problem_json, write_problem
-    from placewright.samples.generate import generate as make
+    from placewright.samples.problem import generate as make
 
     problem = make(regime, nodes, seed)
     if console.output is None or console.format != "yaml":

@@ -20,7 +20,7 @@ from placewright.samples.problem import SampleProblem
 from placewright.testbed import Testbed
 from placewright.testbed.node_handle import NodeHandle
 
-SAMPLE_NODE = "placewright.samples.node_program:SampleNode"
+SAMPLE_NODE = "placewright.samples.training.node_training:SampleNode"
 """The worker program of a node, by name: this module only starts it."""
 
 SPARE_CORES = 0.4

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placewright.samples.plan import SamplePlan
     from placewright.samples.run import SampleRun
     from placewright.samples.training.job import Evaluation, SampleJob
-    from placewright.samples.training.recipe import Recipe
+    from placewright.samples.training.node_training import Recipe
     from placewright.samples.training.sample_set import SampleSet
 
 AUTO = "auto"
@@ -154,9 +154,9 @@ def placed_job(
 ) -> PlacedSamples:
     """Start the nodes for a model with its samples; see `train_samples`."""
     from placewright.adapt.run import measured_despite_losses
-    from placewright.samples.measuring import measure
     from placewright.samples.nodes import nodes_up
-    from placewright.samples.training.recipe import Recipe
+    from placewright.samples.run import measure
+    from placewright.samples.training.node_training import Recipe
 
     if engine == "testbed" and speed != 1.0:
         raise InputError("a testbed runs in real time", where="speed", by=f"{speed:g}")

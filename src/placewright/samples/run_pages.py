@@ -27,7 +27,6 @@ from placewright.report.page import (
 )
 from placewright.report.text import percent, seconds, size
 from placewright.report.trace import Trace
-from placewright.samples.charts import Curve, loss_curves
 from placewright.samples.judge import SampleJudgement, judge
 from placewright.samples.plan import nothing
 from placewright.samples.problem import Overlap, Ports, SampleProblem
@@ -35,8 +34,10 @@ from placewright.samples.run import SampleRun
 from placewright.samples.views import (
     ENGINE,
     MOST_TRACKS,
+    Curve,
     beside_others,
     emulated,
+    loss_curves,
     loss_to_reach,
     moves_sections,
     total_s,

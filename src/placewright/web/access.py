@@ -18,8 +18,16 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
-from placewright.web.bodies import BodyBudget, Message, Receive, read_body
-from placewright.web.refusals import LOOPBACK, Refusal, host_name, refuse_foreign
+from placewright.web.refusals import (
+    LOOPBACK,
+    BodyBudget,
+    Message,
+    Receive,
+    Refusal,
+    host_name,
+    read_body,
+    refuse_foreign,
+)
 
 Scope = Mapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]

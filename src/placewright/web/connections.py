@@ -4,7 +4,7 @@ uvicorn limits neither the time nor the size of a request's head, nor the time i
 reads its answer: connections of clients that do nothing would stay, until there are too many.
 
     head (request line and headers)   HEAD_BYTES, HEAD_S     431, 408
-    body                              `placewright.web.bodies`
+    body                              `placewright.web.refusals`
     answer that the client reads      READ_S                 the connection is broken off
     connections                       CONNECTIONS            503, Retry-After
     beyond, for health alone          RESERVED, RESERVED_S   503, Retry-After
@@ -41,7 +41,7 @@ from weakref import WeakKeyDictionary
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from placewright.web.bodies import PRESENCE, Presence
+from placewright.web.refusals import PRESENCE, Presence
 
 CONNECTIONS = 2048
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
-from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
+from placewright.requests.policy import RequestPlan
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant
-from placewright.requests.serving.program import Computed
+from placewright.requests.serving.models import Computed
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.workers import ServerProcess
 from tests.requests.serving.models import family, scaled

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from placewright.requests.serving import workers
-from placewright.requests.serving.models import ServedModel
-from placewright.requests.serving.program import TORCH_SERVER, VARIANT_SERVER, program_for
+from placewright.requests.serving.models import (
+    TORCH_SERVER,
+    VARIANT_SERVER,
+    ServedModel,
+    program_for,
+)
 from placewright.requests.serving.workers import LocalProcess
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.balance import FlowState, clock_of
+from placewright.samples.bounds import Relaxation, relaxation
+from placewright.samples.flow_program import all_moves
 from placewright.samples.judge import judge
 from placewright.samples.plan import plan_of
 from placewright.samples.planners.lp import whole_flow
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.columns import Relaxation, relaxation
-from placewright.samples.relaxation.program import all_moves
-from tests.samples.relaxation.clouds import cloud
+from tests.samples.clouds import cloud
 from tests.samples.tiny import tiny
 
 

@@ -11,11 +11,10 @@ from placewright.errors import InfeasibleError
 from placewright.planning.candidates import Status
 from placewright.planning.contract import Context, Proposal, proposal_of
 from placewright.planning.solving import solve
-from placewright.samples.generate import REGIMES, generate
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, held_after
 from placewright.samples.planners import planners, portfolio
-from placewright.samples.problem import Batches, Overlap, Ports, SampleProblem
+from placewright.samples.problem import REGIMES, Batches, Overlap, Ports, SampleProblem, generate
 from tests.samples.tiny import best_of, best_value, random_tiny, tiny
 
 NAMES = list(planners(tiny([1, 2])))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from placewright.samples.data import deal
-from placewright.samples.training.node_training import KEPT, Learner
-from placewright.samples.training.recipe import Recipe
+from placewright.samples.training.node_training import KEPT, Learner, Recipe
 from placewright.samples.training.train import training_orders
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny

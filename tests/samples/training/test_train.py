@@ -14,8 +14,7 @@ from placewright.samples.data import Shard, deal
 from placewright.samples.plan import SamplePlan
 from placewright.samples.run import run
 from placewright.samples.training.job import SampleJob
-from placewright.samples.training.node_training import Epoch
-from placewright.samples.training.recipe import Recipe, parts, steps_of
+from placewright.samples.training.node_training import Epoch, Recipe, parts, steps_of
 from placewright.samples.training.train import Trained, train
 from tests.samples.jobs import digits_job
 from tests.samples.tiny import tiny

@@ -6,18 +6,17 @@ from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.planning.parameters import with_parameters
-from placewright.requests.plan import RequestPlan
-from placewright.requests.policies.early import EarlyBinding
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.published import (
+    EarlyBinding,
     JellyfishLike,
     ModelSwitching,
     SlackFit,
     TwoSteps,
 )
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import Policy
+from placewright.requests.policy import Policy, RequestPlan
 from placewright.requests.service import Service
 
 POLICIES: dict[str, Any] = {

@@ -36,30 +36,35 @@ from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant, find_family
 from placewright.requests.serving.observing import Observer
 from placewright.requests.serving.protocol import read_request
-from placewright.requests.serving.replies import (
+from placewright.requests.serving.rows import Row
+from placewright.requests.serving.site import (
     PAGE,
+    HttpLimits,
     Reply,
+    Site,
     answered,
+    authorize,
     index_entry,
     json_reply,
     metadata,
     openapi,
+    path_parts,
+    presence_of,
     triton_config,
 )
-from placewright.requests.serving.rows import Row
-from placewright.requests.serving.site import HttpLimits, Site, authorize, path_parts, presence_of
-from placewright.web.bodies import (
+from placewright.web.refusals import (
     OBJECT_BYTES,
     BodyBudget,
     Presence,
     Receive,
+    Refusal,
     Take,
     client_gone,
+    only,
     read_body,
     read_document,
     read_object,
 )
-from placewright.web.refusals import Refusal, only
 
 SERVER_NAME = "placewright"
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)"]

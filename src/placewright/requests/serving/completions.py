@@ -29,11 +29,18 @@ from placewright.errors import InputError, MissingDependencyError, PlacewrightEr
 from placewright.io.boundary import parse_json, validate
 from placewright.planning.wing import Ended, Sampling, TextModel
 from placewright.requests.serving.models import SERVE
-from placewright.requests.serving.refusals import shutting_down
-from placewright.requests.serving.replies import Reply, json_reply, refusal_of, refused
-from placewright.requests.serving.site import HttpLimits, Site, path_parts, presence_of
-from placewright.web.bodies import Presence, Receive, client_gone, read_body
-from placewright.web.refusals import Refusal, only
+from placewright.requests.serving.rows import shutting_down
+from placewright.requests.serving.site import (
+    HttpLimits,
+    Reply,
+    Site,
+    json_reply,
+    path_parts,
+    presence_of,
+    refusal_of,
+    refused,
+)
+from placewright.web.refusals import Presence, Receive, Refusal, client_gone, only, read_body
 
 COMPLETION_TOKENS = 16
 """Of ``/v1/completions`` where nothing is said, as OpenAI has it; a chat goes on to its end."""

@@ -31,8 +31,12 @@ from placewright.requests.service import Service, service_of
 from placewright.requests.serving.engines import LocalServers, ServerEngine
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.fleet import Fleet, Slot
+from placewright.requests.serving.latencies import worker_key
 from placewright.requests.serving.protocol import Needs
-from placewright.requests.serving.refusals import (
+from placewright.requests.serving.rows import (
+    Batch,
+    Row,
+    Served,
     fastest_alone_s,
     no_server,
     overload,
@@ -41,12 +45,11 @@ from placewright.requests.serving.refusals import (
     server_lost,
     shutting_down,
 )
-from placewright.requests.serving.rows import Batch, Row, Served
 from placewright.requests.serving.tensors import Array, received, sendable
 from placewright.web.refusals import Refusal
 
 if TYPE_CHECKING:
-    from placewright.requests.serving.program import Computed
+    from placewright.requests.serving.models import Computed
 
 LOOK_S = 0.05
 """Between two looks at stopped servers and at rows whose deadline has passed."""
@@ -337,7 +340,7 @@ class Dispatcher:
         made = self.fleet.families[family]
         answer = slot.process.give(
             "compute",
-            self.fleet.key(made, chosen),
+            worker_key(made, chosen),
             {n: sendable(a) for n, a in made.stacked([row.inputs for row in rows]).items()},
             limit_s=SILENT_S + SILENT_TIMES * expected_s,
         )
@@ -384,7 +387,7 @@ class Dispatcher:
         if computed.error:
             batch.rows[0].fail(Refusal(400, f"the model refused it: {computed.error:.300}"))
         elif wrong:
-            name = self.fleet.key(self.fleet.families[batch.family], batch.variant)
+            name = worker_key(self.fleet.families[batch.family], batch.variant)
             batch.rows[0].fail(Refusal(500, f"variant {name!r}: {wrong}", code="wrong-output"))
         else:
             slot.served += count

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, RunError, UnknownNameError
-from placewright.requests.serving.models import ServedModel
-from placewright.requests.serving.program import VARIANT_SERVER
+from placewright.requests.serving.models import VARIANT_SERVER, ServedModel
 from placewright.requests.serving.workers import LocalProcess, OneByOne, ServerProcess
 from placewright.runtime import limits
 from placewright.runtime.engines.ray_engine import PLACED_S, RayWorker

@@ -1,4 +1,4 @@
-"""`Fleet`: the servers of a `Dispatcher`: started, measured, changed, lost and started again.
+"""`Fleet`: the servers of a `Dispatcher`: started, changed, lost and started again.
 
 New variants are loaded and timed by a second process of a server, which takes the place of the
 first between two batches; where an engine has no place for two, the server is paused meanwhile: it
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,32 +22,19 @@ import numpy as np
 from placewright.errors import InputError, PlacewrightError, RunError, UnknownNameError
 from placewright.requests.serving.engines import ServerEngine, check_speed
 from placewright.requests.serving.families import Family, Variant, make_family
-from placewright.requests.serving.latencies import LatencyTable
+from placewright.requests.serving.latencies import LatencyTable, VariantTimer, worker_key
 from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.rows import Row
-from placewright.requests.serving.tensors import Array, TensorSpec, received, sendable
 from placewright.requests.serving.workers import ServerProcess
 
 if TYPE_CHECKING:
-    from placewright.requests.serving.program import Computed
+    pass
 
 RESTART_S = (0.0, 0.5, 2.0, 10.0)
 """Waited before a server is started again after its first, second, ... failure in a row."""
 
-SIZES = (1, 2, 4, 8, 16, 32)
-REPEATS = 8
-MEASURED_S = 2.0
-"""Batch sizes that are measured, how often, and the seconds after which no size is begun."""
-
 ORDER_S = 60.0
-
-TOGETHER, INFLUENCE = 4, 0.1
-"""Rows of which it is looked at whether they change each other's outputs, and by which share of
-the largest output at least: scales of quantised models, which a batch shares, stay below."""
-
-PADDED = 0.02
-"""The same of padding, by which a mask or a causal model is not changed at all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,11 +120,11 @@ class Fleet:
         self._engine, self._check_variants = engine, check_variants
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
         self._waits, self._generation = waits, 0
-        self._models = {self.key(self.families[f], v): model_of(v) for f, v in self.variants}
+        self._models = {worker_key(self.families[f], v): model_of(v) for f, v in self.variants}
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
-        self._apart = set[tuple[str, Variant]]()
+        self._timer = VariantTimer(most_batch)
         self._closed = False
 
     @property
@@ -150,11 +136,6 @@ class Fleet:
     def served(self) -> list[Family]:
         """Buckets of families that are there for clients."""
         return [family for family in self.families if not family.retired]
-
-    def key(self, family: Family, variant: Variant) -> str:
-        """What workers call a variant."""
-        again = f"#{variant.generation}" if variant.generation else ""
-        return f"{family.name}/{variant.name}{again}"
 
     @property
     def labels(self) -> list[str]:
@@ -212,7 +193,7 @@ class Fleet:
             known = [k for k, (f, _) in enumerate(self.variants) if not self.families[f].retired]
             try:
                 await process.start(self._models)
-                samples = {k: await self._timed(process, *self._variant(k)) for k in known}
+                samples = {k: await self._timer.timed(process, *self._variant(k)) for k in known}
                 if self._closed:
                     raise RunError("the server is shutting down", where=f"server {name!r}")
             except BaseException:
@@ -265,7 +246,7 @@ class Fleet:
             variant = replace(variant, version=old.version)
             known = [v.name for k in self._positions(old.name) for v in self.families[k].variants]
             if variant.name in known:
-                where = f"variant {self.key(old, variant)!r}"
+                where = f"variant {worker_key(old, variant)!r}"
                 raise InputError("a variant of this name is there", where=where)
             loop = asyncio.get_running_loop()
             variants = [*old.variants, variant]
@@ -277,7 +258,7 @@ class Fleet:
                 self.families[k] = replace(self.families[k], variants=tuple(variants))
             self._enter([(k, variant) for k in positions], taken)
             names = [self.slots[server].process.name for server in taken]
-            key = self.key(old, variant)
+            key = worker_key(old, variant)
             event("variant-added", variant=key, accuracy=variant.accuracy, servers=names)
             self._on_change()
             await self._catch_up(taken, [key])
@@ -322,10 +303,10 @@ class Fleet:
             self.catalogue[name] = made
             event("model-loaded", model=name, variants=[v.name for v in fresh])
             self._on_change()
-            await self._catch_up(taken, [self.key(made, v) for v in fresh])
+            await self._catch_up(taken, [worker_key(made, v) for v in fresh])
             await self._retire([k for k in before if k not in places])
-            await self._forget({self.key(made, v) for k, v in gone if k in places})
-            self._apart = {each for each in self._apart if each[1] in {v for _, v in self.variants}}
+            await self._forget({worker_key(made, v) for k, v in gone if k in places})
+            self._timer.forget_others({v for _, v in self.variants})
 
     async def unload_family(self, name: str) -> None:
         """Serve a model no more, once the requests that are here are answered.
@@ -396,7 +377,7 @@ class Fleet:
         ):
             await asyncio.sleep(0.005)
         await self._forget(
-            {self.key(self.families[k], v) for k in positions for v in self.families[k].variants}
+            {worker_key(self.families[k], v) for k in positions for v in self.families[k].variants}
         )
 
     async def _loaded(
@@ -406,7 +387,7 @@ class Fleet:
 
         Servers that are started meanwhile load them too.
         """
-        models = {self.key(*each): model_of(each[1]) for each in added}
+        models = {worker_key(*each): model_of(each[1]) for each in added}
         self._models |= models
         taken: dict[int, list[dict[int, list[float]]]] = {}
         failed = ""
@@ -437,12 +418,12 @@ class Fleet:
         if not self._engine.beside:
             async with self._paused(slot):
                 await slot.process.load(models)
-                return [await self._timed(slot.process, *each) for each in added]
+                return [await self._timer.timed(slot.process, *each) for each in added]
         process = self._process(server, slot.process.name, slot.process.speed)
         self._starting = process
         try:
             await process.start(dict(self._models))
-            taken = [await self._timed(process, *each) for each in added]
+            taken = [await self._timer.timed(process, *each) for each in added]
             async with self._paused(slot):
                 if slot.restarting or not slot.active:  # it was lost or removed meanwhile
                     raise RunError("the server is down", where=f"server {slot.process.name!r}")
@@ -514,7 +495,7 @@ class Fleet:
             if not rest:
                 raise InputError("the last variant cannot be removed", where=f"family {old.name!r}")
             self._check_variants([each for each in self.variants if each[1] is not gone])
-            key = self.key(old, gone)
+            key = worker_key(old, gone)
             # Served no more before it is unloaded: a server that is paused later may still hold it.
             for bucket in self.buckets(old):
                 self.families[bucket] = replace(self.families[bucket], variants=rest)
@@ -610,101 +591,12 @@ class Fleet:
         unknown = [each for each, known in zip(self.variants, timed, strict=True) if not known]
         missing = [each for each in unknown if not self.families[each[0]].retired]
         for each in missing:
-            taken = await self._timed(self.slots[server].process, self.families[each[0]], each[1])
+            process, made = self.slots[server].process, self.families[each[0]]
+            taken = await self._timer.timed(process, made, each[1])
             if each in self.variants:  # else it was removed; others may have another position now
                 self.table.measured(server, self.variants.index(each), taken)
         if missing:
             self._on_change()
-
-    async def _timed(
-        self, process: ServerProcess, made: Family, chosen: Variant
-    ) -> dict[int, list[float]]:
-        """Seconds of batches by size, after one batch of each size that does not count."""
-        samples = {}
-        row, most = made.example(zeros), made.most(self.table.most)
-        began_s = time.monotonic()
-        # A fixed batch takes as long for one row as for all.
-        for size in {1, most} if made.batch else [s for s in SIZES if s <= most]:
-            taken = []
-            for repeat in range(REPEATS + 1):
-                sent_s = time.monotonic()
-                computed = await self._computed(process, made, chosen, [row] * size)
-                if repeat:
-                    taken.append(time.monotonic() - sent_s)
-                elif why := computed.error or made.wrong_outputs(computed.outputs, size):
-                    raise _unfit(process, chosen, f"a batch of {size}: {why:.300}")
-            samples[size] = taken
-            if time.monotonic() - began_s > MEASURED_S:
-                break
-        if (made.label, chosen) not in self._apart:
-            if most > 1:
-                await self._check_apart(process, made, chosen)
-            if made.layout.pads:
-                await self._check_padding(process, made, chosen)
-            self._apart.add((made.label, chosen))
-        return samples
-
-    async def _check_apart(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
-        """Raise `InputError` where the outputs of a row depend on the others of its batch.
-
-        Clients would get other answers the more of them there are. What cannot compute random
-        numbers, or makes its own, is not judged.
-        """
-        make = _random(np.random.default_rng(0))
-        count = min(TOGETHER, made.most(self.table.most))
-        rows = [made.example(make) for _ in range(count)]
-        together = await self._computed(process, made, chosen, rows)
-        *apart, again = [
-            await self._computed(process, made, chosen, [rows[k]]) for k in (*range(count), 0)
-        ]
-        if any(each.error for each in (together, *apart, again)):
-            return
-        if why := made.wrong_outputs(together.outputs, count):
-            raise _unfit(process, chosen, why)
-        singly = [made.outputs_of(each.outputs, 0) for each in (*apart, again)]
-        for n, spec in enumerate(made.outputs):
-            *own, other = [outputs[n] for outputs in singly]
-            if _differ(own[0], other):
-                continue  # it makes random numbers
-            shared = [made.outputs_of(together.outputs, k)[n] for k in range(count)]
-            alike = all(a.shape == b.shape for a, b in zip(own, shared, strict=True))
-            if not alike or _differ(np.stack(own), np.stack(shared)):
-                why = f"output {spec.name!r} of a row depends on the other rows of its batch"
-                raise _unfit(process, chosen, why)
-
-    async def _check_padding(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
-        """Raise `InputError` where outputs change with the padding of inputs."""
-        make = _random(np.random.default_rng(0))
-        for sizes in made.shorter():
-            short = tuple(make(spec, made.row_shape(spec, sizes)) for spec in made.inputs)
-            plain = await self._computed(process, made, chosen, [short])
-            padded = await self._computed(process, made, chosen, [made.padded(short)])
-            if not (plain.error or padded.error):
-                break
-        else:
-            return  # it takes some sizes only, or no random numbers
-        cut = made.cut(padded.outputs, sizes)
-        for spec, one, other in zip(made.outputs, plain.outputs, cut, strict=True):
-            if _differ(one, other, PADDED):
-                raise InputError(
-                    "padded inputs have other outputs than those that are not padded",
-                    where=f"variant {chosen.name!r}, {made.label}",
-                    by=f"output {spec.name!r} of inputs of {sizes}",
-                    hint="give padding the values by which the model knows it (padding: {mask: "
-                    "0}), export it with a mask, or leave padding out and serve exact sizes",
-                )
-
-    async def _computed(
-        self,
-        process: ServerProcess,
-        made: Family,
-        chosen: Variant,
-        rows: Sequence[Sequence[Array]],
-    ) -> Computed:
-        key, inputs = self.key(made, chosen), made.stacked(rows)
-        sent = {name: sendable(value) for name, value in inputs.items()}
-        found: Computed = await process.order("compute", key, sent, limit_s=ORDER_S)
-        return replace(found, outputs=tuple(map(received, found.outputs)))
 
     def _task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -712,49 +604,6 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
 
-def _unfit(process: ServerProcess, chosen: Variant, why: str) -> InputError:
-    return InputError(
-        "a variant cannot be served",
-        where=f"server {process.name!r}, variant {chosen.name!r}",
-        by=why,
-        hint="export it so that every row of a batch is computed by itself; if batches of 1 are "
-        "right, serve with --max-batch 1; if outputs belong to a request as a whole, write whole: "
-        "true into the family's file",
-    )
-
-
 def model_of(variant: Variant) -> ServedModel:
     """As it is sent to servers."""
     return ServedModel(variant.kind, variant.model)
-
-
-def zeros(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
-    """A tensor of zeros, or of empty strings."""
-    return np.full(shape, "" if spec.datatype == "BYTES" else 0, spec.dtype)
-
-
-def _random(rng: np.random.Generator) -> Callable[[TensorSpec, tuple[int, ...]], Array]:
-    """Makes tensors of random numbers; of 0 and 1 where they are no floating-point numbers.
-
-    Of 1 alone where they are called masks: one that keeps nothing is never sent.
-    """
-
-    def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
-        if "mask" in spec.name.lower() and spec.datatype != "BYTES":
-            return np.ones(shape, spec.dtype)
-        if spec.dtype.kind == "f":
-            return rng.standard_normal(size=shape).astype(spec.dtype)
-        whole = rng.integers(0, 2, size=shape)
-        return whole.astype(str if spec.datatype == "BYTES" else spec.dtype).astype(spec.dtype)
-
-    return make
-
-
-def _differ(one: Array, other: Array, share: float = INFLUENCE) -> bool:
-    """Whether outputs differ by more than a share of the largest; only floats are looked at."""
-    if one.shape != other.shape:
-        return True
-    if one.dtype.kind != "f" or not np.isfinite(one).all():
-        return False
-    largest = share * np.abs(one).max(initial=0.0)
-    return not (np.abs(other - one) <= largest).all()

@@ -28,13 +28,11 @@ import numpy as np
 
 from placewright.errors import InputError, MissingDependencyError, PlacewrightError
 from placewright.requests.serving.protocol import LENGTH, MOST_DEADLINE_S
-from placewright.requests.serving.refusals import shutting_down
-from placewright.requests.serving.replies import Reply, refusal_of
-from placewright.requests.serving.site import Site
+from placewright.requests.serving.rows import shutting_down
+from placewright.requests.serving.site import Reply, Site, refusal_of
 from placewright.requests.serving.tensors import NUMPY, to_bytes
-from placewright.web.bodies import PRESENCE, Message, Presence
 from placewright.web.connections import CONNECTIONS
-from placewright.web.refusals import Refusal
+from placewright.web.refusals import PRESENCE, Message, Presence, Refusal
 
 SERVICE = "inference.GRPCInferenceService"
 

@@ -18,10 +18,8 @@ from placewright.errors import InputError, RunError
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.files import problem_from
-from placewright.requests.generators import mmpp, poisson, scaled
-from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import Policy
+from placewright.requests.policy import Policy, RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service
@@ -31,7 +29,7 @@ from placewright.requests.serving.measured import measured_problem, read_json, r
 from placewright.requests.serving.server import ServingOptions, serve
 from placewright.requests.serving.tensors import Array, TensorSpec, to_bytes
 from placewright.requests.simulation import simulate
-from placewright.requests.stream import Stream, stream_of
+from placewright.requests.stream import Stream, mmpp, poisson, scaled, stream_of
 
 _STRING = "0"
 """What tensors of strings are filled with."""

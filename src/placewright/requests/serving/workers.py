@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import RunError
-from placewright.requests.serving.models import ServedModel
+from placewright.requests.serving.models import ServedModel, program_for
 from placewright.requests.serving.priority import answer_first
-from placewright.requests.serving.program import program_for
 from placewright.runtime import limits
 from placewright.runtime.connections import FrameReader, unheard_s
 from placewright.runtime.engines.local import Local, LocalGroup

@@ -9,8 +9,7 @@ from placewright.planning.wings import with_plug_ins
 from placewright.samples.bounds import bounds, refined_bounds
 from placewright.samples.judge import judge
 from placewright.samples.planners.lp import Ilp, Lp
-from placewright.samples.planners.nic import Nic
-from placewright.samples.planners.simple import Greedy, NoMove, Proportional
+from placewright.samples.planners.simple import Greedy, Nic, NoMove, Proportional
 from placewright.samples.problem import SampleProblem
 
 __all__ = [

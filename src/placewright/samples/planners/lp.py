@@ -17,11 +17,11 @@ from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Context, Proposal
 from placewright.samples.balance import FlowState, with_classes
+from placewright.samples.bounds import Relaxation, merged, relaxation
+from placewright.samples.column_generation import whole_plan
+from placewright.samples.flow_program import Moves, all_moves
 from placewright.samples.plan import SamplePlan, plan_of
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
-from placewright.samples.relaxation.generation import whole_plan
-from placewright.samples.relaxation.program import Moves, all_moves
 
 
 @final

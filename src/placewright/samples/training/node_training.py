@@ -17,21 +17,98 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from placewright.capturing.gradients import BatchProgram, ProgramRun
+from placewright.capturing.gradients import MESSAGES, BatchProgram, ProgramRun
+from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
+from placewright.io.arguments import Count, checked
 from placewright.numerics.arrays import FloatArray, IntArray
+from placewright.runtime.program import Worker, WorkerProgram, order
 from placewright.samples.data import Shard
-from placewright.samples.training.recipe import Recipe, parts, steps_of, visits_by_speed
+from placewright.samples.mover import Fault, MoveOrder, Mover, SamplesSent, SampleTransfer
 
 if TYPE_CHECKING:
     from placewright.runtime.specs import WorkerSpec
+
+
+@checked
+@dataclass(frozen=True, slots=True, eq=False)
+class Recipe:
+    """How the nodes train.
+
+    Attributes
+    ----------
+    batch
+        Samples of a step, all nodes together.
+    seed
+        Of the order of samples, and of random numbers that the model draws.
+    shares
+        ``data``: a node's share of a step is its share of the samples. ``speed``: as many as
+        its speed allows, from what it has (LB-BSP).
+    local_steps
+        Steps between two exchanges; 1 exchanges gradients, more average parameters.
+    compression
+        ``none``, ``fp16``, or ``top10``: the largest tenth of a gradient, the rest later.
+    whole_epochs
+        Exchange once per epoch, whatever `local_steps` says (federated averaging).
+    """
+
+    epochs: Count = 3
+    batch: Count = 64
+    seed: int = 0
+    shares: Literal["data", "speed"] = "data"
+    local_steps: Count = 1
+    compression: Literal["none", "fp16", "top10"] = "none"
+    whole_epochs: bool = False
+
+
+def steps_of(total: int, batch: int) -> int:
+    """Steps of an epoch."""
+    return max(1, -(-total // batch))
+
+
+def parts(samples: IntArray, steps: int, seed: int, epoch: int) -> list[IntArray]:
+    """A node's samples of each step: shuffled, in parts that differ by at most one."""
+    first = int(samples[0]) if len(samples) else 0
+    shuffled = np.random.default_rng((seed, epoch, first)).permutation(samples)
+    return [np.asarray(part) for part in np.array_split(shuffled, steps)]
+
+
+def visits_by_speed(
+    samples: IntArray, work: FloatArray, rank: int, recipe: Recipe, steps: int, epoch: int
+) -> list[IntArray]:
+    """A node's samples of each step where its speed tells how many: some more than once.
+
+    `work`: shape (nodes,), seconds per sample of every node.
+    """
+    size = _by_speed(work, rank, recipe) * steps if len(samples) else 0
+    rng = np.random.default_rng((recipe.seed, epoch, rank))
+    rounds = -(-size // max(1, len(samples)))
+    drawn = [rng.permutation(samples) for _ in range(rounds)]
+    visits = np.concatenate(drawn)[:size] if drawn else samples
+    return [np.asarray(part) for part in np.array_split(visits, steps)]
+
+
+def part_sizes(held: int, total: int, work: FloatArray, rank: int, recipe: Recipe) -> set[int]:
+    """Sizes of a node's parts of the steps of an epoch, those without a sample left out.
+
+    `held`, `total`: samples of the node, and of all.
+    """
+    if recipe.shares == "speed":
+        return {_by_speed(work, rank, recipe)} if held else set()
+    least, more = divmod(held, steps_of(total, recipe.batch))
+    return {least, least + (more > 0)} - {0}
+
+
+def _by_speed(work: FloatArray, rank: int, recipe: Recipe) -> int:
+    speed = 1.0 / work
+    return max(1, round(recipe.batch * float(speed[rank] / speed.sum())))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -467,3 +544,42 @@ def correct_of(scores: Tensor | None, labels: Tensor) -> float:
     if scores is None or scores.dim() != 2 or labels.dim() != 1 or labels.is_floating_point():
         return float("nan")
     return float((scores.argmax(dim=1) == labels).sum())
+
+
+class SampleNode(WorkerProgram):
+    """One node; orders come from `moving.move`, `training.train` and `measuring`."""
+
+    messages = (
+        *(MoveOrder, SampleTransfer, Fault, SamplesSent),
+        *(TrainingOrder, Recipe, NodeTraining, Epoch, NodeStepTimes, Update, UpdateRule, *MESSAGES),
+    )
+    noun = "node"
+    listens = True
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker)
+        self._mover: Mover | None = None
+
+    @order("getting ready to move samples")
+    def prepare_move(self, move: MoveOrder) -> None:
+        """Listen for other nodes, and be ready to send."""
+        if self._mover is None:
+            self._mover = Mover(self.worker.port(), move)
+        else:
+            self._mover.prepare(move)
+
+    @order("sending samples")
+    def send_samples(self) -> SamplesSent:
+        """Send everything that the move asks of this node."""
+        assert self._mover is not None
+        return self._mover.send()
+
+    @order("training")
+    def train(self, training: TrainingOrder) -> NodeTraining:
+        """Train all epochs together with the others."""
+        return train_node(self.worker.spec, training)
+
+    @order("timing a few steps")
+    def time_steps(self, training: TrainingOrder, sizes: tuple[int, ...]) -> NodeStepTimes:
+        """Take synchronous steps of these sizes on samples that are not kept."""
+        return time_steps(self.worker.spec, training, sizes)

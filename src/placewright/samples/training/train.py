@@ -21,8 +21,14 @@ from placewright.samples.data import Shard
 from placewright.samples.nodes import NodeWorkers, workers_or_own
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob, write_batch
-from placewright.samples.training.node_training import Epoch, NodeTraining, TrainingOrder
-from placewright.samples.training.recipe import Recipe, part_sizes, steps_of
+from placewright.samples.training.node_training import (
+    Epoch,
+    NodeTraining,
+    Recipe,
+    TrainingOrder,
+    part_sizes,
+    steps_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

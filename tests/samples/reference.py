@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
+from placewright.samples.flow_program import SLACK, Prices
 from placewright.samples.problem import Batches, Duplex, Overlap, SampleProblem
-from placewright.samples.relaxation.program import SLACK, Prices
 
 Row = dict[Any, float]
 """Coefficients by variable: ``("T", 0)``, ``("M", rank)``, ``(i, j, c)``."""

@@ -11,9 +11,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.planning.contract import Progress, Proposal, silent
-from placewright.samples.plan import SamplePlan
-from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.program import (
+from placewright.samples.flow_program import (
     ALLOWED,
     WHOLE_SLACK,
     FlowProgram,
@@ -26,6 +24,8 @@ from placewright.samples.relaxation.program import (
     program_of,
     usable_links,
 )
+from placewright.samples.plan import SamplePlan
+from placewright.samples.problem import SampleProblem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,7 +201,7 @@ def generate_columns(
 ) -> Generated:
     """Begin with `moves`, add those that pay, end when no more than `TOLERANCE` is to be gained.
 
-    `slack`, `most_missing`: see `placewright.samples.relaxation.program.Master`.
+    `slack`, `most_missing`: see `placewright.samples.flow_program.Master`.
     """
     start = time.perf_counter()
     master = Master(program, slack=slack, most_missing=most_missing)

@@ -4,7 +4,7 @@ Let ``x[i, j, c]`` be samples of class c that move from i to j, ``out_i``, ``in_
 node i's port sends and receives and ``held_i`` its samples afterwards: all linear in x. Each *time
 row* says that one of the times is at least ``u out_i + v in_i + weight_i held_i + fixed_i``; each
 *limit row* keeps stock, storage or label mix. The rows are few and known, the columns are many, so
-that a program may hold a part of them: see `placewright.samples.relaxation.columns`.
+that a program may hold a part of them: see `placewright.samples.bounds`.
 """
 
 from __future__ import annotations

@@ -11,16 +11,15 @@ import pytest
 from placewright.errors import InfeasibleError
 from placewright.planning.contract import BoundContext, Context, proposal_of
 from placewright.planning.solving import solve
-from placewright.samples.bounds import refined_bounds
+from placewright.samples.bounds import refined_bounds, relaxation
+from placewright.samples.column_generation import Pricing, bound_and_columns, price, whole_plan
+from placewright.samples.flow_program import all_moves, program_of
 from placewright.samples.judge import judge
 from placewright.samples.plan import nothing
 from placewright.samples.planners import planners
 from placewright.samples.problem import Batches, SampleProblem
-from placewright.samples.relaxation.columns import relaxation
-from placewright.samples.relaxation.generation import Pricing, bound_and_columns, price, whole_plan
-from placewright.samples.relaxation.program import all_moves, program_of
-from tests.samples.relaxation.clouds import cloud
-from tests.samples.relaxation.reference import Reference, reference
+from tests.samples.clouds import cloud
+from tests.samples.reference import Reference, reference
 from tests.samples.tiny import best_value, random_tiny, tiny
 
 SEEDS = range(36)

@@ -12,21 +12,19 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.samples.balance import FlowState
-from placewright.samples.generate import generate
-from placewright.samples.problem import Batches, SampleProblem
-from placewright.samples.relaxation import columns
-from placewright.samples.relaxation.columns import Relaxation, merged, relaxation
-from placewright.samples.relaxation.generation import TOLERANCE, Generated, generate_columns
-from placewright.samples.relaxation.program import ALLOWED, FlowProgram, Moves, program_of
-from tests.samples.relaxation.clouds import cloud
-from tests.samples.relaxation.reference import reference
+from placewright.samples.bounds import Relaxation, merged, relaxation
+from placewright.samples.column_generation import TOLERANCE, Generated, generate_columns
+from placewright.samples.flow_program import ALLOWED, FlowProgram, Moves, program_of
+from placewright.samples.problem import Batches, SampleProblem, generate
+from tests.samples.clouds import cloud
+from tests.samples.reference import reference
 from tests.samples.tiny import tiny
 
 
 @pytest.mark.parametrize("seed", range(36))
 def test_few_columns_become_enough(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bound, optimum and value in this order, and as near as was asked; or nothing fits."""
-    monkeypatch.setattr(columns, "FEW_MOVES", 0)
+    monkeypatch.setattr("placewright.samples.bounds.FEW_MOVES", 0)
     problem = cloud(seed)
     expected = reference(problem).value_s()
     if np.isinf(expected):  # half of what the judge allows a mix was too little
@@ -102,7 +100,7 @@ def test_what_is_cut_short_still_bounds_and_goes_on_when_asked_again(
         begun_with.append(len(moves))
         return generate_columns(program, moves, *arguments, **options)
 
-    monkeypatch.setattr(columns, "generate_columns", noted)
+    monkeypatch.setattr("placewright.samples.bounds.generate_columns", noted)
     whole = relaxation(problem)
     assert begun_with == [len(cut.moves)]
     assert whole.finished

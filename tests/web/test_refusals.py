@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewright.web.bodies import BodyBudget, Presence
-from placewright.web.refusals import Refusal
+from placewright.web.refusals import BodyBudget, Presence, Refusal
 
 
 def test_a_budget_is_shared_and_given_back() -> None:

@@ -7,12 +7,12 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.planning.contract import Context
+from placewright.samples.flow_program import Master, Moves, all_moves, in_units, program_of
 from placewright.samples.judge import judge
 from placewright.samples.planners import planners
 from placewright.samples.problem import SampleProblem
-from placewright.samples.relaxation.program import Master, Moves, all_moves, in_units, program_of
-from tests.samples.relaxation.clouds import cloud
-from tests.samples.relaxation.reference import reference
+from tests.samples.clouds import cloud
+from tests.samples.reference import reference
 from tests.samples.tiny import best_of, random_tiny, tiny
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import InputError
 from placewright.numerics.arrays import FloatArray
-from placewright.requests.generators import counted, gamma, mmpp, poisson, scaled, stepped_poisson
+from placewright.requests.stream import counted, gamma, mmpp, poisson, scaled, stepped_poisson
 
 
 def variation(times: FloatArray) -> float:

@@ -1,1 +1,0 @@
-"""Moving samples as a linear program: rows, columns, prices, rounding, whole numbers."""
