@@ -95,7 +95,7 @@ class Comparison:
 
     @property
     def clear(self) -> bool:
-        """Whether it is better by more than the noise."""
+        """Whether it is better by more than `SURE` times the noise."""
         return self.gain > SURE * self.noise
 
 

@@ -189,7 +189,7 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     found = _policy("auto", path).plan
     assert found.policy == made.data["plan"]["policy"] == "edf"
     assert dict(found.parameters) == made.data["plan"]["parameters"] != {}
-    assert named_policy("auto") == RequestPlan("rolling")
+    assert named_policy("auto") == RequestPlan("rolling", (("wait", 0.1),))
     assert _policy("edf-fastest-batch", None).plan == RequestPlan("edf", (("batching", True),))
     assert _policy("rolling(price=3)", None).plan == RequestPlan("rolling", (("price", 3.0),))
     with pytest.raises(InputError, match="--policy or --plan"):
