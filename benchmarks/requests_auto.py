@@ -38,9 +38,10 @@ from placewright.planning.solving import compare, solve
 from placewright.report.text import plain_table
 from placewright.requests.bounds import RANGES, fluid
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed, named_policy
 from placewright.requests.policies import start
-from placewright.requests.policy import Decision, RequestPlan, warm_up
+from placewright.requests.policy import Decision, warm_up
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.replay import PolicyChoice, replay

@@ -16,8 +16,9 @@ import numpy as np
 
 from placewright.report.text import plain_table
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import RequestPlan, warm_up
+from placewright.requests.policy import warm_up
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service, service_of

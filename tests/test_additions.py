@@ -21,7 +21,7 @@ from placewright.planning.wing import Format
 from placewright.requests import policies
 from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
-from placewright.requests.policy import RequestPlan
+from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.stream import stream_of
 from placewright.runtime.engines import engine as engines

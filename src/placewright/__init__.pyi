@@ -37,7 +37,7 @@ from placewright.planning.wings import bounds as bounds
 from placewright.planning.wings import judge as judge
 from placewright.planning.wings import planners as planners
 from placewright.profiling.profiler import profile as profile
-from placewright.requests.policy import RequestPlan as RequestPlan
+from placewright.requests.plan import RequestPlan as RequestPlan
 from placewright.requests.problem import RequestProblem as RequestProblem
 from placewright.requests.serving.server import ServingOptions as ServingOptions
 from placewright.requests.serving.server import serve as serve

@@ -7,7 +7,7 @@ import pytest
 
 from placewright.errors import UnknownNameError
 from placewright.requests.conformance import random_problem, two_servers
-from placewright.requests.policy import RequestPlan
+from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.stream import stream_of
 from placewright.requests.views import explain

@@ -7,8 +7,8 @@ import pytest
 
 from placewright.requests.conformance import random_problem
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
-from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.replay import (
     candidates,

@@ -9,9 +9,10 @@ from placewright.planning.contract import Context
 from placewright.requests import selection
 from placewright.requests.conformance import two_servers
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import Opportunity
-from placewright.requests.policy import RequestPlan, Specification
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import Selected
 from placewright.requests.stream import stream_of

@@ -20,8 +20,8 @@ from placewright.planning.solving import solve
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, fluid_bounds, refined_bounds
 from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import AUTO, planners
-from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.service import Service
 

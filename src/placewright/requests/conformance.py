@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placewright.requests.files import check_plan
-from placewright.requests.policy import RequestPlan
+from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import stream_of

@@ -17,8 +17,8 @@ from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
 from placewright.planning.result import Result, ResultFile, head_json
 from placewright.planning.wing import Document, Format
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals, serving_problem
 from placewright.requests.service import MOST_ENTRIES, Service

@@ -15,8 +15,8 @@ import numpy as np
 from placewright.io.stored import write_file
 from placewright.numerics.arrays import BoolArray, FloatArray
 from placewright.report.trace import Trace
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.simulation import Answers, simulate
 

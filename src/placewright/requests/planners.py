@@ -17,8 +17,9 @@ from placewright.planning.wings import with_plug_ins
 from placewright.requests.bounds import MOST_REQUESTS, bounds, fluid_bounds, windows
 from placewright.requests.bounds import refined_bounds as relaxed_bounds
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import POLICIES
-from placewright.requests.policy import RequestPlan, Specification
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.selection import Selected, Tuned
 

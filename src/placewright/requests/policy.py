@@ -34,43 +34,12 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from placewright.errors import InputError
-from placewright.io.arguments import AnyNumber, checked
 from placewright.numerics.arrays import IntArray
 from placewright.planning.contract import Context
+from placewright.requests.plan import Parameter, RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service
-
-Parameter = AnyNumber | int | str | bool | tuple[AnyNumber, ...] | tuple[str, ...]
-
-
-@checked
-@dataclass(frozen=True, slots=True)
-class RequestPlan:
-    """Which policy decides, and with which parameters; the stream is decided as it arrives.
-
-    `placewright.requests.policies.start` makes the policy object.
-
-    Attributes
-    ----------
-    policy
-        A name of `placewright.requests.policies.POLICIES`.
-    parameters
-        Name and value, sorted by name; what is missing has its default.
-    seed
-        Of the policy's own randomness.
-    """
-
-    policy: str
-    parameters: tuple[tuple[str, Parameter], ...] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.policy:
-            raise InputError("a plan names a policy", where="plan")
-        object.__setattr__(self, "parameters", tuple(sorted(self.parameters)))
-
 
 NONE: IntArray = np.zeros(0, dtype=np.int64)
 

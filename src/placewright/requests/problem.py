@@ -18,7 +18,7 @@ from placewright.requests.stream import Stream
 
 if TYPE_CHECKING:
     from placewright.requests.judge import RequestJudgement
-    from placewright.requests.policy import RequestPlan
+    from placewright.requests.plan import RequestPlan
 
 LARGEST_FACTOR = 3.0
 """Most standard deviations of noise that a service time has."""

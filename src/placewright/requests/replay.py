@@ -15,9 +15,9 @@ import numpy as np
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed
 from placewright.requests.policies import POLICIES, specification
-from placewright.requests.policy import RequestPlan
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import BOLDER, SAFER
 

@@ -39,6 +39,7 @@ from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
 from placewright.planning.contract import Context
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import (
@@ -51,7 +52,7 @@ from placewright.requests.policies.opportunity import (
     new_choice,
 )
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import RequestPlan, Specification
+from placewright.requests.policy import Specification
 from placewright.requests.problem import RequestProblem, noise_factors
 from placewright.requests.queue import StreamQueue
 from placewright.requests.service import Service

@@ -30,7 +30,7 @@ from placewright.report.trace import Trace
 from placewright.requests.bounds import fluid
 from placewright.requests.capacity import at_load
 from placewright.requests.judge import RequestJudgement, judge
-from placewright.requests.policy import RequestPlan
+from placewright.requests.plan import RequestPlan
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.replay import candidates, compared, plan_text
 

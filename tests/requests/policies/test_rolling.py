@@ -7,9 +7,10 @@ import pytest
 
 from placewright.requests.conformance import random_problem, two_servers
 from placewright.requests.judge import RequestJudgement, judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import RequestPlan, warm_up
+from placewright.requests.policy import warm_up
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import service_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from placewright.errors import InputError
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import RequestPlan
 from placewright.requests.serving.dispatcher import Dispatcher
 from placewright.requests.serving.families import Variant
 from placewright.requests.serving.models import Computed

@@ -110,8 +110,8 @@ def test_measured_beside_predicted(family_file: Path, tmp_path: Path) -> None:
 
 def test_wrong_files_and_policies(tmp_path: Path) -> None:
     """A family or a policy that is wrong is an error of the input, before anything starts."""
+    from placewright.requests.plan import RequestPlan
     from placewright.requests.planners import named_policy
-    from placewright.requests.policy import RequestPlan
     from placewright.requests.serving.engines import server_cluster
     from placewright.requests.serving.families import read_family
     from placewright.requests.serving.server import PlannedPolicy
@@ -176,8 +176,8 @@ def test_a_saved_plan_is_the_policy_of_the_server(
     """`requests plan -o` gives what --plan takes."""
     from placewright.requests.conformance import random_problem
     from placewright.requests.files import write_problem
+    from placewright.requests.plan import RequestPlan
     from placewright.requests.planners import named_policy
-    from placewright.requests.policy import RequestPlan
     from placewright.requests.serving.commands import _policy
     from tests.cli.run_cli import run_cli
 

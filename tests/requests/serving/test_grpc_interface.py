@@ -220,11 +220,11 @@ def test_own_clients_check_the_certificate(
     with pytest.raises(InputError, match="has no certificates"):
         read_status(running.url, certificate[1])
     target = target_at(running.url, None, "a-token-of-clients", certificate[0])
-    (result,) = load_target(target, [0.02], Traffic(duration_s=1.0, deadlines=20.0))
+    (result,) = load_target(target, [0.2], Traffic(duration_s=1.0, deadlines=20.0))
     assert result.statuses == {"200": result.requests}
     assert result.success == result.predicted_success == 1.0
     with pytest.raises(RunError, match="no request was answered"):
-        load_target(replace(target, certificates=None), [0.02], Traffic(duration_s=1.0))
+        load_target(replace(target, certificates=None), [0.2], Traffic(duration_s=1.0))
 
 
 def test_pages_of_an_allowed_origin_are_answered(

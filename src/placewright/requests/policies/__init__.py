@@ -6,6 +6,7 @@ from typing import Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.planning.parameters import with_parameters
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies.edf import Edf
 from placewright.requests.policies.opportunity import Opportunity
 from placewright.requests.policies.published import (
@@ -16,7 +17,7 @@ from placewright.requests.policies.published import (
     TwoSteps,
 )
 from placewright.requests.policies.rolling import Rolling
-from placewright.requests.policy import Policy, RequestPlan
+from placewright.requests.policy import Policy
 from placewright.requests.service import Service
 
 POLICIES: dict[str, Any] = {

@@ -23,7 +23,8 @@ import numpy as np
 
 from placewright.errors import UnknownNameError
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.requests.policy import NONE, Decision, Dispatch, Parameter, Specification
+from placewright.requests.plan import Parameter
+from placewright.requests.policy import NONE, Decision, Dispatch, Specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.queue import Queue, Servers
 from placewright.requests.service import Service

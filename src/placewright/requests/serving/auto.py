@@ -30,9 +30,10 @@ import numpy as np
 from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.io.arguments import checked
 from placewright.requests.judge import judge
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import start
-from placewright.requests.policy import Policy, RequestPlan, warm_up
+from placewright.requests.policy import Policy, warm_up
 from placewright.requests.problem import RequestProblem, first_requests
 from placewright.requests.replay import PolicyChoice, candidates, replay
 from placewright.requests.service import Service

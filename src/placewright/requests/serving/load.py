@@ -18,8 +18,9 @@ from placewright.errors import InputError, RunError
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.files import problem_from
+from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
-from placewright.requests.policy import Policy, RequestPlan
+from placewright.requests.policy import Policy
 from placewright.requests.problem import RequestProblem
 from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service

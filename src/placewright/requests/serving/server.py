@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 from placewright.errors import InputError, MissingDependencyError, UnknownNameError
 from placewright.io.arguments import Count, Range, checked
 from placewright.planning.wing import TextModel
+from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import specification, start
-from placewright.requests.policy import Policy, RequestPlan
+from placewright.requests.policy import Policy
 from placewright.requests.replay import plan_json
 from placewright.requests.service import Service
 from placewright.requests.serving.application import Application
