@@ -124,7 +124,8 @@ def test_the_service_starts_without_what_jobs_need(tmp_path: Path) -> None:
         "from placewright.service.operations import operations_of\n"
         "from placewright.service.server import ServiceOptions, _server\n"
         f"options = ServiceOptions(folder=Path({str(tmp_path)!r}))\n"
-        "_server(options, lambda: operations_of(every_verb()))\n"
+        "from placewright.web.listening import listen\n"
+        "_server(options, lambda: operations_of(every_verb()), listen('127.0.0.1', 0))\n"
         "print(*{'torch', 'numba', 'dbos', 'onnx', 'sklearn'} & set(sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
