@@ -306,12 +306,8 @@ class Acceptor:
         tls: ssl.SSLContext | None,
         connections: Collection[Any],
     ) -> None:
-        self._listening, self._make, self._tls, self._connections = (
-            listening,
-            make,
-            tls,
-            connections,
-        )
+        self._listening, self._make = listening, make
+        self._tls, self._connections = tls, connections
         self._loop, self._readable = asyncio.get_running_loop(), select.epoll()
         self._silent: dict[int, tuple[socket.socket, float]] = {}  # by file, oldest first; since
         self._opening: set[ClientConnection] = set()

@@ -15,7 +15,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from placewright.requests.serving.models import ServedModel
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.rows import Row
 from placewright.requests.serving.workers import ServerProcess
-
-if TYPE_CHECKING:
-    pass
 
 RESTART_S = (0.0, 0.5, 2.0, 10.0)
 """Waited before a server is started again after its first, second, ... failure in a row."""
