@@ -12,18 +12,19 @@ to the first GPU in every step, and computed with there. No plan of ours can say
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import sys
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from itertools import permutations
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
 
+from harness import Table, run
 from placewright import (
     Cluster,
     Context,
@@ -32,26 +33,28 @@ from placewright import (
     Link,
     OperatorPlan,
     OperatorProblem,
-    Result,
     capture,
     judge,
     profile,
     solve,
 )
+from placewright.graph.graph import Graph
 from placewright.numerics.arrays import IntArray
 from placewright.operators.planners.baselines import AccelerateAuto, placement
 from placewright.operators.planners.chain_dp import ChainDp
 from placewright.planning.contract import proposal_of
 
 GIB = 2.0**30
-PCIE, NVLINK, ETHERNET = 25e9, 300e9, 1.25e9
+PCIE, NVLINK, ETHERNET = 25e9, 300e9, 0.125e9
 """Bytes per second."""
 
-SIZES = {
-    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32},
-    "70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80},
+Size = Literal["8b", "70b"]
+SIZES: dict[Size, dict[str, int]] = {
+    "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    | {"num_attention_heads": 32},
+    "70b": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80}
+    | {"num_attention_heads": 64},
 }
-HEADS = {"8b": 32, "70b": 64}
 
 KINDS: Mapping[str, tuple[float, float, float]] = {
     "h100": (80, 989e12, 3.35e12),
@@ -62,6 +65,10 @@ KINDS: Mapping[str, tuple[float, float, float]] = {
     "t4": (16, 65e12, 0.32e12),
     "cpu": (512, 3e12, 0.2e12),
     "laptop": (32, 0.4e12, 0.06e12),
+    "workstation": (24, 82e12, 1.0e12),
+    "desktop": (12, 51e12, 0.36e12),
+    "board": (8, 17e12, 0.1e12),
+    "a100-24": (24, 312e12, 2.0e12),
 }
 """GiB, FLOP/s of bfloat16 (float16 on a T4), bytes/s."""
 
@@ -82,24 +89,16 @@ def device(name: str, kind: str, node: str = "a") -> Device:
 def cluster(name: str, kinds: str, bandwidth: float = PCIE, far: Mapping[int, str] = {}) -> Cluster:
     """Devices by their kinds; those in `far` are on another node, behind Ethernet.
 
-    Parameters
-    ----------
-    bandwidth
-        Between GPUs of one node; a CPU is always reached by PCIe.
-    far
-        Position -> node.
+    `bandwidth`: between GPUs of one node; a CPU is always reached by PCIe. `far`: by position.
     """
     devices = [device(f"{k}-{i}", k, far.get(i, "a")) for i, k in enumerate(kinds.split())]
     links = []
-    for a in devices:
-        for b in devices:
-            if a is b:
-                continue
-            speed = bandwidth if a.kind == b.kind == "gpu" else PCIE
-            if a.node == b.node:
-                links.append(Link(a.name, b.name, speed, 10e-6))
-            else:
-                links.append(Link(a.name, b.name, ETHERNET / 10, 100e-6, f"{a.node}->{b.node}"))
+    for a, b in permutations(devices, 2):
+        speed = bandwidth if a.kind == b.kind == "gpu" else PCIE
+        if a.node == b.node:
+            links.append(Link(a.name, b.name, speed, 10e-6))
+        else:
+            links.append(Link(a.name, b.name, ETHERNET, 100e-6, f"{a.node}->{b.node}"))
     return Cluster(tuple(devices), tuple(links), name)
 
 
@@ -111,29 +110,30 @@ CLUSTERS = {
         cluster("80, 40, 24 GiB", "a100 a100-40 4090"),
         cluster("four 24 GiB, CPU", "4090 4090 4090 4090 cpu"),
         cluster("24 GiB, CPU, laptop behind 1 Gbit/s", "4090 cpu laptop", far={2: "b"}),
-        cluster("eight 24 GiB", "4090 4090 4090 4090 4090 4090 4090 4090"),
+        cluster("eight 24 GiB", "4090 " * 8),
         cluster("slow before fast, 80 GiB each", "a100 h100"),
-        cluster("four 40 GiB, NVLink", "a100-40 a100-40 a100-40 a100-40", NVLINK),
+        cluster("four 40 GiB, NVLink", "a100-40 " * 4, NVLINK),
         cluster("2 x 2 80 GiB, 1 Gbit/s between", "a100 a100 a100 a100", far={2: "b", 3: "b"}),
         cluster("CPU, two 16 GiB, 24 GiB", "cpu t4 t4 l4"),
     )
 }
 
 
-def llama(size: str) -> nn.Module:
-    """Llama of this size, without weights."""
+def llama(size: Size, tokens: int) -> tuple[nn.Module, Graph]:
+    """Llama of this size without weights, and one prefill of it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         **SIZES[size],  # type: ignore[arg-type]
-        num_attention_heads=HEADS[size],
         num_key_value_heads=8,
         vocab_size=128256,
         use_cache=False,
     )
     with torch.device("meta"):
         model: nn.Module = LlamaForCausalLM(config)
-        return model.to(torch.bfloat16)
+        model.to(torch.bfloat16)
+    ids = torch.zeros(1, tokens, dtype=torch.long)
+    return model, capture(model, {"input_ids": ids}, name=f"llama-{size}")
 
 
 def library_map(model: Any, problem: OperatorProblem) -> dict[str, int | str] | None:
@@ -184,8 +184,8 @@ def planned(problem: OperatorProblem, planner: Any) -> float:
     return judgement.value if judgement.feasible else math.nan
 
 
-def row(size: str, model: nn.Module, problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
-    """A line of the table, and whether `auto` is above accelerate's map."""
+def row(model: nn.Module, problem: OperatorProblem, seconds: float) -> tuple[list[str], bool]:
+    """Cells of the table, and whether `auto` is above accelerate's map."""
     ours, theirs, way, note = planned(problem, AccelerateAuto()), math.nan, math.nan, ""
     known = library_map(model, problem)
     if known is None:
@@ -204,43 +204,31 @@ def row(size: str, model: nn.Module, problem: OperatorProblem, seconds: float) -
     values = [min(single, default=math.nan), theirs, way, ours, planned(problem, ChainDp())]
     cells = [f"{v:.4g}" if math.isfinite(v) else "-" for v in values]
     share = f"{result.value / theirs:.3f}" if math.isfinite(theirs) else "-"
-    line = [size, *cells, f"**{result.value:.4g}**", share, *winner(result), note]
-    return " | ".join(line), result.value > theirs * (1 + 1e-12)
+    own = f"{100 * result.gap:.0f} %", result.planner, f"{result.runtime_s:.1f}", note
+    return [*cells, f"**{result.value:.4g}**", share, *own], result.value > theirs * (1 + 1e-12)
 
 
-def winner(result: Result) -> list[str]:
-    """Gap, planner and time of `auto`."""
-    return [f"{100 * result.gap:.0f} %", result.planner, f"{result.runtime_s:.1f}"]
-
-
-def main() -> int:
+def main(
+    *clusters: str,
+    seconds: float = 20.0,
+    tokens: int = 512,
+    models: tuple[Size, ...] = ("8b", "70b"),
+) -> int:
     """The table; 1 where `auto` is above accelerate's map."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--models", nargs="+", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument("clusters", nargs="*", default=list(CLUSTERS))
-    args = parser.parse_args()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
-    print(
-        "| cluster | model | best single | accelerate's map | copied | `accelerate-auto` | "
-        "`chain-dp` | **`auto`** | to accelerate | gap to bound | won | s | |\n"
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---|"
-    )
-    bad = 0
-    for size in args.models:
-        model = llama(size)
-        ids = torch.zeros(1, args.tokens, dtype=torch.long)
-        graph = capture(model, {"input_ids": ids}, name=f"llama-{size}")
-        for name in args.clusters:
-            problem = profile(graph, CLUSTERS[name], method="analytic")
-            line, above = row(size, model, problem, args.seconds)
+    ours = ("`accelerate-auto`", "`chain-dp`", "**`auto`**")
+    head = ("best single", "accelerate's map", "copied", *ours, "to accelerate", "gap to bound")
+    table, bad = Table("cluster", "model", *head, "won", "s", "", left=2), 0
+    for size in models:
+        model, graph = llama(size, tokens)
+        for name in clusters or CLUSTERS:
+            cells, above = row(model, profile(graph, CLUSTERS[name], method="analytic"), seconds)
             bad += above
-            print(f"| {name} | {line} |", flush=True)
+            table.row(name, size, *cells)
     if bad:
         print(f"auto is above accelerate's map in {bad} rows", file=sys.stderr)
     return int(bad > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

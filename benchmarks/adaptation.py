@@ -12,30 +12,17 @@ drawn anew every step, 10 % up or down.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from placewright import (
-    Cluster,
-    Device,
-    Link,
-    OperatorPlan,
-    PlacedModel,
-    Testbed,
-    judge,
-    load_model,
-    place,
-    solve,
-)
+from harness import Table, joined, run
+from placewright import OperatorPlan, PlacedModel, Testbed, judge, load_model, place, solve
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.operators.adaptive.run import AdaptiveRun
 
-LINKS = (Link("a", "b", 1.25e8, 2e-4), Link("b", "a", 1.25e8, 2e-4))
-DUO = Cluster((Device("a", node="a", speed=0.9), Device("b", node="b", speed=0.7)), LINKS, "adapt")
-
+DUO = joined("adapt", {"a": 0.9, "b": 0.7})
 DISTURBED, STEPS, WINDOW = 20, 70, 5
 COLD, TURN, TURN_S, TURNS = 2, 6, 2.0, 4
 
@@ -80,17 +67,17 @@ def beside_optimum_s(
     return float(np.median(times[0])), float(np.median(times[1]))
 
 
-def recovery(name: str) -> None:
+def recovery(name: str) -> list[str]:
     """One row: before, right after, the plan it came to, the optimum, steps to recover."""
     with running(name, STEPS) as (bed, placed, trainer):
-        run = trainer.run
+        training = trainer.run
         for step in range(STEPS):
             if step == DISTURBED:
                 bed.set_device("a", speed=0.45)
-            run.step()
-        assert run.adaptation is not None
-        adapted, timeline = run.adaptation.plan, run.timeline
-        run.close()
+            training.step()
+        assert training.adaptation is not None
+        adapted, timeline = training.adaptation.plan, training.timeline
+        training.close()
         adapted_s, best_s = beside_optimum_s(placed, adapted, 2.0)
     times, plans = np.asarray(timeline.step_s), np.asarray(timeline.plan)
     last = np.flatnonzero(plans == plans[-1])
@@ -102,73 +89,58 @@ def recovery(name: str) -> None:
     solves = [e.numbers["resolve_s"] for e in events if e.kind == "migrate"]
     for event in events:
         print(f"  step {event.step}: {event.kind}: {event.text} {dict(event.numbers)}")
-    print(
-        f"| {name} | {np.median(times[5:DISTURBED]):.3f} | {medians[0]:.3f} | {own_s:.3f} | "
-        f"{adapted_s:.3f} | {best_s:.3f} | {adapted_s / best_s - 1:+.1%} | {taken} | "
-        f"{max(solves, default=float('nan')) * 1e3:.0f} |",
-        flush=True,
-    )
+    seconds = (np.median(times[5:DISTURBED]), medians[0], own_s, adapted_s, best_s)
+    resolve_ms = f"{max(solves, default=float('nan')) * 1e3:.0f}"
+    return [*(f"{s:.3f}" for s in seconds), f"{adapted_s / best_s - 1:+.1%}", taken, resolve_ms]
 
 
-def overhead(name: str, blocks: int = 12, block: int = 25) -> None:
+def overhead(name: str, blocks: int = 12, block: int = 25) -> list[str]:
     """Median and mean seconds of steps with adaptation on and off."""
     with running(name, 2 * blocks * block) as (_, _, trainer):
-        run = trainer.run
+        training = trainer.run
         for _ in range(5):
-            run.step()
+            training.step()
         found: dict[bool, list[float]] = {True: [], False: []}
         for k in range(blocks):
-            run.adapt = k % 2 == 0
-            found[run.adapt] += [run.step() for _ in range(block)]
+            training.adapt = k % 2 == 0
+            found[training.adapt] += [training.step() for _ in range(block)]
         on, off = (np.asarray(found[k]) for k in (True, False))
-        moved = run.timeline.count("migrate")
+        moved = training.timeline.count("migrate")
     median, mean = np.median(on) / np.median(off) - 1, on.mean() / off.mean() - 1
-    print(
-        f"| {name} | {np.median(on) * 1e3:.1f} | {np.median(off) * 1e3:.1f} | "
-        f"{median:+.1%} | {mean:+.1%} | {moved} |",
-        flush=True,
-    )
+    times = [f"{np.median(each) * 1e3:.1f}" for each in (on, off)]
+    return [*times, f"{median:+.1%}", f"{mean:+.1%}", str(moved)]
 
 
-def noise(name: str, steps: int = 500) -> None:
+def noise(name: str, steps: int = 500) -> list[str]:
     """Migrations in a run whose faster board gets 10 % more or less CPU at every step."""
     rng = np.random.default_rng(0)
     with running(name, steps) as (bed, _, trainer):
-        run = trainer.run
+        training = trainer.run
         for _ in range(steps):
             bed.set_device("a", speed=float(0.9 * (1 + 0.1 * rng.uniform(-1, 1))))
-            run.step()
-        kinds = {kind: run.timeline.count(kind) for kind in ("drift", "migrate")}
-        spread = np.std(run.timeline.step_s) / np.mean(run.timeline.step_s)
-    print(
-        f"| {name} | {steps} | {spread:.1%} | {kinds['drift']} | {kinds['migrate']} |",
-        flush=True,
-    )
+            training.step()
+        kinds = {kind: training.timeline.count(kind) for kind in ("drift", "migrate")}
+        spread = np.std(training.timeline.step_s) / np.mean(training.timeline.step_s)
+    return [str(steps), f"{spread:.1%}", str(kinds["drift"]), str(kinds["migrate"])]
 
 
-def main() -> None:
-    """Print the selected tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["recovery", "overhead", "noise"])
-    parser.add_argument("--models", nargs="*", default=["resnet50", "rnnlm"])
-    args = parser.parse_args()
-    if "recovery" in args.what:
-        print(
-            "| model | before s | after the loss s | adapted s | side by side: adapted s | "
-            "optimum s | above | steps | re-solve ms |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for name in args.models:
-            recovery(name)
-    if "overhead" in args.what:
-        print("\n| model | adapting ms | not ms | median | mean | migrations |")
-        print("|---|---|---|---|---|---|")
-        overhead(args.models[-1])
-    if "noise" in args.what:
-        print("\n| model | steps | spread | alarms | migrations |")
-        print("|---|---|---|---|---|")
-        noise(args.models[-1])
+SIDES = ("side by side: adapted s", "optimum s", "above", "steps", "re-solve ms")
+TABLES = {
+    "recovery": (recovery, ("before s", "after the loss s", "adapted s", *SIDES)),
+    "overhead": (overhead, ("adapting ms", "not ms", "median", "mean", "migrations")),
+    "noise": (noise, ("steps", "spread", "alarms", "migrations")),
+}
+
+
+def main(*what: str, models: tuple[str, ...] = ("resnet50", "rnnlm")) -> None:
+    """Print the selected tables; all models are in the first only."""
+    for name in what or TABLES:
+        cells_of, head = TABLES[name]
+        table = Table("model", *head)
+        for model in models if name == "recovery" else models[-1:]:
+            table.row(model, *cells_of(model))
+        print()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,43 +9,32 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from harness import DATA, Table, run
 from placewright import Context, InfeasibleError, OperatorProblem, bounds, judge, planners
 from placewright.operators.planners.pbqp import CeftPbqp
 from placewright.operators.readers.task_graphs import read_dag
 
 RIVALS = ("heft", "heft-contended", "cpop", "peft", "ceft", "ceft-cpop", "pbqp")
 
-MODELS = (
-    "alexnet@edge-quad",
-    "vgg16@edge-quad",
-    "inception_v3@edge-quad",
-    "resnet50@edge-duo",
-    "resnet50@edge-quad",
-    "resnet50@mixed-8",
-    "resnet50@server-4gpu",
-    "rnnlm@edge-quad",
-    "gnmt@edge-quad",
-    "gnmt@server-4gpu",
-    "bert@server-4gpu",
-    "gpt2@server-4gpu",
-)
+MODELS = {
+    "edge-duo": ("resnet50",),
+    "edge-quad": ("alexnet", "vgg16", "inception_v3", "resnet50", "rnnlm", "gnmt"),
+    "mixed-8": ("resnet50",),
+    "server-4gpu": ("resnet50", "gnmt", "bert", "gpt2"),
+}
+"""By cluster."""
 
 BATCH = {"inception_v3": 2, "resnet50": 8}
 """Other models take their own default."""
 
 
-def published(folder: Path) -> Iterator[OperatorProblem]:
-    """The dag files, one transfer per channel at a time."""
-    for path in sorted(folder.glob("*.json")):
-        yield read_dag(path, links="contended")
-
-
-def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[OperatorProblem]:
+def captured(names: Sequence[str], batch: int | None = None) -> Iterator[OperatorProblem]:
     """Training steps of the zoo; a model that cannot be captured is named on stderr."""
     import torch
 
@@ -57,10 +46,10 @@ def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[Opera
     for name in names:
         model_name, _, cluster = name.partition("@")
         size = batch or BATCH.get(model_name)
-        sizes = {"batch": size} if size else {}
         try:
             with torch.device("meta"):
-                model, inputs, loss_fn, targets = factory(model_name)(**sizes)
+                made = factory(model_name)(**({"batch": size} if size else {}))
+            model, inputs, loss_fn, targets = made
             graph = capture(
                 model, inputs, training=True, loss_fn=loss_fn, targets=targets, name=name
             )
@@ -73,8 +62,7 @@ def captured(names: tuple[str, ...], batch: int | None = None) -> Iterator[Opera
 def value(problem: OperatorProblem, name: str) -> float:
     """Makespan of a planner's plan, ``inf`` where it does not fit or there is none."""
     try:
-        plan = planners(problem)[name](problem, Context())
-        judgement = judge(problem, plan)
+        judgement = judge(problem, planners(problem)[name](problem, Context()))
     except InfeasibleError:
         return np.inf
     return float(judgement.value) if judgement.feasible else np.inf
@@ -86,8 +74,8 @@ def changed(problem: OperatorProblem) -> OperatorProblem:
     return problem.replace(compute_s=problem.compute_s * factor)
 
 
-def row(problem: OperatorProblem) -> str:
-    """One line of the table."""
+def row(problem: OperatorProblem) -> list[str]:
+    """Cells of the table."""
     planner, again = CeftPbqp(), changed(problem)
     start = time.perf_counter()
     plan, state = planner.solve(problem, Context())
@@ -97,47 +85,30 @@ def row(problem: OperatorProblem) -> str:
     judgement = judge(problem, plan)
     own = judgement.value if judgement.feasible else np.inf
     single = min(value(problem, f"only:{d}") for d in problem.device_names)
-    cells = [relative(v, own) for v in (single, *(value(problem, r) for r in RIVALS))]
+    others = (single, *(value(problem, rival) for rival in RIVALS))
+    known = [f"{v / own:.3f}" if np.isfinite([v, own]).all() else "-" for v in others]
     gap = own / max(bounds(problem).values()) - 1
-    return (
-        f"| {problem.name} | {problem.n} x {problem.m} | {' | '.join(cells)} "
-        f"| {own:.5g} | {100 * gap:.1f} % | {took_s[0]:.2f} s | {1e3 * took_s[1]:.0f} ms |"
-    )
+    seconds = f"{took_s[0]:.2f} s", f"{1e3 * took_s[1]:.0f} ms"
+    return [f"{problem.n} x {problem.m}", *known, f"{own:.5g}", f"{100 * gap:.1f} %", *seconds]
 
 
-def relative(other: float, own: float) -> str:
-    """How many times as long."""
-    return f"{other / own:.3f}" if np.isfinite(other) and np.isfinite(own) else "-"
-
-
-def main() -> None:
-    """Print the table."""
-    arguments = sys.argv[1:]
-    folders = [Path(a) for a in arguments if "@" not in a]
-    folder = folders[0] if folders else Path(__file__).parents[2] / "shared" / "data" / "dag"
-    models = tuple(a for a in arguments if "@" in a) or MODELS
-    warm_up = read_or_make(folder)
-    CeftPbqp().resolve(changed(warm_up), CeftPbqp().solve(warm_up, Context())[1], Context())
+def main(*chosen: str) -> None:
+    """Print the table: dag files with one transfer per channel at a time, then models."""
+    folder = Path(next((a for a in chosen if "@" not in a), DATA / "dag"))
+    models = [a for a in chosen if "@" in a]
+    models = models or [f"{model}@{on}" for on, some in MODELS.items() for model in some]
+    published = [read_dag(path, links="contended") for path in sorted(folder.glob("*.json"))]
+    if published:  # compiles
+        warm_up = min(published, key=lambda problem: problem.n)
+        CeftPbqp().resolve(changed(warm_up), CeftPbqp().solve(warm_up, Context())[1], Context())
     head = ["instance", "operators x devices", "best single", *RIVALS, "**ceft+pbqp**"]
-    head += ["gap to bound", "solve", "re-solve"]
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}", flush=True)
-    for source in (published(folder), captured(models)):
-        for problem in source:
-            try:
-                print(row(problem), flush=True)
-            except InfeasibleError as error:
-                print(f"| {problem.name} | nothing fits: {error.what} {error.by} |", flush=True)
-
-
-def read_or_make(folder: Path) -> OperatorProblem:
-    """Something small to compile on."""
-    from placewright.operators.conformance import random_problem
-
-    small = sorted(folder.glob("*n100_*.json"))
-    if small:
-        return read_dag(small[0], links="contended")
-    return random_problem(0, most_operators=20)
+    table = Table(*head, "gap to bound", "solve", "re-solve")
+    for problem in chain(published, captured(models)):
+        try:
+            table.row(problem.name, *row(problem))
+        except InfeasibleError as error:
+            print(f"| {problem.name} | nothing fits: {error.what} {error.by} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,7 +11,6 @@ code is 1 where it passes with a fault in place, or fails without one.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness import Table, run
 from placewright import Cluster, Device, TrainingRecipe
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource
@@ -599,21 +599,17 @@ def results(names: Sequence[str]) -> Iterator[tuple[str, str]]:
                     yield name, check(name)
 
 
-def main() -> None:
-    """Print the table; exit 1 unless the check fails with each fault, and passes without."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", metavar="TEXT", help="names that contain it")
-    wanted = parser.parse_args().only or [""]
-    names = [name for name in FAULTS if any(text in name for text in wanted)]
-    print("| fault | in | the check says |\n|---|---|---|", flush=True)
-    wrong = 0
+def main(*, only: tuple[str, ...] = ("",)) -> int:
+    """Print the table; 1 unless the check fails with each fault, and passes without."""
+    names = [name for name in FAULTS if any(text in name for text in only)]
+    table, wrong = Table("fault", "in", "the check says", left=3), 0
     for name, said in results(names):
         wrong += bool(said) is (not name)
         text = " ".join(said.split()) or ("NOT FOUND" if name else "passed")
-        print(f"| {name or 'none'} | {FAULTS[name].part if name else ''} | {text} |", flush=True)
+        table.row(name or "none", FAULTS[name].part if name else "", text)
     print(f"\n{len(names)} faults, {wrong} wrong")
-    sys.exit(wrong > 0)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,124 +13,72 @@ neighbours where consecutive layers are on them), or a value further above the b
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Mapping
+from itertools import pairwise, permutations
 
-import torch
-
-from accelerate_maps import GIB, llama
-from placewright import Cluster, Device, Link, OperatorProblem, capture, profile, solve
+from accelerate_maps import ETHERNET, PCIE, Size, cluster, device, llama
+from harness import Table, run
+from placewright import Cluster, Link, OperatorProblem, profile, solve
 from placewright.operators.placement_summary import placement_summary
 from placewright.operators.planners.deployable import Complexity, Deployable, complexity
 
-KINDS: Mapping[str, tuple[str, float, float, float]] = {
-    "workstation": ("gpu", 24, 82e12, 1.0e12),
-    "desktop": ("gpu", 12, 51e12, 0.36e12),
-    "board": ("gpu", 8, 17e12, 0.1e12),
-    "laptop": ("cpu", 32, 0.4e12, 0.06e12),
-}
-"""Kind of device, GiB, FLOP/s of bfloat16, bytes/s."""
 
-GIGABIT = 125e6
-"""Bytes per second."""
-
-
-def cluster(name: str, kinds: str, bandwidth: float, *, line: bool = False) -> Cluster:
+def machines(name: str, kinds: str, bandwidth: float = ETHERNET, *, line: bool = False) -> Cluster:
     """One device a machine; every pair has a link, or with `line` only neighbours."""
-    devices = [
-        Device(
-            f"{kind}-{k}",
-            kind=KINDS[kind][0],
-            node=f"{kind}-{k}",
-            memory_bytes=KINDS[kind][1] * GIB,
-            peak_flops=KINDS[kind][2],
-            memory_bandwidth=KINDS[kind][3],
-        )
-        for k, kind in enumerate(kinds.split())
-    ]
-    links = [
-        Link(a.name, b.name, bandwidth, 200e-6)
-        for i, a in enumerate(devices)
-        for j, b in enumerate(devices)
-        if i != j and (not line or abs(i - j) == 1)
-    ]
-    return Cluster(tuple(devices), tuple(links), name)
+    names = [f"{kind}-{k}" for k, kind in enumerate(kinds.split())]
+    devices = tuple(device(n, n.partition("-")[0], node=n) for n in names)
+    pairs = [p for a, b in pairwise(names) for p in ((a, b), (b, a))] if line else None
+    ends = pairs or permutations(names, 2)
+    return Cluster(devices, tuple(Link(a, b, bandwidth, 200e-6) for a, b in ends), name)
 
 
-CLUSTERS = (
-    cluster(
-        "2 desktops, 2 boards, laptop; 1 Gbit/s", "desktop desktop board board laptop", GIGABIT
+BOARDS = "desktop desktop board board laptop"
+PROBLEMS: dict[Size, tuple[Cluster, ...]] = {
+    "8b": (
+        machines("2 desktops, 2 boards, laptop; 1 Gbit/s", BOARDS),
+        machines("the same; 10 Gbit/s", BOARDS, 10 * ETHERNET),
+        machines("desktop, 3 boards, laptop; 1 Gbit/s", "desktop board board board laptop"),
+        machines("4 boards in a line, laptop", "board board laptop board board", line=True),
+        machines("workstation, 2 desktops, 2 laptops", "workstation desktop desktop laptop laptop"),
+        cluster("2 GPUs of 80 GiB", "a100 " * 2, PCIE),
+        cluster("4 GPUs of 24 GiB", "a100-24 " * 4, PCIE),
     ),
-    cluster("the same; 10 Gbit/s", "desktop desktop board board laptop", 10 * GIGABIT),
-    cluster("desktop, 3 boards, laptop; 1 Gbit/s", "desktop board board board laptop", GIGABIT),
-    cluster("4 boards in a line, laptop", "board board laptop board board", GIGABIT, line=True),
-    cluster(
-        "workstation, 2 desktops, 2 laptops", "workstation desktop desktop laptop laptop", GIGABIT
+    "70b": (
+        cluster("8 GPUs of 80 GiB", "a100 " * 8, PCIE),
+        cluster("8 GPUs of 24 GiB", "a100-24 " * 8, PCIE),
     ),
-)
+}
 
 
-def equal_gpus(count: int, memory_gib: float) -> Cluster:
-    """GPUs of one machine, 25 GB/s between any two."""
-    names = [f"gpu{k}" for k in range(count)]
-    devices = [
-        Device(
-            name,
-            kind="gpu",
-            node="server",
-            memory_bytes=memory_gib * GIB,
-            peak_flops=312e12,
-            memory_bandwidth=2e12,
-        )
-        for name in names
-    ]
-    links = [Link(a, b, 25e9, 10e-6) for a in names for b in names if a != b]
-    return Cluster(tuple(devices), tuple(links), f"{count} GPUs of {memory_gib:g} GiB")
-
-
-def row(problem: OperatorProblem, seconds: float) -> tuple[str, bool]:
-    """A line of the table, and whether it is as it must be."""
+def row(problem: OperatorProblem, seconds: float) -> tuple[list[str], bool]:
+    """Cells of the table, and whether the plan is as it must be."""
     result = solve(problem, time_limit_s=seconds)
     best = min((c for c in result.candidates if c.fits), key=lambda c: c.value)
     before, found = complexity(problem, best.plan), complexity(problem, result.plan)
     share = result.value / best.value - 1
     words = placement_summary(result.judgement, result.plan).module_map
-    ok = found.cuts <= max(found.pairs, found.devices - 1) and share <= Deployable().tolerance(
-        problem, best.plan
-    )
+    simple = found.cuts <= max(found.pairs, found.devices - 1)
     cells = [*_cells(before), f"{best.value:.4f}", *_cells(found), f"{result.value:.4f}"]
-    return f"{' | '.join(cells)} | {100 * share:+.2f} % | {result.planner} | {words}", ok
+    near = share <= Deployable().tolerance(problem, best.plan)
+    return [*cells, f"{100 * share:+.2f} %", result.planner, words], simple and near
 
 
 def _cells(found: Complexity) -> list[str]:
     return [str(found.devices), str(found.cuts), str(found.transfers)]
 
 
-def main() -> int:
+def main(*, seconds: float = 30.0, tokens: int = 512) -> int:
     """The table; 1 where a plan is not as simple as it must be."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--tokens", type=int, default=512)
-    args = parser.parse_args()
-    ids = torch.zeros(1, args.tokens, dtype=torch.long)
-    print(
-        "| model | cluster | best: devices | cuts | transfers | s | **chosen: devices** | cuts "
-        "| transfers | s | to the best | by | |\n|---|---|" + "---:|" * 9 + "---|---|"
-    )
-    asked = {
-        "8b": (*CLUSTERS, equal_gpus(2, 80), equal_gpus(4, 24)),
-        "70b": (equal_gpus(8, 80), equal_gpus(8, 24)),
-    }
-    bad = 0
-    for size, clusters in asked.items():
-        graph = capture(llama(size), {"input_ids": ids}, name=f"llama-{size}")
-        for machines in clusters:
-            line, ok = row(profile(graph, machines, method="analytic"), args.seconds)
-            bad += not ok
-            print(f"| {size} | {machines.name} | {line} |", flush=True)
+    counts = ("cuts", "transfers", "s")
+    head = ("best: devices", *counts, "**chosen: devices**", *counts, "to the best", "by", "")
+    table, bad = Table("model", "cluster", *head, left=2), 0
+    for size, clusters in PROBLEMS.items():
+        _, graph = llama(size, tokens)
+        for on in clusters:
+            cells, good = row(profile(graph, on, method="analytic"), seconds)
+            bad += not good
+            table.row(size, on.name, *cells)
     return int(bad > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -9,7 +9,8 @@ was proved to be the best.
 from __future__ import annotations
 
 import time
-from itertools import permutations
+from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 
@@ -29,35 +30,20 @@ LLAMA_70B = {
 
 def drawn(seed: int) -> Cluster:
     """Eight GPUs of 16 to 80 GiB, 0.3 to 2 TB/s and 50 to 400 TFLOP/s; links of 1 to 10 GB/s."""
-    r = np.random.default_rng(seed)
-    names = [f"gpu{k}" for k in range(8)]
-    devices = tuple(
-        Device(
-            name,
-            kind="gpu",
-            node=name,
-            memory_bytes=r.uniform(16, 80) * 2.0**30,
-            memory_bandwidth=r.uniform(0.3e12, 2e12),
-            peak_flops=r.uniform(50e12, 400e12),
-        )
-        for name in names
-    )
-    links = tuple(
-        Link(a, b, r.uniform(1e9, 1e10), r.uniform(1e-5, 2e-4)) for a, b in permutations(names, 2)
-    )
-    return Cluster(devices, links, f"drawn-{seed}")
-
-
-def main() -> None:
-    """Print a line per cluster and number of users."""
-    for seed in range(5):
-        for users in (1, 64):
-            begin_s = time.process_time()
-            found = device_map(LLAMA_70B, drawn(seed), context=2048, users=users)
-            took_s = time.process_time() - begin_s
-            proof = "proved" if found.proved else f"gap {found.gap:.1%}"
-            print(f"{seed}  {users:2} users  {took_s:5.2f} s of CPU  {proof}", flush=True)
+    r, names, devices = np.random.default_rng(seed), [f"gpu{k}" for k in range(8)], []
+    for name in names:
+        memory, rate, flops = r.uniform(16, 80), r.uniform(0.3e12, 2e12), r.uniform(50e12, 400e12)
+        speeds: Any = {"memory_bandwidth": rate, "peak_flops": flops}
+        devices.append(Device(name, "gpu", node=name, memory_bytes=memory * 2.0**30, **speeds))
+    ends = permutations(names, 2)
+    links = [Link(a, b, r.uniform(1e9, 1e10), r.uniform(1e-5, 2e-4)) for a, b in ends]
+    return Cluster(tuple(devices), tuple(links), f"drawn-{seed}")
 
 
 if __name__ == "__main__":
-    main()
+    for seed, users in product(range(5), (1, 64)):
+        begin_s = time.process_time()
+        found = device_map(LLAMA_70B, drawn(seed), context=2048, users=users)
+        took_s = time.process_time() - begin_s
+        proof = "proved" if found.proved else f"gap {found.gap:.1%}"
+        print(f"{seed}  {users:2} users  {took_s:5.2f} s of CPU  {proof}", flush=True)

@@ -10,20 +10,19 @@ and the search are those of `doppler_queues`; learned planners get its values as
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from doppler_queues import QueueValues, read_queues, search
+from harness import Table, run
 from placewright.operators.bounds import bounds
-from placewright.operators.planners import planners
+from placewright.operators.planners import planners as known_planners
 from placewright.operators.planners.learned.evaluation import Evaluations
 from placewright.operators.planners.learned.planner import learned
 from placewright.operators.planners.lists.planners import HEFT
@@ -32,42 +31,39 @@ from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.contract import Context
 from placewright.planning.parameters import choose
 
+Part = Literal["reference", "search", "learned"]
 LEARNED = (
-    "doppler",
-    "doppler(profile='as_published')",
-    "hsdag",
-    "hsdag(profile='as_published')",
-    "hp3c",
-    "hp3c(profile='as_published')",
-    "post",
-    "post(profile='as_published')",
+    *(
+        f"{n}{p}"
+        for n in ("doppler", "hsdag", "hp3c", "post")
+        for p in ("", "(profile='as_published')")
+    ),
     "local-search",
     "random-search",
 )
 
 
-def reproduced(values: QueueValues, known: dict[str, Any]) -> list[str]:
-    """Rows of placements and their values here; raises where one differs."""
-    rows = []
+def reproduced(problem: OperatorProblem, values: QueueValues, known: dict[str, Any]) -> None:
+    """Print placements with their values here; exit where one differs."""
+    table = Table("placement", "value", "")
     for method, entry in known["placements"].items():
-        if "placement" not in entry:
-            continue
-        value = values(np.array(entry["placement"]))[0]
-        if value != entry["value"]:
-            sys.exit(f"{method}: {value!r} is not {entry['value']!r}")
-        rows.append(f"| {method} | {value:.6g} | reproduced |")
-    return rows
+        if "placement" in entry:
+            value = values(np.array(entry["placement"]))[0]
+            if value != entry["value"]:
+                sys.exit(f"{method}: {value!r} is not {entry['value']!r}")
+            table.row(method, f"{value:.6g}", "reproduced")
+    heft = values(HEFT(problem, Context()).placement)[0]
+    table.row("heft of the package", f"{heft:.6g}", "")
 
 
-def searched(problem: OperatorProblem, values: QueueValues, bound: float, seeds: int) -> list[str]:
-    """The search by seed."""
-    rows = []
+def searched(problem: OperatorProblem, values: QueueValues, bound: float, seeds: int) -> None:
+    """Print the search by seed."""
+    table = Table("seed", "search", "above the bound", "seconds")
     for seed in range(seeds):
         began = time.perf_counter()
         found = search(values.queues, problem, seed).value / values.ticks
         took_s = time.perf_counter() - began
-        rows.append(f"| {seed} | {found:.6g} | {100 * (found / bound - 1):.3g} % | {took_s:.1f} |")
-    return rows
+        table.row(seed, f"{found:.6g}", f"{100 * (found / bound - 1):.3g} %", f"{took_s:.1f}")
 
 
 def by_learning(
@@ -76,59 +72,48 @@ def by_learning(
     bound: float,
     seeds: int,
     samples: int,
-    names: Sequence[str],
-) -> list[str]:
-    """Every learned planner at equal evaluations: median and range over seeds."""
-    rows = []
+    names: tuple[str, ...],
+) -> None:
+    """Print every learned planner at equal evaluations: median and range over seeds."""
+    table = Table(f"{samples} evaluations", "median", "range", "above the bound", "seconds")
     for text in names:
-        planner: Any = choose(planners(problem), text)[1]
+        planner: Any = choose(known_planners(problem), text)[1]
         began, found = time.perf_counter(), []
         for seed in range(seeds):
-            run = Evaluations(problem, Context(seed=seed), limit=samples, measure=values)
-            learned(planner, run)
-            found.append(run.best.score.value_s)
-        took_s = (time.perf_counter() - began) / seeds
-        middle = statistics.median(found)
-        rows.append(
-            f"| {text} | {middle:.6g} | {min(found):.6g} to {max(found):.6g} "
-            f"| {100 * (middle / bound - 1):.3g} % | {took_s:.1f} |"
-        )
-    return rows
+            own = Evaluations(problem, Context(seed=seed), limit=samples, measure=values)
+            learned(planner, own)
+            found.append(own.best.score.value_s)
+        took_s, middle = (time.perf_counter() - began) / seeds, statistics.median(found)
+        span, above = f"{min(found):.6g} to {max(found):.6g}", 100 * (middle / bound - 1)
+        table.row(text, f"{middle:.6g}", span, f"{above:.3g} %", f"{took_s:.1f}")
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="graphs and their reference.json")
-    parser.add_argument("--graphs", type=Path, nargs="*", default=[], help="further dag: files")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--samples", type=int, default=50, help="evaluations of learned planners")
-    parser.add_argument("--parts", nargs="+", default=["reference", "search", "learned"])
-    parser.add_argument("--planners", nargs="+", default=LEARNED, help="of the part learned")
-    args = parser.parse_args()
-    graphs: dict[Path, Any] = dict.fromkeys(args.graphs)
-    if args.folder:
-        known = json.loads((args.folder / "reference.json").read_text())["graphs"]
-        graphs |= {args.folder / f"{name}.json": entry for name, entry in known.items()}
-    for path, entry in graphs.items():
+def main(
+    *,
+    folder: Path | None = None,
+    graphs: tuple[Path, ...] = (),
+    seeds: int = 5,
+    samples: int = 50,
+    parts: tuple[Part, ...] = ("reference", "search", "learned"),
+    planners: tuple[str, ...] = LEARNED,
+) -> None:
+    """Print the tables; `samples`: evaluations of learned `planners`."""
+    chosen: dict[Path, Any] = dict.fromkeys(graphs)
+    if folder:
+        known = json.loads((folder / "reference.json").read_text())["graphs"]
+        chosen |= {folder / f"{name}.json": entry for name, entry in known.items()}
+    for path, entry in chosen.items():
         problem, values = read_dag(path), QueueValues(*read_queues(path))
         bound = max(bounds(problem).values())
         print(f"\n## {problem.name}: {problem.n} operators, {problem.m} devices", flush=True)
-        print(f"\nLower bound {bound:.6g}.")
-        if "reference" in args.parts and entry is not None:
-            rows = reproduced(values, entry)
-            heft = values(HEFT(problem, Context()).placement)[0]
-            rows.append(f"| heft of the package | {heft:.6g} | |")
-            print("\n| placement | value | |\n|---|---|---|", *rows, sep="\n", flush=True)
-        if "search" in args.parts:
-            rows = searched(problem, values, bound, args.seeds)
-            head = "| seed | search | above the bound | seconds |\n|---|---|---|---|"
-            print(f"\n{head}", *rows, sep="\n", flush=True)
-        if "learned" in args.parts:
-            rows = by_learning(problem, values, bound, args.seeds, args.samples, args.planners)
-            head = f"| {args.samples} evaluations | median | range | above the bound | seconds |"
-            print(f"\n{head}\n|---|---|---|---|---|", *rows, sep="\n", flush=True)
+        print(f"\nLower bound {bound:.6g}.\n")
+        if "reference" in parts and entry is not None:
+            reproduced(problem, values, entry)
+        if "search" in parts:
+            searched(problem, values, bound, seeds)
+        if "learned" in parts:
+            by_learning(problem, values, bound, seeds, samples, planners)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,7 +1,7 @@
 """Compare planners by measured training steps on heterogeneous boards, as in the paper.
 
-    python benchmarks/dynamic_training.py [--models alexnet] [--clusters boards] [--json FILE]
-    python benchmarks/dynamic_training.py --json FILE --table
+    python benchmarks/dynamic_training.py [--models alexnet] [--clusters boards] [--out FILE]
+    python benchmarks/dynamic_training.py --out FILE --minutes 0      prints what is there
 
 Three clusters as testbeds on this machine (root): two heterogeneous boards; one strong board with
 two weak ones over slow links; four mixed boards. The plans of a model take turns in rounds, a few
@@ -16,27 +16,22 @@ How far a plan is above the fastest is taken from halves: every second round say
 fastest, the other rounds say how far above it the plan is, then the other way round, and the mean
 of both counts. The smallest of several noisy medians would be too low a reference.
 
-With --json, pairs that the file has are not measured again, so that a run can be taken up later;
---table only prints what is there.
+Rows are kept by pair of model and cluster.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.stats import spearmanr
 
+from harness import KeptRows, Table, accuracy, joined, run
 from placewright import (
-    Cluster,
-    Device,
-    Link,
     OperatorPlan,
     PlacedModel,
     PlacewrightError,
@@ -66,38 +61,31 @@ HOPELESS = 10.0
 COLD = 2
 """Steps after a plan was loaded that do not count: memory is new, as in a run's trials."""
 
-NAN = float("nan")
-
 MeasuringRounds: TypeAlias = list[list[float]]
 """Step seconds of a plan, a list for each of its turns."""
 
 
+Row = dict[str, Any]
+"""One plan of one pair of model and cluster; without `measured_s` where it was not executed."""
+
+
 @dataclass(frozen=True)
-class Row:
-    """One plan of one pair of model and cluster; NaN where it was not executed."""
+class Settings:
+    """Of measuring: rounds at least, seconds for those after the first, steps of a turn."""
 
-    model: str
-    cluster: str
-    plan: str
-    predicted_s: float
-    measured_s: float
-    spread: float
-    over_best: float
+    batch: int
+    rounds: int
+    seconds: float
     steps: int
-    moves: int = 0
-
-
-def star(name: str, speeds: Mapping[str, float], bandwidth: float) -> Cluster:
-    """Boards of these speeds, a link between every two."""
-    devices = tuple(Device(n, node=n, speed=s) for n, s in speeds.items())
-    links = tuple(Link(a, b, bandwidth, 2e-4) for a in speeds for b in speeds if a != b)
-    return Cluster(devices, links, name)
+    adapt_steps: int
+    run_steps: int
+    auto_seconds: float
 
 
 CLUSTERS = {
-    "boards": star("boards", {"a": 0.9, "b": 0.5}, 1.25e8),
-    "strong-weak": star("strong-weak", {"strong": 0.9, "w1": 0.3, "w2": 0.3}, 2.5e7),
-    "mixed": star("mixed", {"a": 0.6, "b": 0.4, "c": 0.3, "d": 0.2}, 1.25e8),
+    "boards": joined("boards", {"a": 0.9, "b": 0.5}),
+    "strong-weak": joined("strong-weak", {"strong": 0.9, "w1": 0.3, "w2": 0.3}, 2.5e7),
+    "mixed": joined("mixed", {"a": 0.6, "b": 0.4, "c": 0.3, "d": 0.2}),
 }
 
 
@@ -115,26 +103,26 @@ def plans_of(placed: PlacedModel) -> dict[str, OperatorPlan]:
     return plans
 
 
-def dynamic_plan(placed: PlacedModel, args: argparse.Namespace) -> tuple[OperatorPlan, int]:
+def dynamic_plan(placed: PlacedModel, how: Settings) -> tuple[OperatorPlan, int]:
     """What a run with adaptation comes to, and how often it moved; it tries the other plans too."""
     with placed.trainer(
-        steps=args.run_steps, policy=AdaptationPolicy(sample_every=5), snapshot_every=10**6
+        steps=how.run_steps, policy=AdaptationPolicy(sample_every=5), snapshot_every=10**6
     ) as trainer:
-        run = trainer.run
-        run.step()
-        assert run.adaptation is not None
-        while run.adaptation.trials is not None:
-            run.step()
-        for _ in range(args.adapt_steps):
-            run.step()
-        return run.adaptation.plan, run.timeline.plans - 1
+        training = trainer.run
+        training.step()
+        assert training.adaptation is not None
+        while training.adaptation.trials is not None:
+            training.step()
+        for _ in range(how.adapt_steps):
+            training.step()
+        return training.adaptation.plan, training.timeline.plans - 1
 
 
 def measured(
     placed: PlacedModel,
     plans: Mapping[str, OperatorPlan],
     values: Mapping[str, float],
-    args: argparse.Namespace,
+    how: Settings,
 ) -> dict[str, MeasuringRounds]:
     """Step seconds of every plan, in turns, forwards and backwards.
 
@@ -148,14 +136,14 @@ def measured(
     found: dict[str, MeasuringRounds] = {name: [] for name in turns}
     done, best, end_s = 0, float("inf"), 0.0
     with placed.runner() as runner:
-        while done < args.rounds or time.perf_counter() < end_s:
+        while done < how.rounds or time.perf_counter() < end_s:
             for name in turns if done % 2 == 0 else reversed(turns):
                 runner.load(placed.interference.alone, plans[name])
                 runner.session.run(COLD)
-                found[name].append(one_turn(runner.session, args.steps, FAR * best))
+                found[name].append(one_turn(runner.session, how.steps, FAR * best))
                 best = min(median(t) for t in found.values() if t)
             turns = [name for name in turns if median(found[name]) < FAR * best]
-            end_s = end_s or time.perf_counter() + args.seconds
+            end_s = end_s or time.perf_counter() + how.seconds
             done += 1
     return {name: found[group[0]] for group in names.values() for name in group}
 
@@ -188,77 +176,54 @@ def over_fastest(times: Mapping[str, MeasuringRounds], name: str) -> float:
     return float(np.mean(ratios)) - 1.0
 
 
-def pairs(model: str, clusters: list[Cluster], args: argparse.Namespace) -> Iterator[list[Row]]:
-    """All rows of one model, cluster by cluster; its operators are timed once."""
-    source = load_model(f"zoo:{model}", batch=args.batch, training=True)
-    table = ProfileTable()
-    for cluster in clusters:
-        with place(
-            source,
-            cluster=cluster,
-            training=True,
-            engine="testbed",
-            table=table,
-            time_limit_s=args.auto_seconds,
-        ) as placed:
-            known = placed.interference
-            print(f"  side by side, beside alone: {known}", flush=True)
-            plans = plans_of(placed)
-            started = placed.with_plan(plans["ceft+pbqp"])
-            plans["dynamic"], moves = dynamic_plan(started, args)
-            values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
-            times = measured(placed, plans, values, args)
-        yield [row(model, cluster.name, n, values[n], times, moves) for n in plans]
+def pair(model: str, cluster: str, table: ProfileTable, how: Settings) -> list[Row]:
+    """Every plan of a model on a cluster; its operators are timed once, for all clusters."""
+    source = load_model(f"zoo:{model}", batch=how.batch, training=True)
+    limit: Any = {"table": table, "time_limit_s": how.auto_seconds}
+    with place(
+        source, cluster=CLUSTERS[cluster], training=True, engine="testbed", **limit
+    ) as placed:
+        known = placed.interference
+        print(f"  side by side, beside alone: {known}", flush=True)
+        plans = plans_of(placed)
+        started = placed.with_plan(plans["ceft+pbqp"])
+        plans["dynamic"], moves = dynamic_plan(started, how)
+        values = {n: judge(known.of(plan), plan).value for n, plan in plans.items()}
+        times = measured(placed, plans, values, how)
+    rows = []
+    for name, value in values.items():
+        row: Row = {"model": model, "cluster": cluster, "plan": name, "predicted_s": value}
+        if name in times:
+            steps = np.concatenate(times[name])
+            row |= {"measured_s": float(np.median(steps)), "steps": len(steps)}
+            row |= {"spread": float(np.std(steps) / np.mean(steps))}
+            row |= {"over_best": over_fastest(times, name)}
+        rows.append(row | {"moves": moves if name == "dynamic" else 0})
+    return rows
 
 
-def row(
-    model: str,
-    cluster: str,
-    name: str,
-    value: float,
-    times: Mapping[str, MeasuringRounds],
-    moves: int,
-) -> Row:
-    """What came of one plan."""
-    moves = moves if name == "dynamic" else 0
-    if name not in times:
-        return Row(model, cluster, name, value, NAN, NAN, NAN, 0, moves)
-    steps = np.concatenate(times[name])
-    spread = float(np.std(steps) / np.mean(steps))
-    over = over_fastest(times, name)
-    return Row(
-        model, cluster, name, value, float(np.median(steps)), spread, over, len(steps), moves
-    )
+def wide_table(pairs: list[list[Row]]) -> None:
+    """Print a line per pair: predicted / measured milliseconds of every plan."""
+    names = list(dict.fromkeys(r["plan"] for rows in pairs for r in rows))
+    table = Table("model", "cluster", *names, "moves", left=2)
+    for rows in pairs:
+        own = {row["plan"]: row for row in rows}
+        cells = [_cell(own[name]) if name in own else "-" for name in names]
+        table.row(rows[0]["model"], rows[0]["cluster"], *cells, own["dynamic"]["moves"])
 
 
-def wide_table(rows: list[Row]) -> str:
-    """A line per pair: predicted / measured milliseconds of every plan."""
-    names = list(dict.fromkeys(r.plan for r in rows))
-    lines = [f"| model | cluster | {' | '.join(names)} | moves |", "|---" * (len(names) + 3) + "|"]
-    for pair in dict.fromkeys((r.model, r.cluster) for r in rows):
-        own = {r.plan: r for r in rows if (r.model, r.cluster) == pair}
-        cells = [_cell(own.get(name)) for name in names]
-        lines.append(f"| {' | '.join((*pair, *cells))} | {own['dynamic'].moves} |")
-    return "\n".join(lines)
-
-
-def _cell(found: Row | None) -> str:
-    if found is None:
-        return "-"
-    real = f"{found.measured_s * 1e3:.0f}" if found.steps else "-"
-    return f"{found.predicted_s * 1e3:.0f} / {real}"
+def _cell(row: Row) -> str:
+    real = f"{row['measured_s'] * 1e3:.0f}" if "measured_s" in row else "-"
+    return f"{row['predicted_s'] * 1e3:.0f} / {real}"
 
 
 def summary(rows: list[Row]) -> str:
     """Prediction error and how often the dynamic plan and `auto` are the fastest."""
-    run = [r for r in rows if r.steps]
-    predicted, real = (
-        np.array([getattr(r, k) for r in run]) for k in ("predicted_s", "measured_s")
-    )
-    error, rank = np.median(np.abs(predicted / real - 1)), spearmanr(predicted, real).statistic
-    lines = [f"prediction: median error {error:.1%}, rank {rank:.3f} over {len(run)} runs"]
+    executed = [r for r in rows if "measured_s" in r]
+    times = ([r[key] for r in executed] for key in ("predicted_s", "measured_s"))
+    lines = [f"prediction: {accuracy(*times)}, {len(executed)} plans"]
     for name in ("dynamic", "auto"):
-        over = [r.over_best for r in run if r.plan == name]
+        over = [r["over_best"] for r in executed if r["plan"] == name]
         within = sum(o <= 0.03 for o in over)
         lines.append(
             f"{name}: within 3 % of the fastest on {within} of {len(over)} pairs, "
@@ -267,46 +232,39 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Print the rows and the summary."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
-    parser.add_argument("--clusters", nargs="*", default=list(CLUSTERS), choices=list(CLUSTERS))
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=4, help="at least")
-    parser.add_argument("--seconds", type=float, default=40.0, help="for rounds after the first")
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--adapt-steps", type=int, default=15)
-    parser.add_argument("--run-steps", type=int, default=1000, help="that trying must pay for")
-    parser.add_argument("--auto-seconds", type=float, default=10.0)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", action="store_true")
-    args = parser.parse_args()
-    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else []
-    rows = [Row(**content) for content in kept]
-    if not args.table:
-        measure(rows, args)
-    print(f"\n{wide_table(rows)}\n\n{summary(rows)}")
-
-
-def measure(rows: list[Row], args: argparse.Namespace) -> None:
-    """Add the pairs that are not there yet, and keep each as it comes."""
-    there = {(r.model, r.cluster) for r in rows}
-    print("| model | cluster | plan | predicted s | measured s | spread | over the fastest |")
-    print("|---|---|---|---|---|---|---|")
-    for model in args.models:
-        missing = [CLUSTERS[c] for c in args.clusters if (model, c) not in there]
-        for found in pairs(model, missing, args) if missing else ():
-            rows += found
+def main(  # noqa: PLR0913 - the options of the command line
+    *,
+    models: tuple[str, ...] = tuple(zoo_models()),
+    clusters: tuple[str, ...] = tuple(CLUSTERS),
+    batch: int = 2,
+    rounds: int = 4,
+    seconds: float = 40.0,
+    steps: int = 3,
+    adapt_steps: int = 15,
+    run_steps: int = 1000,
+    auto_seconds: float = 10.0,
+    kept: KeptRows,
+) -> None:
+    """Print the rows and the summary; `run_steps`: steps that trying must pay for."""
+    how = Settings(batch, rounds, seconds, steps, adapt_steps, run_steps, auto_seconds)
+    head = ("predicted s", "measured s", "spread", "over the fastest")
+    table, pairs = Table("model", "cluster", "plan", *head, left=3), []
+    profiles = {model: ProfileTable() for model in models}
+    for model, cluster in product(models, clusters):
+        work = partial(pair, model, cluster, profiles[model], how)
+        if found := kept.get(f"{model} on {cluster}", work):
+            pairs.append(found)
             for r in found:
-                print(
-                    f"| {r.model} | {r.cluster} | {r.plan} | {r.predicted_s:.3f} | "
-                    f"{r.measured_s:.3f} | {r.spread:.1%} | {r.over_best:+.1%} |",
-                    flush=True,
-                )
-            if args.json:
-                args.json.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+                cells = [f"{r['predicted_s']:.3f}", "-", "-", "-"]
+                if "measured_s" in r:
+                    shares = f"{r['spread']:.1%}", f"{r['over_best']:+.1%}"
+                    cells[1:] = [f"{r['measured_s']:.3f}", *shares]
+                table.row(model, cluster, r["plan"], *cells)
+    if pairs:
+        print()
+        wide_table(pairs)
+        print(f"\n{summary([row for rows in pairs for row in rows])}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

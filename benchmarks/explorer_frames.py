@@ -9,7 +9,6 @@ zoom levels, with modules opened by zoom and all open. Needs Chromium and the pa
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import sync_playwright
 
+from harness import Table, run
 from placewright.report.explorer import Amount, Category, ExploredGraph, LayoutGraph, explorer
 from placewright.report.page import html_page, section
 
@@ -44,15 +44,15 @@ PAN = """async (scale) => {
 }"""
 
 
-def main() -> None:
+def main(*operators: int) -> None:
     """Print a Markdown table."""
-    print("| operators | modules | frames/s, panning, zoomed in 0, 3, 6, 9 times |\n|---|---|---|")
+    table = Table("operators", "modules", "frames/s, panning, zoomed in 0, 3, 6, 9 times", left=2)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-background-networking"],
         )
-        for count in map(int, sys.argv[1:] or ["5000"]):
+        for count in operators or (5000,):
             file = Path(folder, f"{count}.html")
             file.write_text(html_page("big", section("Graph", "", explorer(_graph(count)))))
             page = browser.new_page(viewport={"width": 1400, "height": 900})
@@ -61,7 +61,7 @@ def main() -> None:
             for modules in ("by zoom", "open"):
                 page.select_option("[data-choose=modules]", modules)
                 found = ", ".join(f"{_frames(page, scale):.0f}" for scale in (0, 3, 6, 9))
-                print(f"| {count} | {modules} | {found} |", flush=True)
+                table.row(count, modules, found)
             page.close()
         browser.close()
 
@@ -96,4 +96,4 @@ def _graph(count: int) -> ExploredGraph:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,7 +10,6 @@ testbeds that were left behind are counted. `--first` goes on with later schedul
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -19,19 +18,15 @@ import time
 
 import torch
 
-from placewright import Cluster, Device, Link, PlacedModel, Testbed, place
+from harness import Table, joined, run
+from placewright import PlacedModel, Testbed, place
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.source import ModelSource, mean_square
 from placewright.operators.adaptive.run import AdaptiveRun
 from placewright.operators.check import run_eager
 from placewright.runtime.engines.local import LocalGroup
 
-LINKS = tuple(Link(a, b, 1.25e8, 2e-4) for a in "abc" for b in "abc" if a != b)
-TRIO = Cluster(
-    (Device("a", node="a", speed=0.5), Device("b", node="b", speed=0.5), Device("c", node="c")),
-    LINKS,
-    name="faults",
-)
+TRIO = joined("faults", {"a": 0.5, "b": 0.5, "c": 1.0})
 
 
 def net() -> ModelSource:
@@ -103,30 +98,20 @@ def schedule(seed: int, steps: int, root: bool) -> tuple[bool, TrainingLoop[Adap
     return equal, trainer, time.perf_counter() - begun
 
 
-def main() -> None:
+def main(*, schedules: int = 50, first: int = 0, steps: int = 40) -> None:
     """Print one row per schedule and what was left behind."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--schedules", type=int, default=50)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=40)
-    args = parser.parse_args()
-    root = os.geteuid() == 0
-    print("| schedule | faults | joins | steps | equal bit for bit | seconds |")
-    print("|---|---|---|---|---|---|")
-    equal = faults = 0
-    for seed in range(args.first, args.first + args.schedules):
-        same, trainer, seconds = schedule(seed, args.steps, root)
+    root, equal, faults = os.geteuid() == 0, 0, 0
+    table = Table("schedule", "faults", "joins", "steps", "equal bit for bit", "seconds")
+    for seed in range(first, first + schedules):
+        same, trainer, seconds = schedule(seed, steps, root)
         equal += same
         faults += trainer.timeline.count("fault")
-        print(
-            f"| {seed} | {trainer.timeline.count('fault')} | {trainer.timeline.count('join')} | "
-            f"{trainer.steps_done} | {'yes' if same else 'NO'} | {seconds:.0f} |",
-            flush=True,
-        )
-    print(f"\n{equal} of {args.schedules} equal, {faults} faults")
+        counts = [trainer.timeline.count(kind) for kind in ("fault", "join")]
+        table.row(seed, *counts, trainer.steps_done, "yes" if same else "NO", f"{seconds:.0f}")
+    print(f"\n{equal} of {schedules} equal, {faults} faults")
     ours = [bed for bed in Testbed.all() if bed.cluster.name == TRIO.name] if root else []
     print(f"testbeds left behind: {len(ours)}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

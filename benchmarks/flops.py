@@ -14,7 +14,6 @@ some ten minutes on two cores.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
+from harness import Table, run
 from placewright import Device, capture
 from placewright.cluster.devices import analytic_seconds
 from placewright.graph.graph import Graph
@@ -197,23 +197,25 @@ def cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def main(names: list[str]) -> int:
+def main(*names: str) -> int:
     """Print the table; 1 where counts differ by more than they may."""
     warnings.simplefilter("ignore")
-    print("| model | step | TFLOP | counter as it is | counter mended | difference "
-          "| of elements | largest share without a formula |")  # fmt: skip
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    worst, promised = 0.0, list[str]()
+    counters = ("counter as it is", "counter mended", "difference")
+    sides = ("of elements", "largest share without a formula")
+    table, worst = Table("model", "step", "TFLOP", *counters, *sides, left=2), 0.0
+    promised: dict[str, list[str]] = {}
     for case in cases():
         if not names or any(name.lower() in case.name.lower() for name in names):
-            for training in (False, True):
-                apart, graph = row(case, training)
+            for step in ("inference", "training"):
+                graph, apart, cells = row(case, step == "training")
                 worst = max(worst, apart)
-                if training and case.dtype is torch.bfloat16:
-                    shares = " | ".join(utilisation(gpu, graph) for gpu in GPUS)
-                    promised.append(f"| {case.name} | {shares} |")
-    print("\n| training step | " + " | ".join(gpu.name for gpu in GPUS) + " |")
-    print("\n".join(["|---|---:|---:|", *promised]))
+                table.row(case.name, step, *cells)
+            if case.dtype is torch.bfloat16:
+                promised[case.name] = [utilisation(gpu, graph) for gpu in GPUS]
+    print()
+    table = Table("training step", *(gpu.name for gpu in GPUS))
+    for name, shares in promised.items():
+        table.row(name, *shares)
     return int(worst > CLOSE)
 
 
@@ -223,8 +225,8 @@ def utilisation(gpu: Device, graph: Graph) -> str:
     return f"{100 * graph.flops / (seconds * float(gpu.peak_flops or 0.0)):.0f} %"
 
 
-def row(case: Case, training: bool) -> tuple[float, Graph]:
-    """One model and step; how far the counts are apart."""
+def row(case: Case, training: bool) -> tuple[Graph, float, list[str]]:
+    """One model and step, how far the counts are apart, and the cells."""
     with _typed(case.dtype), torch.device("meta"):
         model, inputs = case.make()
     graph = capture(model, inputs, training=training)
@@ -232,14 +234,9 @@ def row(case: Case, training: bool) -> tuple[float, Graph]:
     apart = abs(graph.flops / mended - 1)
     elements = sum(op.elementwise_flops for op in graph.operators)
     shares = max(uncounted_shares(graph).items(), key=lambda item: item[1], default=("none", 0.0))
-    cells = (
-        case.name, "training" if training else "inference", f"{graph.flops / 1e12:.3f}",
-        f"{plain / 1e12:.3f}", f"{mended / 1e12:.3f}", f"{100 * apart:.2f} %",
-        f"{elements / 1e12:.3f}",
-        shares[0] if not shares[1] else f"{shares[0]} {100 * shares[1]:.2g} %",
-    )  # fmt: skip
-    print("| " + " | ".join(cells) + " |", flush=True)
-    return apart, graph
+    counts = [f"{x / 1e12:.3f}" for x in (graph.flops, plain, mended, elements)]
+    largest = f"{shares[0]} {100 * shares[1]:.2g} %" if shares[1] else shares[0]
+    return graph, apart, [*counts[:3], f"{100 * apart:.2f} %", counts[3], largest]
 
 
 def counted(case: Case, training: bool) -> tuple[int, int]:
@@ -290,4 +287,4 @@ def _typed(dtype: torch.dtype) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

@@ -24,12 +24,10 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
@@ -40,7 +38,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from placewright import Cluster, Device, Link, device_map
+from harness import Table, joined, run
+from placewright import device_map
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.problem import LayerRange, MapPlan
 from placewright.layers.generation.caches import growing_cache
@@ -113,12 +112,9 @@ def small_model(kind: str, vocabulary: int, width: int, layers: int) -> Any:
     return loader.from_config(config).eval()
 
 
-def architectures(tokens: int) -> int:
+def all_architectures(tokens: int) -> int:
     """One line for each: tokens that are those of one process; how many are not."""
-    names = ("a", "b", "c")
-    devices = tuple(Device(name, kind="cpu", node=name) for name in names)
-    links = tuple(Link(a, b, 1e9, 1e-5) for a in names for b in names if a != b)
-    cluster, other = Cluster(devices, links), 0
+    cluster, other = joined("trio", dict.fromkeys("abc", 1.0), 1e9, 1e-5), 0
     ids = torch.randint(1, 500, (4, 24))
     mask = torch.ones_like(ids)
     for row, padding in enumerate((0, 5, 11, 17)):
@@ -126,8 +122,7 @@ def architectures(tokens: int) -> int:
     given = [{"input_ids": ids[:n], "attention_mask": mask[:n]} for n in (1, 4)]
     options: Any = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
     options["no_repeat_ngram_size"] = 1  # random models would repeat one for good
-    heads = [f"{n} x {k}" for n in (1, 2, 3) for k in (1, 4)]
-    print(f"| workers x rows | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}")
+    table = Table("workers x rows", *(f"{n} x {k}" for n in (1, 2, 3) for k in (1, 4)))
     layers = 6
     for name in ARCHITECTURES:
         model = small_model(name, 500, 64, layers)
@@ -135,13 +130,13 @@ def architectures(tokens: int) -> int:
         cells = []
         for count in (1, 2, 3):
             cuts = [layers * k // count for k in range(count + 1)]
-            ranges = dict(zip(names, pairwise(cuts), strict=False))
+            ranges = dict(zip("abc", pairwise(cuts), strict=False))
             with Generator(model, ranges, cluster) as placed:
                 for each, right in zip(given, expected, strict=True):
                     found = placed.generate(**each, **options)[:, -tokens:]
                     cells.append(f"{int((found == right).sum())} of {right.numel()}")
                     other += int((found != right).sum())
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        table.row(name, *cells)
     return other
 
 
@@ -179,7 +174,9 @@ def side_by_side(
     return tokens / (end - begin), found
 
 
-def many_users(model: Any, placed: Generator, counts: list[int], tokens: int, rounds: int) -> int:
+def many_users(
+    model: Any, placed: Generator, counts: Sequence[int], tokens: int, rounds: int
+) -> int:
     """One line for each number of users, of its fastest round; how many got other tokens."""
     drawn = [torch.randint(1, 32000, (1, 16 + 3 * k)) for k in range(max(counts))]
     expected = [_greedy(model, ids)(tokens) for ids in drawn]
@@ -188,15 +185,15 @@ def many_users(model: Any, placed: Generator, counts: list[int], tokens: int, ro
     ends = [0, LAYERS // 2 + 1, planned.problem.n]
     plan = MapPlan(tuple(LayerRange(d, ends[d], ends[d + 1]) for d in (0, 1)))
     other = 0
-    print("| users | predicted, tokens/s | measured, tokens/s |\n|---:|---:|---:|")
     fastest = dict.fromkeys(counts, 0.0)
     for users in [count for _ in range(rounds) for count in counts]:
         rate, found = side_by_side(placed, drawn[:users], tokens)
         fastest[users] = max(fastest[users], rate)
         other += sum(not torch.equal(*each) for each in zip(found, expected, strict=False))
+    table = Table("users", "predicted, tokens/s", "measured, tokens/s", left=0)
     for users, rate in fastest.items():
         predicted = judge(planned.problem.replace(users=users), plan).tokens_per_s
-        print(f"| {users} | {predicted:.1f} | {rate:.1f} |")
+        table.row(users, f"{predicted:.1f}", f"{rate:.1f}")
     return other
 
 
@@ -204,9 +201,8 @@ def pauses(model: Any, placed: Generator, length: int, tokens: int, rounds: int)
     """One line for each round and way to compute a prompt; how many got other tokens."""
     drawn = [torch.randint(1, 32000, (1, size)) for size in (16, 19, 22, length)]
     expected = [_greedy(model, ids)(tokens) for ids in drawn]
-    print("| tokens at a time | longest pause, s | of usual tokens, s | first token, s |")
-    print("|---:|---:|---:|---:|")
-    other = 0
+    head = ("longest pause, s", "of usual tokens, s", "first token, s")
+    table, other = Table("tokens at a time", *head, left=0), 0
     for most in [most for _ in range(rounds) for most in (length, PROMPT_CHUNK)]:
         placed.prompt_chunk = most
         clocks = [TokenClock() for _ in drawn]
@@ -225,19 +221,17 @@ def pauses(model: Any, placed: Generator, length: int, tokens: int, rounds: int)
         steps = [pair for clock in clocks[:-1] for pair in pairwise(clock.times_s[1:])]
         longest_s = max(b - a for a, b in steps if b > begin_s and a < first_s)
         usual_s = statistics.median(b - a for a, b in steps if b <= begin_s)
-        cells = (longest_s, usual_s, first_s - begin_s)
-        print(f"| {most} | {' | '.join(f'{each:.3f}' for each in cells)} |", flush=True)
+        table.row(most, *(f"{each:.3f}" for each in (longest_s, usual_s, first_s - begin_s)))
         pairs = zip(running, expected, strict=True)
         other += sum(not torch.equal(each.result(), right) for each, right in pairs)
     return other
 
 
 @torch.inference_mode()
-def contexts(model: Any, counts: list[int]) -> int:
+def behind_contexts(model: Any, counts: Sequence[int]) -> int:
     """One line for each context; how many of them gave other logits."""
-    print("| tokens before | transformers, ms | with room, ms | least of both |")
-    print("|---:|---:|---:|---:|")
-    other = 0
+    head = ("transformers, ms", "with room, ms", "least of both")
+    table, other = Table("tokens before", *head, left=0), 0
     for count in counts:
         caches = [transformers.DynamicCache(config=model.config), growing_cache(model.config)]
         took: list[list[float]] = [[], []]
@@ -253,25 +247,24 @@ def contexts(model: Any, counts: list[int]) -> int:
                 seconds.append(time.perf_counter() - start)
             other += not torch.equal(*found)
         middle, least = ([1e3 * of(each) for each in took] for of in (statistics.median, min))
-        cells = [f"{middle[0]:.1f} | {middle[1]:.1f}", f"{least[0]:.1f} and {least[1]:.1f}"]
-        print(f"| {count} | {' | '.join(cells)} |", flush=True)
+        table.row(count, *(f"{x:.1f}" for x in middle), f"{least[0]:.1f} and {least[1]:.1f}")
     return other
 
 
-def main() -> int:
+def main(
+    *,
+    tokens: int = 48,
+    rounds: int = 2,
+    users: tuple[int, ...] = (),
+    contexts: tuple[int, ...] = (),
+    prompt: int = 0,
+    architectures: bool = False,
+) -> int:
     """Print one line for each round."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--users", type=int, nargs="+", default=[])
-    parser.add_argument("--contexts", type=int, nargs="+", default=[])
-    parser.add_argument("--prompt", type=int, default=0)
-    parser.add_argument("--architectures", action="store_true")
-    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if args.architectures:
-        return int(architectures(128) > 0)
+    if architectures:
+        return int(all_architectures(128) > 0)
     config = transformers.LlamaConfig(
         vocab_size=32000,
         hidden_size=512,
@@ -284,29 +277,27 @@ def main() -> int:
     )
     loader: Any = transformers.AutoModelForCausalLM
     model = loader.from_config(config).eval()
-    if args.contexts:
-        return int(contexts(model, args.contexts) > 0)
+    if contexts:
+        return int(behind_contexts(model, contexts) > 0)
     ids = torch.randint(1, config.vocab_size, (1, 32))
-    devices = tuple(Device(name, kind="cpu", node=name, cores=1) for name in "ab")
-    cluster = Cluster(devices, (Link("a", "b", 1e9, 1e-5), Link("b", "a", 1e9, 1e-5)))
+    cluster = joined("pair", dict.fromkeys("ab", 1.0), 1e9, 1e-5, cores=1)
     with (
-        undisturbed() if args.users or args.prompt else nullcontext(),
+        undisturbed() if users or prompt else nullcontext(),
         Generator(model, {"a": (0, LAYERS)}, cluster) as one,
         Generator(model, {"a": (0, LAYERS // 2), "b": (LAYERS // 2, LAYERS)}, cluster) as two,
     ):
-        if args.users:
-            return int(many_users(model, two, args.users, args.tokens, args.rounds) > 0)
-        if args.prompt:
-            return int(pauses(model, two, args.prompt, args.tokens, args.rounds) > 0)
+        if users:
+            return int(many_users(model, two, users, tokens, rounds) > 0)
+        if prompt:
+            return int(pauses(model, two, prompt, tokens, rounds) > 0)
         ways = [_greedy(each, ids) for each in (model, one, two)]
-        first, *others = [generate(args.tokens) for generate in ways]
-        print("| round | one process | one worker | two workers |\n|---|---:|---:|---:|")
-        for number in range(args.rounds):
-            rates = [rate(generate, args.tokens) for generate in ways]
-            shares = [f"{each:.1f} ({each / rates[0]:.2f})" for each in rates]
-            print(f"| {number} | {' | '.join(shares)} |", flush=True)
+        first, *others = [generate(tokens) for generate in ways]
+        table = Table("round", "one process", "one worker", "two workers")
+        for number in range(rounds):
+            rates = [rate(generate, tokens) for generate in ways]
+            table.row(number, *(f"{each:.1f} ({each / rates[0]:.2f})" for each in rates))
     return int(not all(torch.equal(each, first) for each in others))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -10,10 +10,8 @@ the tokens of one process; with --adapt always with the tokens. Ends with 1 wher
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
-import sys
 import threading
 import time
 from itertools import pairwise
@@ -23,7 +21,8 @@ from typing import Any
 import torch
 import transformers
 
-from placewright import Cluster, Device, Link
+from harness import Table, joined, run
+from placewright import Cluster
 from placewright.errors import WorkerError
 from placewright.layers.generation.generator import Generator
 from placewright.runtime.engines.local import LocalGroup
@@ -54,9 +53,7 @@ def language_model(longest: int) -> Any:
 
 def workers(count: int) -> Cluster:
     """CPUs of this machine."""
-    names = "abc"[:count]
-    links = tuple(Link(a, b, 1e10, 1e-6) for a in names for b in names if a != b)
-    return Cluster(tuple(Device(n, node=n) for n in names), links)
+    return joined("workers", dict.fromkeys("abc"[:count], 1.0), 1e10, 1e-6)
 
 
 def even(cluster: Cluster) -> dict[str, tuple[int, int]]:
@@ -72,7 +69,7 @@ def processes(placed: Generator) -> list[Any]:
     return placed.group.processes
 
 
-def kills(count: int, *, adapt: bool) -> int:
+def killed(count: int, *, adapt: bool) -> int:
     """One line for each kill; how many were wrong."""
     model, cluster, draw = language_model(512), workers(3), random.Random(2)
     ids = torch.randint(1, 512, (2, 16), generator=torch.Generator().manual_seed(1))
@@ -109,7 +106,7 @@ def kills(count: int, *, adapt: bool) -> int:
     return wrong
 
 
-def memory(tokens: int) -> int:
+def watched(tokens: int) -> int:
     """Resident memory of both workers every so many tokens, beside the bytes of their caches."""
     model, cluster = language_model(tokens + 64), workers(2)
     config, page = model.config, resource.getpagesize()
@@ -127,27 +124,19 @@ def memory(tokens: int) -> int:
         criteria = transformers.StoppingCriteriaList([look])
         ids = torch.ones((1, 16), dtype=torch.int64)
         placed.generate(ids, max_new_tokens=tokens, do_sample=False, stopping_criteria=criteria)
-    print("| tokens | worker a, MiB | worker b, MiB | caches of each, MiB | ms a token |")
-    print("|---:|---:|---:|---:|---:|")
+    head = ("worker a, MiB", "worker b, MiB", "caches of each, MiB", "ms a token")
+    table = Table("tokens", *head, left=0)
     for (_, before_s, *_), (count, now_s, *held) in pairwise(rows):
         cells = [f"{size / 2**20:.1f}" for size in (*held, each * count * LAYERS // 2)]
-        print(f"| {count} | {' | '.join(cells)} | {(now_s - before_s) / EVERY * 1e3:.2f} |")
+        table.row(count, *cells, f"{(now_s - before_s) / EVERY * 1e3:.2f}")
     return 0
 
 
-def main() -> int:
+def main(*, kills: int = 20, adapt: bool = False, memory: bool = False, tokens: int = 2000) -> int:
     """See above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--adapt", action="store_true")
-    parser.add_argument("--memory", action="store_true")
-    parser.add_argument("--tokens", type=int, default=2000)
-    args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.memory:
-        return memory(args.tokens)
-    return int(kills(args.kills, adapt=args.adapt) > 0)
+    return watched(tokens) if memory else int(killed(kills, adapt=adapt) > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

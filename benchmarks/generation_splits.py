@@ -16,24 +16,22 @@ this process: a machine of one's own would not be shared.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import random
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
-from scipy.stats import spearmanr
 
 import placewright
+from harness import Table, accuracy, run
 from placewright import Cluster, Device, Link
 from placewright.layers.devicemap.baselines import baselines
 from placewright.layers.devicemap.judge import judge
@@ -159,37 +157,30 @@ def token_s(placed: Any, ids: torch.Tensor, count: int) -> tuple[float, torch.Te
     return middle_mean(clock.seconds[1:]), found
 
 
-def main() -> int:
-    """Print a table, and what it says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=CONFIGS, default="llama")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=12)
-    args = parser.parse_args()
+def main(*, model: Literal["llama", "gpt2"] = "llama", rounds: int = 3, tokens: int = 12) -> int:
+    """Print a table, and what it says; 1 where tokens of two splits differ."""
     torch.manual_seed(0)
     loader: Any = transformers.AutoModelForCausalLM
-    configuration: Any = CONFIGS[args.model]
-    model = loader.from_config(configuration()).eval()
-    cluster, ids = nodes(model), torch.randint(1, 16000, (1, PROMPT))
+    configuration: Any = CONFIGS[model]
+    made = loader.from_config(configuration()).eval()
+    cluster, ids = nodes(made), torch.randint(1, 16000, (1, PROMPT))
     with undisturbed(cluster), tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return compare(args, Path(folder), cluster, ids)
+        made.save_pretrained(folder)
+        return compare(rounds, tokens, Path(folder), cluster, ids)
 
 
-def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch.Tensor) -> int:
-    """Print the lines."""
-    options = {"context": PROMPT + args.tokens, "prompt": PROMPT, "dtype": "f32"}
+def compare(rounds: int, count: int, folder: Path, cluster: Cluster, ids: torch.Tensor) -> int:
+    """Generate with every split in turns, and print the lines."""
+    options: Any = {"context": PROMPT + count, "prompt": PROMPT, "dtype": "f32"}
     problem = placewright.device_map(folder, cluster, **options).problem
     known: Any = transformers.AutoConfig
     config = known.from_pretrained(folder)
     measured: dict[str, list[float]] = {}
-    parts: dict[str, list[list[float]]] = {}
-    first, same = None, True
-    names = cluster.device_names
+    first, same, names = None, True, cluster.device_names
     begun = {names[0]: (0, 4), names[1]: (4, 8), names[2]: (8, config.num_hidden_layers)}
     with generating(folder, begun, cluster, engine="testbed") as placed:
-        timer = LayerTimer(placed, config, "float32", PROMPT + args.tokens)
-        for number in range(args.rounds):
+        timer = LayerTimer(placed, config, "float32", PROMPT + count)
+        for number in range(rounds):
             timer.measure()
             problem = problem.replace(times=timer.times())
             if number == 0:
@@ -198,30 +189,18 @@ def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch
                 tried = splits(problem, ranges_of(problem, chosen.plan))
             for name, ranges in tried.items():
                 placed.load(ranges)
-                placed.order("times")
-                took, tokens = token_s(placed, ids, args.tokens)
+                took, tokens = token_s(placed, ids, count)
                 measured.setdefault(name, []).append(took)
-                times = placed.order("times")
-                parts.setdefault(name, []).append([middle_mean(x[1:]) if x else 0.0 for x in times])
                 first = tokens if first is None else first
                 same = same and torch.equal(tokens, first)
     predicted = {n: judge(problem, plan_of(problem, r)).token_s for n, r in tried.items()}
-    print("| split | blocks | predicted, tokens/s | measured | error |\n|---|---|---:|---:|---:|")
     least = {name: min(each) for name, each in measured.items()}
+    table = Table("split", "blocks", "predicted, tokens/s", "measured", "error", left=2)
     for name, ranges in tried.items():
-        error = least[name] / predicted[name] - 1
-        rates = f"{1 / predicted[name]:.2f} | {1 / least[name]:.2f} | {-error / (1 + error):+.1%}"
-        print(f"| {name} | {shown(ranges)} | {rates} |")
-        if os.environ.get("PARTS"):
-            print("   ", problem.times) if name == "chosen" else None
-            stages = [min(x) * 1e3 for x in zip(*parts[name], strict=True)]
-            print("   ", [f"{x:.1f}" for x in stages], f"of {least[name] * 1e3:.1f} ms")
-    errors = [abs(predicted[name] / least[name] - 1) for name in tried]
-    best = min(least.values())
-    rank = spearmanr([*predicted.values()], [*least.values()]).statistic
-    print(f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}")
-    print(f"rank correlation {rank:.3f}")
-    print(f"chosen takes {least['chosen'] / best:.3f} times what the measured best does")
+        rates = [f"{1 / x[name]:.2f}" for x in (predicted, least)]
+        table.row(name, shown(ranges), *rates, f"{predicted[name] / least[name] - 1:+.1%}")
+    print(accuracy([*predicted.values()], [*least.values()]))
+    print(f"chosen takes {least['chosen'] / min(least.values()):.3f} times the measured best")
     gains = {n: least[n] / least["chosen"] for n in others(problem) if n in least}
     print("tokens/s of chosen over: " + ", ".join(f"{n} {g:.2f}" for n, g in gains.items()))
     print(f"median gain {statistics.median(gains.values()):.2f}; tokens equal: {same}")
@@ -229,4 +208,4 @@ def compare(args: argparse.Namespace, folder: Path, cluster: Cluster, ids: torch
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -18,19 +18,20 @@ turn rounding into whole steps.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_map_only
 
+from harness import Table, run
 from link_speeds import measure_links
 from placewright import Cluster, OperatorPlan, load_model, place, profile, solve
 from placewright.capturing.containers import tensors_of
@@ -54,6 +55,9 @@ CALL_TOLERANCE = 1e-3
 PLACEMENTS = 2
 
 WARM_UP, STEPS = 5, 20
+
+ONE, TWO = Local(together=True), Local(together=False)
+"""Processes for two GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,34 +152,32 @@ def times(models: Sequence[str]) -> bool:
     for link in cluster.links:
         latency, bandwidth = link.latency_s * 1e6, link.bandwidth / 1e9
         print(f"  link {link.source} -> {link.target}: {latency:.0f} us, {bandwidth:.1f} GB/s")
-    print("\n| model | plan | operators on the GPU | predicted ms | measured ms | error |")
-    print("|---|---|---|---|---|---|")
+    print()
+    head = ("operators on the GPU", "predicted ms", "measured ms", "error")
+    table = Table("model", "plan", *head, left=2)
     for model in models:
         name, _, batch = model.partition(":")
-        _rows(name, int(batch or 8), cluster)
+        _rows(table, name, int(batch or 8), cluster)
     return True
 
 
-def _rows(model: str, batch: int, cluster: Cluster) -> None:
+def _rows(table: Table, model: str, batch: int, cluster: Cluster) -> None:
     """One model's rows: eager on the GPU, each device alone, HEFT, and what `solve` chooses."""
     name = f"{model}, batch {batch}"
     source = load_model(f"zoo:{model}", batch=batch, training=True)
     graph = capture_source(source, training=True)
     state = initial_state(source, graph.program)
     problem = profile(graph, cluster, state=state)
-    print(f"| {name} | eager on the GPU | | | {eager_seconds(source) * 1e3:.2f} | |", flush=True)
+    table.row(name, "eager on the GPU", "", "", f"{eager_seconds(source) * 1e3:.2f}", "")
     plans = [solve(problem, planner=f"only:{name}") for name in problem.device_names]
     plans += [solve(problem, planner="heft"), solve(problem, time_limit_s=5.0)]
     with running(graph, cluster, state, Local(emulate=False)) as runner:
         for result in plans:
             on_gpu = float(np.mean(result.plan.placement == problem.m - 1))
             measured = runner.measure(result, steps=STEPS if on_gpu else 3)
-            error = result.value / measured.measured_s - 1
-            print(
-                f"| {name} | {result.planner} | {on_gpu:.0%} | {result.value * 1e3:.2f} | "
-                f"{measured.measured_s * 1e3:.2f} | {error:+.0%} |",
-                flush=True,
-            )
+            times = [f"{s * 1e3:.2f}" for s in (result.value, measured.measured_s)]
+            error = f"{result.value / measured.measured_s - 1:+.0%}"
+            table.row(name, result.planner, f"{on_gpu:.0%}", *times, error)
 
 
 def eager_seconds(source: ModelSource) -> float:
@@ -204,33 +206,16 @@ def done(check: Check) -> bool:
         return False
 
 
-def main() -> int:
-    """Do what can be done here."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--models",
-        nargs="*",
-        default=["resnet50:8", "bert:8"],
-        help="of the zoo, for the step times, with the batch size",
-    )
-    args = parser.parse_args()
-    found = gpu_texts()
+def main(*, models: tuple[str, ...] = ("resnet50:8", "bert:8")) -> int:
+    """Do what can be done here; `models`: of the zoo, for the step times, with the batch size."""
+    found, pair = gpu_texts(), partial(cluster_of, 2)
     print("\n".join(f"{k}: {text}" for k, text in found.items()) or "no GPU that PyTorch can use")
     checks = (
         Check("CPU and one GPU equal eager", 1, lambda: equals_eager(cluster_of(1), Local())),
-        Check(
-            "two GPUs of one process equal eager",
-            2,
-            lambda: equals_eager(cluster_of(2), Local(together=True)),
-        ),
-        Check(
-            "two GPUs of two processes equal eager",
-            2,
-            lambda: equals_eager(cluster_of(2), Local(together=False)),
-            nccl=True,
-        ),
+        Check("two GPUs of one process equal eager", 2, lambda: equals_eager(pair(), ONE)),
+        Check("two GPUs of two processes equal eager", 2, lambda: equals_eager(pair(), TWO), True),
         Check("placed models equal eager", 1, lambda: placed_equals_eager(cluster_of(1))),
-        Check(f"step times of {' and '.join(args.models)}", 1, lambda: times(args.models)),
+        Check(f"step times of {' and '.join(models)}", 1, lambda: times(models)),
     )
     right = True
     for number, check in enumerate(checks, 1):
@@ -243,4 +228,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -16,8 +16,6 @@ in the paper, from no start other than the trivial plans (``hp3c measured``).
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,79 +111,57 @@ def beside_neighbours(problem: OperatorProblem, device: list[int]) -> list[int]:
     return [first[group] for group in problem.colocation.tolist()]
 
 
-def learned_on_steps(workload: TensorFlowWorkload, samples: int) -> Result:
-    """HP3C, rewarded by the median of measured steps."""
-    from placewright import solve
+def planned(name: str, workload: TensorFlowWorkload, time_limit: float, samples: int) -> Result:
+    """What a planner, the expert, or HP3C by measured steps makes."""
+    from placewright import OperatorPlan, solve
     from placewright.deployment.workers import measured_rewards
+    from placewright.planning.solving import judged_plan
 
+    problem = workload.problem
+    if name == "expert":
+        return judged_plan(problem, OperatorPlan(np.array(expert(problem))))
+    if name != "hp3c measured":
+        return solve(problem, name, time_limit_s=time_limit)
     choice = {"name": "hp3c", "samples": samples, "reward": "measured", "start": "nothing"}
     with measured_rewards(workload) as measure:
-        result = solve(workload.problem, choice, time_limit_s=3600.0, measure=measure)
-    print(f"hp3c measured: {result.candidates[0].note}", flush=True)
+        result = solve(problem, choice, time_limit_s=3600.0, measure=measure)
+    print(f"{name}: {result.candidates[0].note}", flush=True)
     return result
 
 
-def measured(workload: TensorFlowWorkload, result: Result, steps: int) -> dict[str, Any]:
-    """Predicted and measured step, beside the unplaced graph, outputs compared."""
-    found = workload.measure(result, steps=steps, check=True)
-    assert found.check is not None
-    used = sorted(set(result.plan.placement.tolist()))
-    return {
-        "devices": [workload.cluster.devices[k].name for k in used],
-        "predicted_s": found.predicted_s,
-        "measured_s": found.measured_s,
-        "step_s": list(found.step_s),
-        "unplaced": found.unplaced_json(),
-        "max_abs_error": found.check.max_abs_error,
-    }
-
-
-def main() -> None:
-    """Plan by every planner, measure, and print a table."""
-    from placewright import Cluster, Device, OperatorPlan, solve
+def main(
+    *,
+    devices: int = 2,
+    steps: int = 25,
+    time_limit: float = 10.0,
+    batch: int = SENTENCES,
+    planner: tuple[str, ...] = ("only:cpu0", "metis", "random", "heft", "auto", "hp3c"),
+    measured: int = 0,
+) -> None:
+    """Plan by every planner, measure beside the unplaced graph, outputs compared."""
+    from harness import Table
+    from placewright import Cluster, Device
     from placewright.capturing.tensorflow.model import capture_tensorflow
     from placewright.deployment.model_files import TensorFlowWorkload, profile_tensorflow
-    from placewright.planning.solving import judged_plan
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--devices", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--batch", type=int, default=SENTENCES)
-    parser.add_argument(
-        "--planner", nargs="*", default=["only:cpu0", "metis", "random", "heft", "auto", "hp3c"]
-    )
-    parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("--measured", type=int, default=0, metavar="N")
-    args = parser.parse_args()
-
-    cluster = Cluster(tuple(Device(f"cpu{k}") for k in range(args.devices)), name="logical")
+    cluster = Cluster(tuple(Device(f"cpu{k}") for k in range(devices)), name="logical")
     source = f"tensorflow:{Path(__file__).parent.name}.{Path(__file__).stem}:translator"
-    model = capture_tensorflow(source, training=True, batch=args.batch)
+    model = capture_tensorflow(source, training=True, batch=batch)
     workload = TensorFlowWorkload(model, cluster, profile_tensorflow(model, cluster))
-    problem = workload.problem
     print(repr(model.graph), flush=True)
-    rows = {}
-    learning = ["hp3c measured"] if args.measured else []
-    for name in ("expert", *args.planner, *learning):
-        if name == "hp3c measured":
-            result = learned_on_steps(workload, args.measured)
-        elif name == "expert":
-            result = judged_plan(problem, OperatorPlan(np.array(expert(problem))))
-        else:
-            result = solve(problem, name, time_limit_s=args.time_limit)
-        row = rows[name] = measured(workload, result, args.steps)
-        speed = row["unplaced"]["speed_up"]
-        print(
-            f"{name:12} predicted {row['predicted_s'] * 1e3:8.2f} ms  measured "
-            f"{row['measured_s'] * 1e3:8.2f} ms  {speed['ratio']:.3f} times the unplaced graph's "
-            f"speed ({speed['low']:.3f} to {speed['high']:.3f})  error {row['max_abs_error']:g}",
-            flush=True,
-        )
-    if args.output is not None:
-        data = {"engine": workload.engine, "operators": problem.n, "plans": rows}
-        args.output.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    head = ("devices", "predicted, ms", "measured, ms", "times as fast", "largest error")
+    table = Table("plan", *head)
+    for name in ("expert", *planner, *(["hp3c measured"] if measured else [])):
+        result = planned(name, workload, time_limit, measured)
+        found = workload.measure(result, steps=steps, check=True)
+        assert found.check is not None
+        times = [f"{1e3 * s:.2f}" for s in (found.predicted_s, found.measured_s)]
+        speed = "{ratio:.3f} ({low:.3f} to {high:.3f})".format(**found.unplaced_json()["speed_up"])
+        used = len(set(result.plan.placement.tolist()))
+        table.row(name, used, *times, speed, f"{found.check.max_abs_error:g}")
 
 
 if __name__ == "__main__":
-    main()
+    from harness import run
+
+    run(main)

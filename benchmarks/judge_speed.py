@@ -17,12 +17,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Generator
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import simpy
 
 from ceft_pbqp import captured
+from harness import Table, run
 from placewright.operators.conformance import random_placement, tiny
 from placewright.operators.costs import groups_of
 from placewright.operators.judge import OperatorJudge
@@ -54,7 +56,7 @@ def layered(n: int, m: int, readers: int = 3, seed: int = 0) -> OperatorProblem:
             reads[int(j)].append(i)
     compute = rng.uniform(1, 10, (n, 1)) / rng.uniform(1, 4, (1, m))
     tensors = [(j, float(rng.integers(1, 100)), r) for j, r in enumerate(reads) if r]
-    return tiny(compute.tolist(), tensors, latency_s=0.1, seconds_per_byte=0.03)
+    return tiny(compute.tolist(), tensors, latency_s=0.1, seconds_per_byte=0.03, name="layered")
 
 
 def medians(timed: Lines) -> dict[str, float]:
@@ -167,25 +169,18 @@ def beside_simpy(problem: OperatorProblem) -> Lines:
     return timed
 
 
-def main() -> None:
+def main(*models: str) -> None:
     """Print a markdown table."""
     os.process_cpu_count = lambda: 1  # type: ignore[attr-defined]  # one core is what is measured
-    print("| problem | uses per operator | what | placements/s of one core |")
-    print("|---|---:|---|---:|")
-    for n, m in SIZES:
-        for readers in (3, 1):
-            problem = layered(n, m, readers)
-            report(f"{n} x {m}", problem, lines(problem) | beside_simpy(problem))
-    for problem in captured(tuple(sys.argv[1:])):
-        report(f"{problem.name}, {problem.n} x {problem.m}", problem, lines(problem))
-
-
-def report(name: str, problem: OperatorProblem, timed: Lines) -> None:
-    """The lines of one problem."""
-    uses = f"{len(problem.consumers) / problem.n:.1f}"
-    for what, speed in medians(timed).items():
-        print(f"| {name} | {uses} | {what} | {speed:,.{1 if speed < 1000 else 0}f} |", flush=True)
+    head = ("uses per operator", "what", "placements/s of one core")
+    table, sizes = Table("problem", *head), [(n, m, r) for n, m in SIZES for r in (3, 1)]
+    timed = ((p, lines(p) | beside_simpy(p)) for p in (layered(*size) for size in sizes))
+    for problem, own in chain(timed, ((p, lines(p)) for p in captured(models))):
+        uses = f"{len(problem.consumers) / problem.n:.1f}"
+        for what, speed in medians(own).items():
+            size = f"{problem.name}, {problem.n} x {problem.m}"
+            table.row(size, uses, what, f"{speed:,.{1 if speed < 1000 else 0}f}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,7 +10,6 @@ differs by more than 1e-6 relative, or a gradient by more than 1e-6.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from itertools import pairwise
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
+from harness import Table, run
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import UnsupportedError
@@ -171,48 +171,45 @@ def described(plan: LayerPlan) -> str:
     return ", ".join(words)
 
 
-def main() -> int:
+def plans(model: TracedModel, workers: int, mixes: int, seed: int) -> dict[str, LayerPlan]:
+    """Uniform plans that can be executed, and random ones."""
+    n, rng, found = len(model.layers), random.Random(seed), {}
+    for name, plan in strategies(n, workers).items():
+        try:
+            demand_executable(model, plan, workers, exact=True)
+            found[name] = plan
+        except UnsupportedError as error:
+            print(f"{name}: refused: {error.what}", file=sys.stderr)
+    refused = set(tensor_refusals(model, (2, 4)))
+    for k in range(mixes):
+        mix = random_mix(n, workers, refused, rng)
+        found[f"mix {k + 1}: {described(mix)}"] = mix
+    return found
+
+
+def main(*, mixes: int = 20, seed: int = 0) -> int:
     """Print the tables; 1 where something differs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mixes", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
+    torch.manual_seed(seed)
     words, targets = (torch.randint(0, 50, (BATCH, 7)) for _ in range(2))
     model = TracedModel(ModelSource(Transformer(), (words,), token_loss, targets, "transformer"))
-    n, failed = len(model.layers), 0
-    loss, expected = one_process(model.source)
+    (loss, expected), failed = one_process(model.source), 0
     for workers in (2, 4):
-        rng = random.Random(args.seed)
-        refused = set(tensor_refusals(model, (2, 4)))
-        plans = {}
-        for name, plan in strategies(n, workers).items():
-            try:
-                demand_executable(model, plan, workers, exact=True)
-            except UnsupportedError as error:
-                print(f"{name}: refused: {error.what}", file=sys.stderr)
-            else:
-                plans[name] = plan
-        for k in range(args.mixes):
-            mix = random_mix(n, workers, refused, rng)
-            plans[f"mix {k + 1}: {described(mix)}"] = mix
         devices = tuple(Device(f"d{k}", node=f"n{k}") for k in range(workers))
-        cluster = Cluster(devices, (), "equality")
-        print(f"\n{workers} processes\n\n| plan | loss | gradients |\n|---|---|---|")
+        print(f"\n{workers} processes\n")
+        table, cluster = Table("plan", "loss", "gradients"), Cluster(devices, (), "equality")
         with LayerSession(model, cluster, optimizer="sgd", lr=0.1) as session:
-            for name, plan in plans.items():
+            for name, plan in plans(model, workers, mixes, seed).items():
                 session.load(plan)
                 (times,) = session.train(1, update=False)
-                found = session.gradients()
+                found, most = session.gradients(), float("inf")
                 of_loss = abs(loss_of(times) - loss) / abs(loss)
-                most = float("inf")
                 if found.keys() == expected.keys():
                     most = max(float((found[k] - g).abs().max()) for k, g in expected.items())
                 failed += not (of_loss <= MOST and most <= MOST)
-                print(f"| {name} | {of_loss:.1e} | {most:.1e} |", flush=True)
+                table.row(name, f"{of_loss:.1e}", f"{most:.1e}")
     print(f"\n{failed} differ")
     return int(failed > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -13,13 +13,13 @@ For every model, batch 4, shapes only where the model looks at no values:
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any, NamedTuple
 
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from harness import Table, run
 from placewright.capturing.source import ModelSource, load_model
 from placewright.capturing.zoo import zoo_models
 from placewright.layers.chain import chain, layer_flops
@@ -28,16 +28,16 @@ from placewright.layers.tracing import trace_step
 BATCH = 4
 
 
-def main(names: list[str]) -> None:
+def main(*models: str) -> None:
     """The table."""
-    print("| model | modules | parameters | outputs | FLOPs, formulas | counter | difference |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
-    for name in names or zoo_models():
+    head = ("parameters", "outputs", "FLOPs, formulas", "counter", "difference")
+    table = Table("model", "modules", *head)
+    for name in models or zoo_models():
         try:
             row = cells(load_model(f"zoo:{name}", BATCH, training=True, weights=False))
         except RuntimeError:  # looks at values, for instance of a mask
             row = cells(load_model(f"zoo:{name}", BATCH, training=True))
-        print(f"| {name} | {' | '.join(row)} |", flush=True)
+        table.row(name, *row)
 
 
 def cells(source: ModelSource) -> list[str]:
@@ -146,4 +146,4 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

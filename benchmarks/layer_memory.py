@@ -5,18 +5,14 @@
 Every model trains on two local workers: alone on one of them, with the batch shared, and as a
 pipeline of two stages. `held` is the peak resident memory of a worker's process in its first and
 second step, as the kernel counts it (VmHWM); `framework` is what the process held before, and a
-part of both. Models in the file of `--out` are not measured again.
+part of both. Rows are kept by model.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from statistics import median
-from typing import Any
+from functools import partial
 
+from harness import KeptRows, Table, accuracy, run
 from placewright.capturing.source import load_model
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import PlacewrightError
@@ -28,7 +24,7 @@ from placewright.layers.plan import LayerPlan, Schedule
 from placewright.layers.planners.space import Cell, build
 from placewright.layers.planners.uniform import even_cuts
 from placewright.layers.problem import LayerProblem
-from placewright.report.text import plain_table, size
+from placewright.report.text import size
 
 BATCHES = {
     "alexnet": 8,
@@ -40,48 +36,15 @@ BATCHES = {
     "bert": 2,
     "gpt2": 4,
 }
+Row = tuple[str, str, float, float, float]
+"""Plan, worker, bytes that are predicted, held, and the framework's."""
 
 
-def main() -> None:
-    """Measure what is missing, print all rows and the median error."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(BATCHES))
-    parser.add_argument("--optimizer", default="adam")
-    parser.add_argument("--batch", type=int)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    if args.out is not None and args.out.exists():
-        rows = [json.loads(line) for line in args.out.read_text().splitlines()]
-    done = {row["model"] for row in rows}
-    for model in args.models:
-        if model in done:
-            continue
-        for row in measured(model, args.batch or BATCHES[model], args.optimizer):
-            rows.append(row)
-            print(*cells(row), flush=True)
-            if args.out is not None:
-                with args.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-    head = ("model", "batch", "plan", "worker", "predicted", "held", "framework", "error")
-    print(plain_table(head, [cells(row) for row in rows], " r  rrrr"))
-    errors = [abs(row["predicted"] / row["held"] - 1.0) for row in rows]
-    within = sum(e <= 0.05 for e in errors)
-    print(f"median error {median(errors):.1%}; within 5 %: {within} of {len(errors)}")
-
-
-def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """A row as text."""
-    sizes = [size(row[key]) for key in ("predicted", "held", "framework")]
-    error = f"{row['predicted'] / row['held'] - 1.0:+.1%}"
-    return (row["model"], str(row["batch"]), row["plan"], row["worker"], *sizes, error)
-
-
-def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
+def measured(name: str, batch: int, optimizer: str) -> list[Row]:
     """A row per plan and worker of it."""
     model = TracedModel(load_model(f"zoo:{name}", batch, training=True))
     devices = tuple(Device(n, node=n, memory_bytes=12 << 30) for n in ("first", "second"))
-    cluster = Cluster(devices, (), "pair")
+    cluster, found = Cluster(devices, (), "pair"), list[Row]()
     with LayerSession(model, cluster, optimizer=optimizer) as session:
         problem = measured_problem(session, sizes=(max(1, batch // 2),))
     for label, plan in plans(problem).items():
@@ -96,15 +59,9 @@ def measured(name: str, batch: int, optimizer: str) -> Iterator[dict[str, Any]]:
             session.train(2)
             held, predicted = session.peak_bytes(), judge(problem, plan).held_bytes
         for w in plan.workers:
-            yield {
-                "model": name,
-                "batch": batch,
-                "plan": label,
-                "worker": problem.worker_names[w],
-                "predicted": float(predicted[w]),
-                "held": held[w],
-                "framework": float(problem.framework_bytes[w]),
-            }
+            sizes = float(predicted[w]), float(held[w]), float(problem.framework_bytes[w])
+            found.append((label, problem.worker_names[w], *sizes))
+    return found
 
 
 def plans(p: LayerProblem) -> dict[str, LayerPlan]:
@@ -121,5 +78,21 @@ def plans(p: LayerProblem) -> dict[str, LayerPlan]:
     return {label: plan for label, plan in found.items() if plan is not None}
 
 
+def main(*models: str, optimizer: str = "adam", batch: int = 0, kept: KeptRows) -> None:
+    """Measure what is missing, print all rows and the median error."""
+    head = ("plan", "worker", "predicted", "held", "framework", "error")
+    table, rows = Table("model", "batch", *head, left=4), list[Row]()
+    for model in models or BATCHES:
+        count = batch or BATCHES[model]
+        work = partial(measured, model, count, optimizer)
+        for row in kept.get(f"{model}, batch {count}, {optimizer}", work) or []:
+            rows.append(row)
+            label, worker, predicted, held, _ = row
+            error = f"{predicted / held - 1:+.1%}"
+            table.row(model, count, label, worker, *map(size, row[2:]), error)
+    if rows:
+        print(accuracy([row[2] for row in rows], [row[3] for row in rows]))
+
+
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,11 +7,9 @@ Three clusters (two, three and four heterogeneous nodes on 10 Gbit/s, 1 Gbit/s a
 six models: every cluster and model gives the steps of the fastest node alone, equal batches, uneven
 data parallelism, tensor, pipeline, sharded (ZeRO 3), the plan of ``auto`` and the one chosen from
 its candidates by trials, measured in turns. ``--clusters trio`` and ``--models mixer,denoiser``
-measure some of them. A row is written as soon as its model has been measured on its cluster, and
-what the file has is not measured again: with `--minutes` none is begun that may not end in time,
-and the next call goes on. Prints one line per strategy, then median error, rank correlation, how
-far the chosen plan is from the measured best, its speed-up over equal batches and over the fastest
-node beside the sum of speeds.
+measure some of them. Rows are kept by model and cluster. Prints one line per strategy, then median
+error, rank correlation, how far the chosen plan is from the measured best, its speed-up over equal
+batches and over the fastest node beside the sum of speeds.
 
 ``--sharded``: data parallelism and ZeRO 2 and 3 (FSDP2) on two local processes, equal ones and one
 half as fast by waiting; needs no root.
@@ -19,19 +17,16 @@ half as fast by waiting; needs no root.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import spearmanr
-
+from harness import KeptRows, accuracy, joined, run
 from placewright.capturing.source import ModelSource, load_model
-from placewright.cluster.cluster import Cluster, Device, Link
+from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import PlacewrightError
 from placewright.layers.execution.layer_module import WorkerStepTimes
 from placewright.layers.execution.layer_problem import measured_problem
@@ -83,13 +78,8 @@ SHARDED_CLUSTERS = {"equal": (1.0, 1.0), "unlike": (1.0, 0.5)}
 def cluster_of(name: str) -> Cluster:
     """One single-core device per node, all linked to all."""
     speeds, bandwidth, latency_s = CLUSTERS[name]
-    names = [f"node-{k}" for k in range(len(speeds))]
-    devices = tuple(
-        Device(n, node=n, speed=s, memory_bytes=2 << 30) for n, s in zip(names, speeds, strict=True)
-    )
-    pairs = [(a, b) for a in names for b in names if a != b]
-    links = tuple(Link(a, b, bandwidth, latency_s) for a, b in pairs)
-    return Cluster(devices, links, name.partition(",")[0])
+    named = {f"node-{k}": speed for k, speed in enumerate(speeds)}
+    return joined(name.partition(",")[0], named, bandwidth, latency_s, memory_bytes=2 << 30)
 
 
 def plans(problem: LayerProblem, session: LayerSession) -> dict[str, LayerPlan]:
@@ -238,31 +228,24 @@ def text(problem: LayerProblem, plan: LayerPlan) -> str:
 def summary(rows: list[dict[str, Any]]) -> str:
     """What the rows come to."""
     single = [r for r in rows if r["strategy"] not in ("chosen", "auto")]
-    errors = [abs(r["predicted_s"] / r["measured_s"] - 1) for r in single]
-    rank = spearmanr([r["predicted_s"] for r in single], [r["measured_s"] for r in single])
-    lines = [
-        f"{len(single)} pairs: median error {statistics.median(errors):.1%}, "
-        f"rank correlation {rank.statistic:.3f}"
-    ]
-    lost, by_judge, gains = [], [], []
+    times = ([r[key] for r in single] for key in ("predicted_s", "measured_s"))
+    lines, lost, by_judge = [f"{len(single)} plans: {accuracy(*times)}"], list[float](), []
+    gains = []
     for key in dict.fromkeys((r["model"], r["cluster"]) for r in rows):
         own = {r["strategy"]: r for r in rows if (r["model"], r["cluster"]) == key}
-        if "chosen" not in own:
-            continue
-        took, best = own["chosen"]["measured_s"], min(r["measured_s"] for r in own.values())
-        lost.append(took / best - 1)
-        by_judge.append(own.get("auto", own["chosen"])["measured_s"] / best - 1)
-        words = []
-        for other in ("equal batches", "fastest alone"):
-            if other in own:
-                ratio = own[other]["measured_s"] / took
-                words.append(f"{ratio:.2f}x {other}")
-                gains += [ratio] if other == "equal batches" else []
-        lines.append(
-            f"{key[0]} on {key[1]}: chosen {lost[-1]:+.1%} from the measured best "
-            f"({by_judge[-1]:+.1%} without trials), "
-            f"{', '.join(words)}, limit {own['chosen']['limit']:.2f}x"
-        )
+        if "chosen" in own:
+            took, best = own["chosen"]["measured_s"], min(r["measured_s"] for r in own.values())
+            lost.append(took / best - 1)
+            by_judge.append(own.get("auto", own["chosen"])["measured_s"] / best - 1)
+            others = [name for name in ("equal batches", "fastest alone") if name in own]
+            ratios = {name: own[name]["measured_s"] / took for name in others}
+            gains += [ratio for name, ratio in ratios.items() if name == "equal batches"]
+            lines.append(
+                f"{key[0]} on {key[1]}: chosen {lost[-1]:+.1%} from the measured best "
+                f"({by_judge[-1]:+.1%} without trials), "
+                f"{', '.join(f'{ratio:.2f}x {name}' for name, ratio in ratios.items())}, "
+                f"limit {own['chosen']['limit']:.2f}x"
+            )
     if lost:
         within, without_trials = (sum(x <= 0.03 for x in found) for found in (lost, by_judge))
         lines.append(
@@ -284,65 +267,35 @@ def line(r: Mapping[str, Any]) -> str:
     )
 
 
-def named(entries: Iterable[Any], names: str | None, name_of: Callable[[Any], str]) -> list[Any]:
-    """Those whose name (its end for a model, its beginning for a cluster) is one of `names`."""
-    wanted = None if names is None else names.split(",")
-    return [
-        entry
-        for entry in entries
-        if wanted is None
-        or name_of(entry).rpartition(":")[2] in wanted
-        or name_of(entry).partition(",")[0] in wanted
-    ]
-
-
-def main() -> None:
-    """Measure what is missing, and print."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--clusters", help="names, separated by commas")
-    parser.add_argument("--models", help="likewise")
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--sharded", action="store_true")
-    args = parser.parse_args()
-    start, longest_s, rows = time.monotonic(), 0.0, []
-    if args.out is not None and args.out.exists():
-        rows = [json.loads(found) for found in args.out.read_text().splitlines()]
-        print(*map(line, rows), sep="\n")
-    done, left = {(r["model"], r["cluster"]) for r in rows}, 0
-    models = named(SHARDED_MODELS if args.sharded else MODELS, args.models, lambda m: m[0])
-    clusters = SHARDED_CLUSTERS if args.sharded else CLUSTERS
-    for name in named(clusters, args.clusters, str):
-        for path, batch in models:
-            source = load_model(path, batch, training=True)
-            own = f"{source.name} {batch}" if args.sharded else source.name
-            if (own, name.partition(",")[0]) in done:
+def main(
+    *, clusters: str = "", models: str = "", steps: int = 5, sharded: bool = False, kept: KeptRows
+) -> None:
+    """Measure what is missing, and print; `clusters` and `models`: names, separated by commas."""
+    rows, known = list[dict[str, Any]](), SHARDED_MODELS if sharded else MODELS
+    for name in SHARDED_CLUSTERS if sharded else CLUSTERS:
+        for path, batch in known:
+            short = path.rpartition(":")[2]
+            if clusters and name.partition(",")[0] not in clusters.split(","):
                 continue
-            began = time.monotonic()
-            if began + longest_s > start + 60 * args.minutes:
-                left += 1
+            if models and short not in models.split(","):
                 continue
-            try:
-                if args.sharded:
-                    found = sharded_pair(source, name, args.steps)
-                else:
-                    found = pair(source, cluster_of(name), args.steps)
-            except PlacewrightError as error:
-                print(f"{own} on {name}: {error}", flush=True)
-                left += 1
-                continue
-            longest_s = max(longest_s, time.monotonic() - began)
+            work = partial(measured_pair, path, batch, name, steps, sharded=sharded)
+            found = kept.get(f"{short} {batch} on {name}", work) or []
             print(*map(line, found), sep="\n", flush=True)
             rows += found
-            if args.out is not None:
-                with args.out.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in found)
     if rows:
         print(summary(rows))
-    if left:
-        print(f"{left} left: run it again")
+
+
+def measured_pair(
+    path: str, batch: int, name: str, steps: int, *, sharded: bool
+) -> list[dict[str, Any]]:
+    """Rows of a model on a cluster."""
+    source = load_model(path, batch, training=True)
+    if sharded:
+        return sharded_pair(source, name, steps)
+    return pair(source, cluster_of(name), steps)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,13 +11,14 @@ less and less memory: `dp` must not become better, nor be worse than `data` and 
 from __future__ import annotations
 
 import math
-import os
-import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from harness import DATA, run
 from placewright.errors import PlacewrightError
 from placewright.layers.bounds import bounds
 from placewright.layers.conformance import random_tiny, tiny
@@ -30,7 +31,7 @@ from placewright.layers.planners.swarm import Pso
 from placewright.layers.planners.uniform import OneWeirdTrick, Uniform
 from placewright.layers.problem import LayerProblem
 from placewright.layers.workers import Link
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, proposal_of
 from placewright.report.text import plain_table
 
 PUBLISHED = (
@@ -42,20 +43,19 @@ PUBLISHED = (
 )
 
 
-def main() -> None:
+def main(*words: str) -> None:
     """Print the selected tables."""
-    words = sys.argv[1:] or ["equal", "memory", "large", "piper", "swarm"]
-    numbers = [int(w) for w in words if w.isdigit()]
-    if "equal" in words:
-        equal(numbers[0] if numbers else 1000)
-    if "memory" in words:
-        memory(numbers[0] if numbers else 20)
-    if "large" in words:
-        large()
-    if "piper" in words:
-        piper()
-    if "swarm" in words:
-        swarm()
+    count = next((int(word) for word in words if word.isdigit()), 0)
+    tables: dict[str, Callable[[], None]] = {
+        "equal": lambda: equal(count or 1000),
+        "memory": lambda: memory(count or 20),
+        "large": large,
+        "piper": piper,
+        "swarm": swarm,
+    }
+    for name, show in tables.items():
+        if name in words or not words:
+            show()
 
 
 def equal(count: int) -> None:
@@ -170,11 +170,10 @@ def large() -> None:
 
 def piper() -> None:
     """Largest loads of Piper's inputs beside the published ones."""
-    folder = Path(os.environ.get("PLACEWRIGHT_DATA", "../shared/data")) / "piper"
     rows = []
     for name, devices, gib, known in PUBLISHED:
         memory = None if gib is None else gib * 2**30
-        p = read_piper(folder / f"{name}.json", devices=devices, memory_bytes=memory)
+        p = read_piper(DATA / "piper" / f"{name}.json", devices=devices, memory_bytes=memory)
         begin = time.perf_counter()
         value = judge(p, best_plan(p)).value
         took = time.perf_counter() - begin
@@ -192,28 +191,24 @@ def swarm(seeds: int = 20) -> None:
         best = judge(p, Dp()(p, Context())).value
         cells = []
         for start in ("cold", "warm"):
-            values = []
-            for seed in range(seeds):
-                try:
-                    plan = Pso(start=start)(p, Context(seed=seed)).plan
-                    values.append(judge(p, plan).value / best)
-                except PlacewrightError:
-                    values.append(float("inf"))
+            pso = Pso(start=start)
+            plans = (partial(pso, p, Context(seed=seed)) for seed in range(seeds))
+            values = [_value(p, plan) / best for plan in plans]
             cells += [f"{np.median(values):.3f}", f"{min(values):.3f}"]
-        uniform = []
-        ways: tuple[Uniform | OneWeirdTrick, ...] = (
-            *map(Uniform, ("data", "tensor", "pipeline")),
-            OneWeirdTrick(),
-        )
-        for planner in ways:
-            try:
-                uniform.append(judge(p, planner(p, Context())).value / best)
-            except PlacewrightError:
-                continue
-        rows.append((p.name, *cells, f"{min(uniform):.3f}"))
+        ways: tuple[Any, ...] = (*map(Uniform, ("data", "tensor", "pipeline")), OneWeirdTrick())
+        uniform = min(_value(p, partial(way, p, Context())) for way in ways)
+        rows.append((p.name, *cells, f"{uniform / best:.3f}"))
     head = ("chain", "cold median", "cold best", "warm median", "warm best", "uniform")
     print(plain_table(head, rows, " rrrrr"))
 
 
+def _value(p: LayerProblem, planned: Callable[[], Any]) -> float:
+    """Of what a planner proposes; ``inf`` where there is no plan."""
+    try:
+        return judge(p, proposal_of(planned()).plan).value
+    except PlacewrightError:
+        return math.inf
+
+
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,12 +16,10 @@ where the rank correlation of the first one is below 0.9.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -33,6 +31,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from generation_splits import ROOM, SPEEDS, plan_of, ranges_of, shown, undisturbed
+from harness import Table, accuracy, run
 from placewright import Cluster, Device, Link, device_map
 from placewright.layers.devicemap.exports import RPC_PORT
 from placewright.layers.devicemap.judge import judge
@@ -183,9 +182,9 @@ def layer_times(alone: np.ndarray[Any, Any], tokens: int) -> LayerTimes:
     )
 
 
-def compare(args: argparse.Namespace, folder: Path) -> int:
+def compare(programs: Path, folder: Path, rounds: int, tokens: int, every: int) -> int:
     """Measure, and print the lines."""
-    options: dict[str, Any] = {"context": args.tokens + 1, "prompt": 1, "dtype": "f32"}
+    options: dict[str, Any] = {"context": tokens + 1, "prompt": 1, "dtype": "f32"}
     nbytes = 4.0 * device_map(MODEL, Cluster.detect(), **options).problem.model.parameters()
     cluster = cluster_of(nbytes)
     # What passes between two nodes goes by the host.
@@ -196,21 +195,21 @@ def compare(args: argparse.Namespace, folder: Path) -> int:
         write_model(folder / f"{blocks}-{words}.gguf", blocks, words)
         for blocks, words in ((1, 32), (MORE, 32), (1, VOCABULARY), (BLOCKS, VOCABULARY))
     ]
-    tried = splits()[:: args.every]
+    tried = splits()[::every]
     measured: dict[str, list[float]] = {shown(ranges): [] for ranges in tried}
     alone = np.full((3, len(SPEEDS)), np.inf)
     with undisturbed(cluster), Testbed.up(cluster) as bed:
-        llama = LlamaCpp(bed, args.folder)
+        llama = LlamaCpp(bed, programs)
         with llama.serving():
-            for _ in range(args.rounds):
+            for _ in range(rounds):
                 for k, model in enumerate(models[:3]):
-                    found = [llama.token_s(model, {node: 1}, args.tokens) for node in SPEEDS]
+                    found = [llama.token_s(model, {node: 1}, tokens) for node in SPEEDS]
                     alone[k] = np.minimum(alone[k], found)
                 for ranges in tried:
-                    took_s = llama.token_s(models[3], tensor_split(ranges), args.tokens)
+                    took_s = llama.token_s(models[3], tensor_split(ranges), tokens)
                     measured[shown(ranges)].append(took_s)
     print(f"of one block, {MORE} blocks, one and the head, ms: {(alone * 1e3).round(1).tolist()}")
-    timed = problem.replace(times=layer_times(alone, args.tokens + 1))
+    timed = problem.replace(times=layer_times(alone, tokens + 1))
     return report(problem, timed, tried, {name: min(each) for name, each in measured.items()})
 
 
@@ -222,18 +221,14 @@ def report(
 ) -> int:
     """Print each split, and how well both predictions rank them."""
     pairs = [[judge(p, plan_of(p, ranges)) for ranges in tried] for p in (timed, problem)]
-    print("| blocks by node | fits | predicted, tokens/s | measured | by the cluster file |")
-    print("|---|---|---:|---:|---:|")
+    head = ("predicted, tokens/s", "measured", "by the cluster file")
+    table = Table("blocks by node", "fits", *head, left=2)
     for ranges, own, rough in zip(tried, *pairs, strict=True):
         rates = (1 / own.token_s, 1 / least[shown(ranges)], 1 / rough.token_s)
-        cells = [shown(ranges), "yes" if own.feasible else "no", *(f"{x:.2f}" for x in rates)]
-        print(f"| {' | '.join(cells)} |")
-    ranks = [
-        spearmanr([each.token_s for each in found], [*least.values()]).statistic for found in pairs
-    ]
-    errors = [abs(own.token_s / s - 1) for own, s in zip(pairs[0], least.values(), strict=True)]
-    print(f"rank correlation {ranks[0]:.3f}, from the cluster file alone {ranks[1]:.3f}")
-    print(f"median error {np.median(errors):.1%}, largest {max(errors):.1%}")
+        table.row(shown(ranges), "yes" if own.feasible else "no", *(f"{x:.2f}" for x in rates))
+    seconds = [*least.values()]
+    own_s, rough_s = ([each.token_s for each in found] for found in pairs)
+    print(f"{accuracy(own_s, seconds)}\nfrom the cluster file alone: {accuracy(rough_s, seconds)}")
     chosen = plan_map(timed).best
     if chosen is not None:
         print(f"chosen for what fits: {shown(ranges_of(timed, chosen.plan))}")
@@ -242,20 +237,14 @@ def report(
     first = min(fits, key=lambda ranges: judge(timed, plan_of(timed, ranges)).token_s)
     behind = least[shown(first)] / least[shown(best)]
     print(f"of these {len(fits)}: predicted best {shown(first)} takes {behind:.3f} times the best")
-    return int(ranks[0] < 0.9)
+    return int(spearmanr(own_s, seconds).statistic < 0.9)
 
 
-def main() -> int:
+def main(folder: Path, *, rounds: int = 2, tokens: int = 12, every: int = 1) -> int:
     """See above."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=12)
-    parser.add_argument("--every", type=int, default=1)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        return compare(args, Path(folder))
+    with tempfile.TemporaryDirectory() as made:
+        return compare(folder, Path(made), rounds, tokens, every)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

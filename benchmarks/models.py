@@ -17,16 +17,17 @@ With ``--json`` results are kept model by model, and models already there are no
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import Table, run
 from model_cases.cases import CASES, Case
 from placewright import Cluster, Device, OperatorPlan, OperatorProblem, PlacewrightError, profile
 from placewright.capturing.model import capture_source
@@ -108,7 +109,7 @@ def compared_layers(source: ModelSource) -> dict[str, Any]:
     }
 
 
-def outcome(case: Case, workers: list[int], steps: int) -> dict[str, Any]:
+def outcome(case: Case, workers: Sequence[int], steps: int) -> dict[str, Any]:
     """The row of one model or situation."""
     start = time.perf_counter()
     row: dict[str, Any] = {"name": case.name, "step": case.step, "runs": {}}
@@ -123,7 +124,7 @@ def outcome(case: Case, workers: list[int], steps: int) -> dict[str, Any]:
     return row
 
 
-def _compare(case: Case, workers: list[int], steps: int, row: dict[str, Any]) -> None:
+def _compare(case: Case, workers: Sequence[int], steps: int, row: dict[str, Any]) -> None:
     if case.compare is not None:
         off = case.compare()
         row["runs"]["2"] = {"max_abs_error": off, "passed": off == 0.0}
@@ -150,52 +151,43 @@ def verdict(row: dict[str, Any]) -> str:
     return "equal" if exact else "within rounding"
 
 
-def line(row: dict[str, Any], workers: list[int]) -> str:
+def cells_of(row: dict[str, Any], workers: Sequence[int]) -> list[Any]:
     """A row of the table."""
-    cells = []
+    cells = [row["name"], row["step"], row.get("operators", "")]
     for devices in workers:
-        run = row["runs"].get(str(devices))
-        sent = f" ({run['tensors_sent']} sent)" if run and "tensors_sent" in run else ""
-        cells.append(f"{run['max_abs_error']:.2g}{sent}" if run else "")
-    what = row["outcome"]
-    if "error" in row or "refused" in row:
-        what += ": " + " ".join(row.get("error", row.get("refused", "")).split())
-    return " | ".join(
-        [f"| {row['name']}", row["step"], str(row.get("operators", "")), *cells, f"{what} |"]
-    )
+        found = row["runs"].get(str(devices))
+        sent = f" ({found['tensors_sent']} sent)" if found and "tensors_sent" in found else ""
+        cells.append(f"{found['max_abs_error']:.2g}{sent}" if found else "")
+    said = " ".join(row.get("error", row.get("refused", "")).split())
+    return [*cells, f"{row['outcome']}: {said}" if said else row["outcome"]]
 
 
-def main() -> None:
-    """Print the table; exit 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", metavar="TEXT", help="names that contain it")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 3])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep results and go on there")
-    args = parser.parse_args()
+def main(
+    *,
+    only: tuple[str, ...] = (),
+    steps: int = 10,
+    workers: tuple[int, ...] = (2, 3),
+    json_: Path | None = None,
+) -> int:
+    """Print the table; 1 if anything is wrong."""
     warnings.simplefilter("ignore")
-    kept = args.json is not None and args.json.exists()
-    rows: dict[str, Any] = json.loads(args.json.read_text()) if kept else {}
-    columns = [f"{n} workers" for n in args.workers]
-    print("| " + " | ".join(["model", "step", "operators", *columns, "outcome"]) + " |")
-    print("|" + "---|" * (4 + len(columns)))
+    kept = json_ is not None and json_.exists()
+    rows: dict[str, Any] = json.loads(json_.read_text()) if json_ and kept else {}
+    columns = [f"{n} workers" for n in workers]
+    table = Table("model", "step", "operators", *columns, "outcome", left=4 + len(columns))
     for case in CASES.values():
-        if args.only and not any(text in case.key for text in args.only):
-            continue
-        if case.key not in rows:
-            rows[case.key] = outcome(case, args.workers, args.steps)
-            if args.json is not None:
-                args.json.write_text(json.dumps(rows, indent=1))
-        print(line(rows[case.key], args.workers), flush=True)
-    outcomes = [row["outcome"] for row in rows.values()]
-    counted = {name: outcomes.count(name) for name in dict.fromkeys(outcomes)}
+        if not only or any(text in case.key for text in only):
+            if case.key not in rows:
+                rows[case.key] = outcome(case, workers, steps)
+                if json_ is not None:
+                    json_.write_text(json.dumps(rows, indent=1))
+            table.row(*cells_of(rows[case.key], workers))
+    counted = Counter(row["outcome"] for row in rows.values())
     models = len({row["name"] for row in rows.values()})
-    print(
-        f"\n{models} models and situations, {len(rows)} comparisons: "
-        + ", ".join(f"{n} {name}" for name, n in counted.items())
-    )
-    sys.exit("WRONG" in outcomes)
+    each = ", ".join(f"{n} {name}" for name, n in counted.items())
+    print(f"\n{models} models and situations, {len(rows)} comparisons: {each}")
+    return int(counted["WRONG"] > 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

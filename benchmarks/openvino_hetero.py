@@ -15,23 +15,21 @@ device.
 
 With ``--reward measured`` the searches are rewarded by measured latency instead of the judge:
 placements are run until their interval is narrow, each once, and one that OpenVINO does not compile
-counts as infeasible, with the reason. ``--out FILE --minutes M`` keeps a row per model and goes on
-in the next call (`kept_rows`).
+counts as infeasible, with the reason. Rows are kept by model (`harness.KeptRows`).
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
-from kept_rows import KeptRows, add_options
+from harness import KeptRows, run
 from placewright import Cluster, Device, PlacewrightError, Result, compare, solve
 from placewright.deployment.model_files import FileWorkload, capture_model_file, profile_model_file
 from placewright.deployment.workers import MeasuredPlacements
@@ -41,37 +39,51 @@ from placewright.planning.parameters import choose
 from placewright.profiling.profiler import ProfileTable
 from placewright.report.text import plain_table, seconds
 
-MODELS = ("inception_v3", "resnet50", "bert")
 SEARCHES = ("random-search", "local-search")
 
 
-def main() -> None:
-    """Print a table per model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=MODELS, help="of the zoo")
-    parser.add_argument("--planner", nargs="+", default=[], help="more planners")
-    parser.add_argument("--samples", type=int, default=500, help="evaluations of each search")
-    parser.add_argument("--reward", choices=("judge", "measured"), default="judge")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=10, help="inferences per round and plan")
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds per planner")
-    parser.add_argument("--auto", default="bf16:2", help="precision and threads of AUTO")
-    parser.add_argument("--cpu", default="f32:1", help="precision and threads of CPU")
-    parser.add_argument("--table", type=Path, help="keep profiles here")
-    parser.add_argument("--seed", type=int, default=0)
-    add_options(parser)
-    args = parser.parse_args()
+@dataclass(frozen=True)
+class Settings:
+    """Of planning and measuring; `planner`: more planners, `samples`: evaluations of searches."""
+
+    planner: tuple[str, ...]
+    samples: int
+    reward: str
+    batch: int
+    rounds: int
+    steps: int
+    warmup: int
+    time_limit: float
+    seed: int
+    table: Path | None
+
+
+def main(  # noqa: PLR0913 - the options of the command line
+    *,
+    models: tuple[str, ...] = ("inception_v3", "resnet50", "bert"),
+    planner: tuple[str, ...] = (),
+    samples: int = 500,
+    reward: Literal["judge", "measured"] = "judge",
+    batch: int = 1,
+    rounds: int = 10,
+    steps: int = 10,
+    warmup: int = 2,
+    time_limit: float = 600.0,
+    auto: str = "bf16:2",
+    cpu: str = "f32:1",
+    table: Path | None = None,
+    seed: int = 0,
+    kept: KeptRows,
+) -> None:
+    """Print a table per model; `auto`, `cpu`: precision and threads, `table` keeps profiles."""
     warnings.simplefilter("ignore")
-    cluster = Cluster((device("AUTO", args.auto), device("CPU", args.cpu)), name="HETERO:AUTO,CPU")
-    kept = KeptRows(args.out, args.minutes)
-    for model in args.models:
-        names = " ".join([model, *args.planner])
-        key = f"{names}, {args.samples} evaluations, {args.reward}, {args.time_limit} s"
-        if (row := kept.get(key, partial(run, model, cluster, args))) is not None:
-            print(text(row), flush=True)
-    kept.print_left()
+    how = Settings(planner, samples, reward, batch, rounds, steps, warmup, time_limit, seed, table)
+    cluster = Cluster((device("AUTO", auto), device("CPU", cpu)), name="HETERO:AUTO,CPU")
+    for model in models:
+        names = " ".join([model, *planner])
+        key = f"{names}, {samples} evaluations, {reward}, {time_limit} s"
+        if (row := kept.get(key, partial(row_of, model, cluster, how))) is not None:
+            print(row, flush=True)
 
 
 def device(name: str, settings: str) -> Device:
@@ -80,79 +92,50 @@ def device(name: str, settings: str) -> Device:
     return Device(name, precision=precision, cores=int(threads or 1))
 
 
-def run(model: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, Any]:
-    """Plan and measure one model."""
+def row_of(model: str, cluster: Cluster, how: Settings) -> str:
+    """Plan and measure one model; its table."""
     began = time.perf_counter()
-    file = capture_model_file(f"openvino:zoo:{model}", args.batch)
-    table = ProfileTable() if args.table is None else ProfileTable.kept(args.table)
-    load = FileWorkload(file, cluster, profile_model_file(file, cluster, table=table))
+    file = capture_model_file(f"openvino:zoo:{model}", how.batch)
+    profiles = ProfileTable() if how.table is None else ProfileTable.kept(how.table)
+    load = FileWorkload(file, cluster, profile_model_file(file, cluster, table=profiles))
     made_s = time.perf_counter() - began
-    found = plans(load, args)
-    engine, rounds = measured(load, list(found.values()), args)
+    found = plans(load, how)
+    engine, rounds = measured(load, list(found.values()), how)
     singles = [k for k, name in enumerate(found) if name.startswith("only:")]
     best = min(singles, key=lambda k: mean(rounds[k]))
-    kept = {}
-    for k, (name, result) in enumerate(found.items()):
-        ratio = [a / b for a, b in zip(rounds[best], rounds[k], strict=True)]
-        kept[name] = {
-            "predicted_s": result.value,
-            "measured_s": median(rounds[k]),
-            "interval_s": list(interval(rounds[k])),
-            "speed_up": mean(ratio),
-            "speed_up_interval": list(interval(ratio)),
-            "rounds_s": rounds[k],
-            "runtime_s": result.runtime_s,
-            "on_first": int((result.plan.placement == 0).sum()),
-            "note": result.candidates[0].note,
-        }
-    return {
-        "model": model,
-        "operators": load.problem.n,
-        "made_s": made_s,
-        "engine": engine,
-        "bound_s": max(result.lower_bound for result in found.values()),
-        "reward": args.reward,
-        "plans": kept,
-    }
-
-
-def text(row: dict[str, Any]) -> str:
-    """A model's table."""
     rows = []
-    for name, plan in row["plans"].items():
-        (low, high), faster = plan["interval_s"], plan["speed_up_interval"]
-        rows.append(
-            (
-                name,
-                seconds(plan["predicted_s"]),
-                seconds(plan["measured_s"]),
-                f"{seconds(low)} to {seconds(high)}",
-                f"{plan['speed_up']:.2f} ({faster[0]:.2f} to {faster[1]:.2f})",
-                seconds(plan["runtime_s"]),
-            )
-        )
+    for own, (name, result) in zip(rounds, found.items(), strict=True):
+        (low, high), ratio = interval(own), [a / b for a, b in zip(rounds[best], own, strict=True)]
+        cells = [seconds(result.value), seconds(median(own)), f"{seconds(low)} to {seconds(high)}"]
+        faster = "{:.2f} ({:.2f} to {:.2f})".format(mean(ratio), *interval(ratio))
+        rows.append((name, *cells, faster, seconds(result.runtime_s)))
     head = ("plan", "predicted", "measured", "95 % interval", "times as fast", "planning")
+    bound_s = max(result.lower_bound for result in found.values())
     return "\n".join(
         [
-            f"\n{row['model']}: {row['operators']} operators, captured and profiled in "
-            f"{row['made_s']:.0f} s, reward {row['reward']}",
-            row["engine"],
+            f"\n{model}: {load.problem.n} operators, captured and profiled in {made_s:.0f} s, "
+            f"reward {how.reward}",
+            engine,
             plain_table(head, rows, " rrrrr"),
-            f"no plan is predicted below {seconds(row['bound_s'])}",
+            f"no plan is predicted below {seconds(bound_s)}",
         ]
     )
 
 
-def plans(load: FileWorkload, args: argparse.Namespace) -> dict[str, Result]:
+def plans(load: FileWorkload, how: Settings) -> dict[str, Result]:
     """Results by name: single devices, minimum cut, searches, and the planners of ``--planner``."""
     problem, found = load.problem, {}
     for name in problem.device_names:
         found[f"only:{name}"] = compare(problem, [f"only:{name}"])
-    found["min-cut"] = solve(problem, "min-cut", time_limit_s=args.time_limit, seed=args.seed)
-    reward = MeasuredPlacements(load.opened) if args.reward == "measured" else None
-    for name in (*(f"{s}(samples={args.samples})" for s in SEARCHES), *args.planner):
+    found["min-cut"] = solve(problem, "min-cut", time_limit_s=how.time_limit, seed=how.seed)
+    reward = MeasuredPlacements(load.opened) if how.reward == "measured" else None
+    for name in (*(f"{s}(samples={how.samples})" for s in SEARCHES), *how.planner):
+        planner: Any = choose(planners(problem), name)[1]
+        own: dict[str, Any] = {}
+        if reward is not None and hasattr(planner, "reward"):
+            planner, own = replace(planner, reward="measured"), {"measure": reward}
         try:
-            found[name] = planned(load, name, reward, args)
+            found[name] = solve(problem, planner, time_limit_s=how.time_limit, seed=how.seed, **own)
         except PlacewrightError as error:
             print(f"{name}: {error}")
     if reward is not None:
@@ -162,39 +145,23 @@ def plans(load: FileWorkload, args: argparse.Namespace) -> dict[str, Result]:
     return found
 
 
-def planned(
-    load: FileWorkload, name: str, reward: MeasuredPlacements | None, args: argparse.Namespace
-) -> Result:
-    """A plan rewarded by the judge, or by measured latency where the planner can be."""
-    planner: Any = choose(planners(load.problem), name)[1]
-    if reward is None or not hasattr(planner, "reward"):
-        return solve(load.problem, name, time_limit_s=args.time_limit, seed=args.seed)
-    return solve(
-        load.problem,
-        replace(planner, reward="measured"),
-        time_limit_s=args.time_limit,
-        seed=args.seed,
-        measure=reward,
-    )
-
-
 def measured(
-    load: FileWorkload, results: list[Result], args: argparse.Namespace
+    load: FileWorkload, results: list[Result], how: Settings
 ) -> tuple[str, list[list[float]]]:
     """Settings of the engine, and the median latency of each plan in each round."""
-    inputs = load.file.random_inputs(args.seed)
+    inputs = load.file.random_inputs(how.seed)
     with ExitStack() as stack:
         placed = [stack.enter_context(load.placed(result)) for result in results]
         for each in placed:
             load.check(each, inputs).demand()
         rounds: list[list[float]] = [[] for _ in placed]
-        for turn in range(args.rounds):
+        for turn in range(how.rounds):
             forth = range(len(placed))
             for k in forth if turn % 2 == 0 else reversed(forth):
-                for _ in range(args.warmup):
+                for _ in range(how.warmup):
                     placed[k].infer(inputs)
-                rounds[k].append(median(timed(placed[k], inputs) for _ in range(args.steps)))
-        for name, each in zip(range(len(placed)), placed, strict=True):
+                rounds[k].append(median(timed(placed[k], inputs) for _ in range(how.steps)))
+        for name, each in enumerate(placed):
             for note in each.notes:
                 print(f"plan {name}: {note}")
         return placed[0].engine, rounds
@@ -216,4 +183,4 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,7 +9,6 @@ nothing has changed since a step was captured, beside training steps of about a 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 import subprocess
@@ -19,6 +18,7 @@ import time
 import numpy as np
 import torch
 
+from harness import Table, run
 from placewright import Cluster, Device, load_model
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import capture_source
@@ -54,9 +54,9 @@ def ratio(name: str, training: bool, batch: int, pairs: int) -> tuple[float, ...
     return capture_s, float(np.median(eager)), float(np.median(placed)), float(np.median(ratios))
 
 
-def guards(pairs: int) -> None:
+def guard_shares(pairs: int) -> None:
     """Print the share of a training step that its guards take, for small models."""
-    print("| model | eager step ms | guards us | share |\n|---|---|---|---|")
+    table = Table("model", "eager step ms", "guards us", "share")
     for name, small in MODELS.items():
         source = small.source(name)
         training = small.training
@@ -73,10 +73,8 @@ def guards(pairs: int) -> None:
             compared.append(time.perf_counter() - begun)
             assert same
         step_s, guards_s = (float(np.median(each[WARM_UP:])) for each in (steps, compared))
-        print(
-            f"| {name} | {step_s * 1e3:.2f} | {guards_s * 1e6:.0f} | {guards_s / step_s:.2%} |",
-            flush=True,
-        )
+        share = f"{guards_s / step_s:.2%}"
+        table.row(name, f"{step_s * 1e3:.2f}", f"{guards_s * 1e6:.0f}", share)
 
 
 def import_seconds() -> float:
@@ -89,31 +87,24 @@ def import_seconds() -> float:
     )
 
 
-def main() -> None:
+def main(
+    *, models: tuple[str, ...] = tuple(zoo_models()), pairs: int = 15, guards: bool = False
+) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--guards", action="store_true")
-    args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    if args.guards:
-        guards(10 * args.pairs)
+    if guards:
+        guard_shares(10 * pairs)
         return
     print(f"import placewright: {import_seconds() * 1e3:.0f} ms\n")
-    print("| model | step | capture s | eager ms | executor ms | executor / eager |")
-    print("|---|---|---|---|---|---|")
-    for name in args.models:
-        for training in (False, True):
-            row = ratio(name, training, 2 if training else 1, args.pairs)
-            kind = "training" if training else "inference"
-            print(
-                f"| {name} | {kind} | {row[0]:.1f} | {row[1] * 1e3:.1f} | {row[2] * 1e3:.1f} | "
-                f"{row[3]:.3f} |",
-                flush=True,
-            )
+    head = ("capture s", "eager ms", "executor ms", "executor / eager")
+    table = Table("model", "step", *head, left=2)
+    for name in models:
+        for kind, batch in (("inference", 1), ("training", 2)):
+            capture_s, eager_s, placed_s, share = ratio(name, kind == "training", batch, pairs)
+            times = [f"{s * 1e3:.1f}" for s in (eager_s, placed_s)]
+            table.row(name, kind, f"{capture_s:.1f}", *times, f"{share:.3f}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

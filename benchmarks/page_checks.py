@@ -12,7 +12,6 @@ Chromium, the package playwright, node.js and the three packages above, which us
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -22,14 +21,14 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from harness import Table, run, server
 from placewright.web.client import Client
 from service_load import NODES
 
@@ -67,29 +66,26 @@ class Found:
         return bool(self.serious or self.html or self.wide or slow)
 
 
-def main() -> None:
-    """Check every page, and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tools", type=Path, default=Path(), help="folder with node_modules")
-    parser.add_argument("--no-lighthouse", action="store_true", help="it takes 10 s a page")
-    options = parser.parse_args()
-    modules = options.tools / "node_modules"
+def main(*, tools: Path = Path(), lighthouse: bool = True) -> int:
+    """Check every page, and print; `tools`: folder with node_modules."""
+    modules = tools / "node_modules"
     axe = modules / "axe-core" / "axe.min.js"
     wanted = [modules / ".bin" / name for name in ("html-validate", "lighthouse")]
     if missing := [str(path) for path in (axe, *wanted) if not path.exists()]:
         packages = "axe-core@4 html-validate@9 lighthouse@12.2.3"
-        command = f"npm install --prefix {options.tools} {packages}"
+        command = f"npm install --prefix {tools} {packages}"
         sys.exit(f"not found: {', '.join(missing)}\nnext: {command}")
     with tempfile.TemporaryDirectory(prefix="placewright-checks-") as made:
-        found = _checked(Path(made), axe, *wanted, audited=not options.no_lighthouse)
-    sys.exit(_print(found))
+        return _print(_checked(Path(made), axe, *wanted, audited=lighthouse))
 
 
 def _checked(
     folder: Path, axe: Path, validator: Path, lighthouse: Path, *, audited: bool
 ) -> dict[str, Found]:
     """What was found, by path."""
-    with _serving(folder) as url:
+    environment = os.environ | {"PLACEWRIGHT_COMPILERS": "0"}
+    with server("serve", str(folder / "service"), "--port", "0", env=environment) as (told, _):
+        url = told["url"]
         found = _opened(url, _prepared(url, folder), axe.read_text(encoding="utf-8"))
         _validate(url, found, validator, folder)
         Client(url).ask("POST", "services/digits/drain", b"{}")  # it would go on by itself
@@ -97,30 +93,6 @@ def _checked(
             _audit(url + path, one, lighthouse, folder)
             print(f"{path}: {one.score:.2f}, {one.paint_s:.2f} s", file=sys.stderr)
     return found
-
-
-@contextmanager
-def _serving(folder: Path) -> Iterator[str]:
-    """The address of a service of its own."""
-    command = [sys.executable, "-m", "placewright", "serve", str(folder / "service")]
-    process = subprocess.Popen(
-        [*command, "--port", "0", "-f", "json"],
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PLACEWRIGHT_COMPILERS": "0"},
-    )
-    try:
-        assert process.stdout is not None
-        yield json.loads("".join(iter(lambda: _line(process), "}\n")) + "}")["url"]
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def _line(process: subprocess.Popen[bytes]) -> str:
-    line = process.stdout.readline().decode()  # type: ignore[union-attr]
-    if not line:
-        sys.exit("the service has ended")
-    return str(line)
 
 
 def _prepared(url: str, folder: Path) -> list[str]:
@@ -221,14 +193,11 @@ def _audit(url: str, one: Found, command: Path, folder: Path) -> None:
 
 def _print(found: Mapping[str, Found]) -> int:
     """The table, what was found, and the exit code."""
-    print(
-        "| page | axe: serious | others | wider than the screen | HTML errors | Lighthouse: "
-        "accessibility | first paint |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
+    head = ("axe: serious", "others", "wider than the screen", "HTML errors")
+    table = Table("page", *head, "Lighthouse: accessibility", "first paint")
     for path, one in found.items():
-        numbers = f"{one.serious} | {one.minor} | {one.wide} | {one.html}"
-        name = re.sub(r"[0-9a-f]{25}", "ID", path)
-        print(f"| `{name}` | {numbers} | {one.score * 100:.0f} | {one.paint_s:.2f} s |")
+        name, counts = re.sub(r"[0-9a-f]{25}", "ID", path), (one.serious, one.minor, one.wide)
+        table.row(f"`{name}`", *counts, one.html, f"{one.score * 100:.0f}", f"{one.paint_s:.2f} s")
     print()
     for path, one in found.items():
         for detail, count in one.details.items():
@@ -237,4 +206,4 @@ def _print(found: Mapping[str, Found]) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

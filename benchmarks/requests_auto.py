@@ -26,12 +26,12 @@ chosen first, and how often it changed.
 
 from __future__ import annotations
 
-import argparse
 import time
 from math import inf
 
 import numpy as np
 
+from harness import run
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Context
 from placewright.planning.solving import compare, solve
@@ -295,51 +295,33 @@ def unforeseen(problem: RequestProblem, worth: float = 0.0) -> float:
     return float(best) / len(stream)
 
 
-def main() -> None:
-    """Print the table; exit 1 where `auto` did not keep its word."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--services", type=int, default=20)
-    parser.add_argument("--requests", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--served", type=float, metavar="WORTH")
-    parser.add_argument("--learnt", type=float, metavar="WORTH")
-    parser.add_argument("--seconds", type=float, default=40.0)
-    given = parser.parse_args()
-    solve(generated(given.seed, 200), bounds=False)  # compile
-    seeds = range(given.seed, given.seed + given.services)
-    if given.served is not None:
-        names = "service", "best policy", "expected", "begins with", "of fluid %", "of unforeseen %"
-        found = [served_row(seed, given.requests, given.served) for seed in seeds]
-        _print_shares(names, found)
-    if given.learnt is not None:
-        of_best = "median", "worst", "begins with", "learnt", "2nd half"
-        found = [learnt_row(seed, given.requests, given.learnt, given.seconds) for seed in seeds]
-        _print_shares(("service", "best policy", *of_best, "chosen", "last"), found)
-    rows = [row(generated(given.seed + k, given.requests)) for k in range(given.services)]
-    header = (
-        "service",
-        "best policy",
-        "value",
-        "success",
-        "auto",
-        "value",
-        "success",
-        "all",
-        "auto",
-    )
-    print(plain_table(header, [cells for cells, _ in rows], "  rr rrrr"))
-    kept = sum(word for _, word in rows)
-    print(f"auto kept its word on {kept} of {len(rows)} services")
-    raise SystemExit(kept < len(rows))
-
-
-def _print_shares(names: tuple[str, ...], found: list[tuple[tuple[str, ...], bool]]) -> None:
-    """Print the table; exit 1 where a server is more than 1 % below the best policy."""
-    print(plain_table(names, [cells for cells, _ in found], "  " + "r" * (len(names) - 2)))
-    near = sum(word for _, word in found)
-    print(f"within 1 % of the best policy on {near} of {len(found)} services")
-    raise SystemExit(near < len(found))
+def main(
+    *,
+    services: int = 20,
+    requests: int = 3000,
+    seed: int = 0,
+    served: float | None = None,
+    learnt: float | None = None,
+    seconds: float = 40.0,
+) -> int:
+    """Print the table; 1 where `auto`, or a server, did not keep its word."""
+    solve(generated(seed, 200), bounds=False)  # compile
+    names: tuple[str, ...] = ("service", "best policy")
+    seeds, sides = range(seed, seed + services), "  rr rrrr"
+    if served is not None:
+        names += ("expected", "begins with", "of fluid %", "of unforeseen %")
+        found, sides = [served_row(k, requests, served) for k in seeds], "  rrrr"
+    elif learnt is not None:
+        names += ("median", "worst", "begins with", "learnt", "2nd half", "chosen", "last")
+        found, sides = [learnt_row(k, requests, learnt, seconds) for k in seeds], "  rrrrrrr"
+    else:
+        names += ("value", "success", "auto", "value", "success", "all", "auto")
+        found = [row(generated(k, requests)) for k in seeds]
+    print(plain_table(names, [cells for cells, _ in found], sides))
+    kept = sum(word for _, word in found)
+    print(f"kept its word on {kept} of {len(found)} services")
+    return int(kept < len(found))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,11 +9,11 @@ for a core does not count.
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 
+from harness import run
 from placewright.report.text import plain_table
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
@@ -36,14 +36,10 @@ def sixteen() -> Service:
     return service_of(names, ("small", "medium", "large"), ACCURACY, latency_s, noise=0.05)
 
 
-def decisions(policy_name: str, count: int) -> np.ndarray:
+def decided(policy_name: str, count: int) -> np.ndarray:
     """Seconds of each decision."""
     made, rng = sixteen(), np.random.default_rng(0)
-    policy, queue, servers = (
-        start(RequestPlan(policy_name), made),
-        Queue(),
-        Servers.of(made),
-    )
+    policy, queue, servers = start(RequestPlan(policy_name), made), Queue(), Servers.of(made)
     warm_up(policy, made)
     now_s, number, took = 0.0, 0, []
     for k in range(count + 10):
@@ -76,20 +72,16 @@ def judged(policy_name: str) -> float:
     return 60 * JUDGED / (time.thread_time() - began_s)
 
 
-def main() -> None:
+def main(*, decisions: int = 2000, policy: tuple[str, ...] = ("edf", "rolling")) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--decisions", type=int, default=2000)
-    parser.add_argument("--policy", action="append", default=[])
-    args = parser.parse_args()
     rows = []
-    for name in args.policy or ("edf", "rolling"):
-        took = 1e3 * decisions(name, args.decisions)
-        p50, p99 = np.quantile(took, [0.5, 0.99])
-        rows.append((name, f"{p50:.3f}", f"{p99:.3f}", f"{took.max():.3f}", f"{judged(name):.3g}"))
+    for name in policy:
+        took = 1e3 * decided(name, decisions)
+        times = *np.quantile(took, [0.5, 0.99]), took.max()
+        rows.append((name, *(f"{ms:.3f}" for ms in times), f"{judged(name):.3g}"))
     header = ("policy", "p50 ms", "p99 ms", "most ms", "judged a minute")
     print(plain_table(header, rows, " rrrr"))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

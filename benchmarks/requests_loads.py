@@ -7,20 +7,18 @@ alone, use all servers.
 
     python benchmarks/requests_loads.py --seeds 5 --duration 30 [--load 0.8] [--kind poisson]
 
-``--out FILE --minutes 8`` keeps each seed's numbers; the same command goes on from there.
+Rows are kept by arrivals, load and seed.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 from functools import partial
 from itertools import product
-from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from kept_rows import KeptRows, add_options
+from harness import DATA, KeptRows, run
 from placewright.numerics.arrays import FloatArray
 from placewright.report.text import plain_table
 from placewright.requests.bounds import bounds, refined_bounds
@@ -31,7 +29,6 @@ from placewright.requests.readers import read_arrivals
 from placewright.requests.service import Service, service_of
 from placewright.requests.stream import mmpp, poisson, scaled, stream_of
 
-DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 TRACE = DATA / "traces" / "azure_llm_2023" / "AzureLLMInferenceTrace_conv.csv"
 SPEED = np.array([1.0, 0.6, 0.35, 0.2])
 FIXED = np.array([0.6, 0.6, 0.3, 0.1])
@@ -90,51 +87,43 @@ def _arrivals(
     return found[found < duration_s]
 
 
-def numbers(p: RequestProblem) -> dict[str, list[float]]:
+def numbers(kind: str, load: float, seed: int, duration_s: float) -> dict[str, list[float]]:
     """Success rate and effective accuracy of each policy, and the tightest bound."""
-    found = {}
+    p, found = problem(kind, load, seed, duration_s), {}
     for name in PLANNERS:
         judged = judge(p, plan_of(p, name, 0)[1])
         found[name] = [judged.success_rate, judged.value]
     return found | {"bound": [1.0, min((bounds(p) | dict(refined_bounds(p))).values())]}
 
 
-def main() -> None:
+def main(
+    *,
+    seeds: int = 5,
+    duration: float = 60.0,
+    load: tuple[float, ...] = LOADS,
+    kind: tuple[Literal["poisson", "mmpp", "azure"], ...] = (),
+    kept: KeptRows,
+) -> None:
     """Print success % / effective accuracy, means over seeds; `selected`'s share of the bound."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--duration", type=float, default=60.0)
-    parser.add_argument("--load", type=float, action="append", default=[])
-    parser.add_argument("--kind", action="append", default=[], help="poisson, mmpp, azure")
-    add_options(parser)
-    args = parser.parse_args()
-    kept, rows, every = KeptRows(args.out, args.minutes), [], ["poisson", "mmpp"]
-    kinds = args.kind or every + ["azure"] * TRACE.exists()
+    rows: list[tuple[str, ...]] = []
+    kinds: tuple[str, ...] = kind or ("poisson", "mmpp", *["azure"] * TRACE.exists())
     found: dict[tuple[str, float], list[dict[str, list[float]]]] = {}
-    for seed, kind, load in product(range(args.seeds), kinds, args.load or LOADS):
-        key = f"{kind} {load:g}, seed {seed}, {args.duration:g} s"
-        made = partial(problem, kind, load, seed, args.duration)
-        row = kept.get(key, lambda made=made: numbers(made()))  # type: ignore[misc]
+    for seed, name, own in product(range(seeds), kinds, load):
+        work = partial(numbers, name, own, seed, duration)
+        row = kept.get(f"{name} {own:g}, seed {seed}, {duration:g} s", work)
         if row is not None:
-            found.setdefault((kind, load), []).append(row)
-    for (kind, load), seeds in found.items():
-        cells = [np.array([row[name] for row in seeds]).mean(axis=0) for name in PLANNERS]
-        bound = float(np.mean([row["bound"][1] for row in seeds]))
-        below = sum(row["selected"][0] < row["edf-fastest"][0] for row in seeds)
-        rows.append(
-            (
-                f"{kind} {load:g}",
-                *(f"{100 * success:.1f} / {value:.3f}" for success, value in cells),
-                f"{bound:.3f}",
-                f"{100 * cells[-1][1] / bound:.1f} %",
-                f"{below} of {len(seeds)}",
-            )
-        )
+            found.setdefault((name, own), []).append(row)
+    for (name, own), all_seeds in found.items():
+        cells = [np.array([row[p] for row in all_seeds]).mean(axis=0) for p in PLANNERS]
+        bound = float(np.mean([row["bound"][1] for row in all_seeds]))
+        below = sum(row["selected"][0] < row["edf-fastest"][0] for row in all_seeds)
+        values = [f"{100 * success:.1f} / {value:.3f}" for success, value in cells]
+        shares = f"{bound:.3f}", f"{100 * cells[-1][1] / bound:.1f} %"
+        rows.append((f"{name} {own:g}", *values, *shares, f"{below} of {len(all_seeds)}"))
     header = ("arrivals", *(name.split("(")[0] for name in PLANNERS), "bound", "selected / bound")
     print("success % / effective accuracy; seeds with less success than edf-fastest")
     print(plain_table((*header, "less"), rows, " " + "r" * len(header)))
-    kept.print_left()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

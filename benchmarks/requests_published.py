@@ -7,11 +7,10 @@ Arrivals are those of a seed.
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from pathlib import Path
 
+from harness import DATA, run
 from placewright.report.text import plain_table
 from placewright.requests.bounds import fluid
 from placewright.requests.capacity import plan_of
@@ -20,7 +19,6 @@ from placewright.requests.planners import planners
 from placewright.requests.problem import first_requests
 from placewright.requests.readers import read_serving, serving_problem
 
-DATA = Path(os.environ.get("PLACEWRIGHT_DATA", Path(__file__).parents[2] / "shared" / "data"))
 POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "auto")
 
 
@@ -42,18 +40,13 @@ def row(file: Path, scenario: str, seed: int, most: int) -> tuple[str, ...]:
     return (scenario, *cells, f"{bound:.4f}", f"{100 * best / bound:.1f} %", f"{speed:.2g}/min")
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cut", type=int, default=10**9, help="first requests only")
-    parser.add_argument("--scenario", action="append", default=[])
-    args = parser.parse_args()
+def main(*, seed: int = 0, cut: int = 10**9, scenario: tuple[str, ...] = ()) -> None:
+    """Print the table; `cut`: the first requests only."""
     rows = [
-        row(file, scenario, args.seed, args.cut)
+        row(file, name, seed, cut)
         for file in sorted((DATA / "serving").glob("*_*.json"))
-        for scenario in read_serving(file).scenarios
-        if not args.scenario or scenario in args.scenario
+        for name in read_serving(file).scenarios
+        if not scenario or name in scenario
     ]
     header = ("scenario", *POLICIES, "bound", "auto / bound", "simulated")
     print("violations % / effective accuracy")
@@ -61,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

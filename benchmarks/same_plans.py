@@ -4,8 +4,8 @@
 
 ``python benchmarks/same_plans.py --against before.json`` plans them again and exits 1 with a table
 of what differs: run the first before a change that must not change any plan, the second after it
-(``--every 4`` for a quick look). With ``--out FILE --minutes M`` it goes on in the next call
-(`kept_rows`); it compares once every problem is planned.
+(``--every 4`` for a quick look). Rows are kept by problem (`harness.KeptRows`); it compares once
+every problem is planned.
 
 Every planner that ends by an amount of work and not by the clock runs, the long ones with less
 work than by default; those that learn, and run only if they are named, do not. What is written for
@@ -17,11 +17,9 @@ planner changes no plan of the others, one that is gone counts as a difference.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -33,7 +31,7 @@ from typing import Any
 import numpy as np
 
 import placewright
-from kept_rows import KeptRows, add_options
+from harness import KeptRows, Table, run
 from placewright.operators.conformance import random_problem, tiny, with_random_views
 from placewright.operators.pipeline import Pipeline
 from placewright.operators.planners import planners as operator_planners
@@ -227,97 +225,61 @@ def record(problem: Any, planner: Any) -> list[Any] | None:
     return [result.value, result.lower_bound, digest(recorder.plan)]
 
 
-def plan_all(every: int, kept: KeptRows) -> Answers:
-    """What every planner makes of every problem, or of each `every`-th one."""
-    took: dict[str, float] = {}
-
-    def row(problem: Any, planners: Any) -> dict[str, list[Any] | None]:
-        found: dict[str, list[Any] | None] = {}
-        for name, planner in planners(problem).items():
-            if on_request(planner):
-                continue
-            start = time.perf_counter()
-            found[name] = record(problem, planner)
-            took[name] = took.get(name, 0.0) + time.perf_counter() - start
-        return found
-
-    chosen = islice(problems(), 0, None, every)
-    found = {
-        key: kept.get(key, partial(row, problem, planners)) for key, planners, problem in chosen
-    }
-    slowest = sorted(took.items(), key=lambda entry: -entry[1])[:5]
-    print("seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in slowest), file=sys.stderr)
-    return {key: entry for key, entry in found.items() if entry is not None}
+def rows_of(problem: Any, planners: Any) -> dict[str, list[Any] | None]:
+    """What every planner makes of a problem."""
+    known = planners(problem)
+    return {name: record(problem, p) for name, p in known.items() if not on_request(p)}
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two files, answer by answer: one answer is what one planner made of one problem."""
+def differences(before: Answers, after: Answers) -> int:
+    """Print what differs, answer by answer; how many do, or are gone.
 
-    rows: list[str]
-    equal: Counter[str]
-    new: Counter[str]
-    gone: Counter[str]
-
-    def text(self) -> str:
-        """Differences as a markdown table, then what only one of the files has."""
-        head = ["| problem | planner | before | after |", "|---|---|---|---|"]
-        counts = [
-            f"equal in both: {self.equal.total()} answers of {len(self.equal)} planners",
-            f"absent before, not compared: {_named(self.new)}",
-            f"absent now: {_named(self.gone)}",
-            f"different: {len(self.rows)} answers",
-        ]
-        return "\n".join([*(head if self.rows else []), *self.rows, *counts])
-
-
-def _named(counts: Counter[str]) -> str:
-    return ", ".join(f"{name} ({n} problems)" for name, n in sorted(counts.items())) or "none"
-
-
-def compared(before: Answers, after: Answers) -> Comparison:
-    """Every answer of both files; single-device planners count as one planner."""
-    found = Comparison([], Counter(), Counter(), Counter())
+    One answer is what one planner made of one problem; single devices count as one planner.
+    """
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("equal", "new", "gone")}
+    rows: list[tuple[object, ...]] = []
     for key in sorted(before.keys() | after.keys()):
         old, new = before.get(key, {}), after.get(key, {})
         for name in sorted(old.keys() | new.keys()):
-            planner = name.partition(":")[0]
-            if name not in old:
-                found.new[planner] += 1
-            elif name not in new:
-                found.gone[planner] += 1
-            elif old[name] == new[name]:
-                found.equal[planner] += 1
+            kind = "new" if name not in old else "gone" if name not in new else "equal"
+            if kind == "equal" and old[name] != new[name]:
+                rows.append((key, name, old[name], new[name]))
             else:
-                found.rows.append(f"| {key} | {name} | {old[name]} | {new[name]} |")
-    return found
+                counts[kind][name.partition(":")[0]] += 1
+    table = Table("problem", "planner", "before", "after", left=4)
+    for row in rows:
+        table.row(*row)
+    equal = counts["equal"]
+    print(f"equal in both: {equal.total()} answers of {len(equal)} planners")
+    for kind, text in (("new", "absent before, not compared"), ("gone", "absent now")):
+        named = ", ".join(f"{name} ({n} problems)" for name, n in sorted(counts[kind].items()))
+        print(f"{text}: {named or 'none'}")
+    print(f"different: {len(rows)} answers")
+    return len(rows) + len(counts["gone"])
 
 
-def main() -> None:
-    """Write, or compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, help="write what was planned to this file")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th problem only")
-    parser.add_argument("--against", type=Path, help="compare with this file")
-    add_options(parser)
-    args = parser.parse_args()
-    kept = KeptRows(args.out, args.minutes)
-    found = json.loads(json.dumps(plan_all(args.every, kept)))
+def main(
+    *, o: Path | None = None, every: int = 1, against: Path | None = None, kept: KeptRows
+) -> int:
+    """Write what was planned to a file, or compare; of each `every`-th problem only."""
+    planned = {
+        key: kept.get(key, partial(rows_of, problem, planners))
+        for key, planners, problem in islice(problems(), 0, None, every)
+    }
+    if kept.left:
+        return 0
+    found = json.loads(json.dumps(planned))
     plans = sum(entry is not None for row in found.values() for entry in row.values())
     print(f"{len(found)} problems, {plans} plans", file=sys.stderr)
-    kept.print_left()
-    if kept.left:
-        return
-    if args.output is not None:
-        args.output.write_text(json.dumps(found, indent=1) + "\n")
-    if args.against is not None:
-        before = json.loads(args.against.read_text())
-        if args.every > 1:
-            before = {key: before[key] for key in before.keys() & found.keys()}
-        outcome = compared(before, found)
-        print(outcome.text())
-        sys.exit(1 if outcome.rows or outcome.gone else 0)
+    if o is not None:
+        o.write_text(json.dumps(found, indent=1) + "\n")
+    if against is None:
+        return 0
+    before = json.loads(against.read_text())
+    if every > 1:
+        before = {key: before[key] for key in before.keys() & found.keys()}
+    return int(differences(before, found) > 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 import samples_own
+from harness import run
 from placewright import RunError, solve
 from placewright.capturing.zoo.convolutional import drawn
 from placewright.samples.data import Dealt, deal
@@ -75,13 +76,14 @@ def faults_of(plan: SamplePlan, rng: np.random.Generator, *, kills: bool) -> dic
     }
 
 
-def main(first: int, runs: int, case: Callable[[int], Case] = pictures) -> None:
+def main(first: int = 0, runs: int = 30, kind: Literal["pictures", "own"] = "pictures") -> None:
     """Run and count."""
+    case = own if kind == "own" else pictures
     fine = restarts = cuts = samples = 0
     for seed in range(first, first + runs):
         problem, data = case(seed)
         plan = solve(problem, "lp").plan
-        faults = faults_of(plan, np.random.default_rng(seed), kills=case is own)
+        faults = faults_of(plan, np.random.default_rng(seed), kills=kind == "own")
         with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
             shards, digests = deal(problem, data, Path(folder))
             try:
@@ -101,5 +103,4 @@ def main(first: int, runs: int, case: Callable[[int], Case] = pictures) -> None:
 
 
 if __name__ == "__main__":
-    start, number = map(int, sys.argv[1:3] or ("0", "30"))
-    main(start, number, own if "own" in sys.argv[3:] else pictures)
+    run(main)

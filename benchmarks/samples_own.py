@@ -30,15 +30,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from harness import run
 from placewright import train_samples
 from placewright.report.text import percent, plain_table, seconds
 from placewright.samples.data import numbered
-from placewright.samples.files import problem_from
 from placewright.samples.move import transfers_of
 from placewright.samples.plan import SamplePlan
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.node_training import Recipe, parts, steps_of
 from placewright.samples.training.sample_set import SampleSet
+from samples_run import four_nodes
 
 ROUNDS = 1
 KINDS = 6
@@ -134,28 +135,23 @@ def loss_of_rows(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
 
 
+ADAM = {"optimizer": "adam", "lr": 0.003}
+
+
 def cnn() -> dict[str, Any]:
     """For ``--model samples_own:cnn``."""
-    model = Pictures()
-    return {
-        "model": model,
-        "loss_fn": nn.CrossEntropyLoss(),
-        "read": read_picture,
-        "optimizer": "adam",
-        "lr": 0.003,
-    }
+    return {"model": Pictures(), "loss_fn": nn.CrossEntropyLoss(), "read": read_picture, **ADAM}
 
 
 def texts() -> dict[str, Any]:
     """For ``--model samples_own:texts``."""
-    parts = {"read": read_text, "collate": collate_texts, "optimizer": "adam", "lr": 0.003}
-    return {"model": Texts(), "loss_fn": nn.CrossEntropyLoss(), **parts}
+    reading = {"read": read_text, "collate": collate_texts}
+    return {"model": Texts(), "loss_fn": nn.CrossEntropyLoss(), **reading, **ADAM}
 
 
 def table() -> dict[str, Any]:
     """For ``--model samples_own:table``."""
-    settings = {"read": read_rows, "optimizer": "adam", "lr": 0.003}
-    return {"model": Rows(), "loss_fn": loss_of_rows, **settings}
+    return {"model": Rows(), "loss_fn": loss_of_rows, "read": read_rows, **ADAM}
 
 
 MODELS: dict[str, Callable[[], dict[str, Any]]] = {"cnn": cnn, "texts": texts, "table": table}
@@ -215,25 +211,8 @@ def write_files(name: str, folder: Path) -> tuple[Path, Path]:
 
 def nodes_of(name: str) -> SampleProblem:
     """Four nodes: the one with most samples is the slowest, the fast ones hold little."""
-    speed = ("30ms", "15ms", "10ms", "20ms")
-    link = ("40Mbps", "80Mbps", "80Mbps", "40Mbps")
-    data = {
-        "name": f"four nodes for {name}",
-        "nodes": [
-            {
-                "name": node,
-                "samples": SAMPLES[k],
-                "seconds_per_sample": speed[k],
-                "uplink": link[k],
-                "downlink": link[k],
-            }
-            for k, node in enumerate("abcd")
-        ],
-        "latency": "1ms",
-        "sample_bytes": FILE_BYTES[name],
-        "epochs": RECIPE.epochs,
-    }
-    return problem_from(data, where="benchmark", name="four")
+    held = [{"samples": count} for count in SAMPLES]
+    return four_nodes(held, f"four nodes for {name}", FILE_BYTES[name], RECIPE.epochs)
 
 
 def made(name: str) -> dict[str, Any]:
@@ -346,12 +325,12 @@ def train_alone(
             optimizer.step()
 
 
-def main(words: Sequence[str]) -> None:
+def main(*words: str) -> None:
     """One of the three uses."""
-    if list(words[:1]) == ["files"]:
+    if words[:1] == ("files",):
         for name in MODELS:
             print(*write_files(name, Path(words[1]) / name))
-    elif list(words[:1]) == ["equal"]:
+    elif words[:1] == ("equal",):
         for name in words[1:] or MODELS:
             apart, learned = compare_weights(name)
             print(f"{name}: weights differ by {apart:.2g}; training changed them by {learned:.2g}")
@@ -360,4 +339,4 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run(main)

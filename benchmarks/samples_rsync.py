@@ -11,7 +11,6 @@ take the seconds of the last column.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import run
 from placewright.planning.contract import Context, proposal_of
 from placewright.report.text import plain_table
 from placewright.samples.data import Shard, audit, deal
@@ -87,14 +87,8 @@ def by_rsync(
         for target, names in lists.items():
             address = up.bed.address(problem.node_names[target])
             folder = shards[source].folder / "samples"
-            command = [
-                "rsync",
-                "-a",
-                "--remove-source-files",
-                f"--files-from={names}",
-                f"{folder}/",
-            ]
-            command.append(f"rsync://{address}:{PORT}/samples/")
+            command = ["rsync", "-a", "--remove-source-files", f"--files-from={names}"]
+            command += [f"{folder}/", f"rsync://{address}:{PORT}/samples/"]
             handle = up.bed.handle(problem.node_names[source])
             subprocess.run(command, check=True, preexec_fn=handle.enter)
 
@@ -130,16 +124,12 @@ def one(
         return took_s
 
 
-def main() -> None:
+def main(*, rounds: int = 3, bytes_: tuple[int, ...] = (3000, 30_000, 120_000)) -> None:
     """Print the table, medians with the single runs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--bytes", type=int, nargs="+", default=[3000, 30_000, 120_000])
-    given = parser.parse_args()
     if shutil.which("rsync") is None:
         raise SystemExit("install rsync")
     rows = []
-    for sample_bytes in given.bytes:
+    for sample_bytes in bytes_:
         problem = nodes(sample_bytes)
         plan = proposal_of(planners(problem)["lp"](problem, Context())).plan
         link_s = float(judge(problem, plan).moved_s.max())
@@ -147,7 +137,7 @@ def main() -> None:
             one(problem, plan, up, sample_bytes, rsync=False)  # processes start
             found = [
                 [one(problem, plan, up, sample_bytes, rsync=rsync) for rsync in (False, True)]
-                for _ in range(given.rounds)
+                for _ in range(rounds)
             ]
         for name, taken in zip(("move", "rsync"), zip(*found, strict=True), strict=True):
             runs = " ".join(f"{each:.2f}" for each in taken)
@@ -158,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

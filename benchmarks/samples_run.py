@@ -17,14 +17,15 @@ loss: until the loss on the test samples is at most `LOSS`, which every way to t
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from harness import run as run_main
 from placewright.planning.contract import Context
 from placewright.planning.solving import solve
 from placewright.report.text import percent, plain_table, seconds
@@ -55,32 +56,29 @@ RATE = 0.05
 
 def nodes(sample_bytes: int = 30_000) -> SampleProblem:
     """Four nodes: the one with most samples is slow, the fast ones hold little."""
-    speed = ("30ms", "15ms", "10ms", "20ms")
-    link = ("40Mbps", "80Mbps", "80Mbps", "40Mbps")
-    data = {
-        "name": "four unlike nodes",
-        "nodes": [
-            {
-                "name": name,
-                "classes": dict(
-                    zip(
-                        map(str, range(10)),
-                        samples_by_class(SAMPLES[k], FAVOURITES[k]),
-                        strict=True,
-                    )
-                ),
-                "seconds_per_sample": speed[k],
-                "uplink": link[k],
-                "downlink": link[k],
-            }
-            for k, name in enumerate("abcd")
-        ],
-        "latency": "1ms",
-        "sample_bytes": sample_bytes,
-        "epochs": RECIPE.epochs,
-        "overlap": "A",
-    }
-    return problem_from(data, where="benchmark", name="four")
+    held = [
+        {"classes": by_class(count, favourites)}
+        for count, favourites in zip(SAMPLES, FAVOURITES, strict=True)
+    ]
+    return four_nodes(held, "four unlike nodes", sample_bytes, RECIPE.epochs, overlap="A")
+
+
+def four_nodes(
+    held: Sequence[dict[str, Any]],
+    name: str,
+    sample_bytes: int,
+    epochs: int,
+    speeds: Sequence[str] = ("30ms", "15ms", "10ms", "20ms"),
+    links: Sequence[str] = ("40Mbps", "80Mbps", "80Mbps", "40Mbps"),
+    **options: Any,
+) -> SampleProblem:
+    """Nodes a to d with what each holds, its seconds per sample, and its link."""
+    each = [
+        {"name": node, "seconds_per_sample": speed, "uplink": link, "downlink": link, **own}
+        for node, own, speed, link in zip("abcd", held, speeds, links, strict=True)
+    ]
+    data = {"name": name, "nodes": each, "latency": "1ms", "sample_bytes": sample_bytes}
+    return problem_from(data | {"epochs": epochs} | options, where="benchmark", name="four")
 
 
 def digits(problem: SampleProblem) -> SampleJob:
@@ -89,19 +87,23 @@ def digits(problem: SampleProblem) -> SampleJob:
     return SampleJob(job.model, job.loss_fn, job.samples, "sgd", RATE, job.test)
 
 
-def samples_by_class(count: int, favourites: Sequence[int]) -> list[int]:
+def by_class(count: int, favourites: Sequence[int]) -> dict[str, int]:
     """Divide `count` samples among ten classes, `SKEW` times as many for each favourite."""
     weight = np.array([SKEW if c in favourites else 1.0 for c in range(10)])
     counts = np.floor(count * weight / weight.sum()).astype(int)
     counts[: count - counts.sum()] += 1
-    return [int(each) for each in counts]
+    return {str(c): int(each) for c, each in enumerate(counts)}
 
 
-def main(names: Sequence[str]) -> None:
+def main(*names: str) -> None:
     """Round after round what has not been measured yet, then the table."""
-    for number in range(ROUNDS):
+    if names[:1] == ("fresh",):
+        RESULTS.unlink(missing_ok=True)
+        names = names[1:]
+    for number in range(ROUNDS) if names != ("table",) else ():
         done = {row["name"] for row in kept() if row["round"] == number}
-        if left := [name for name in names if name not in done]:
+        left = [name for name in names or (*PLANNED, *BASELINES) if name not in done]
+        if left:
             one_round(number, left)
     show()
 
@@ -136,7 +138,9 @@ def execute_plans(
             recipe=RECIPE,
             workers=workers,
         )
-        record = {"round": number, "real": one.real, "profile": profile(problem)}
+        arrays = {"seconds_per_sample": problem.seconds_per_sample, "fixed_s": problem.fixed_s}
+        profile = {k: v.tolist() for k, v in arrays.items()} | {"sync_s": problem.sync_s}
+        record = {"round": number, "real": one.real, "profile": profile}
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(one.as_json(0.0) | record) + "\n")
         print(f"{name}: {one.measured_s:.2f} s, predicted {one.predicted_s}", flush=True)
@@ -159,81 +163,47 @@ def planned(problem: SampleProblem, name: str) -> SamplePlan:
     return plan
 
 
-def profile(problem: SampleProblem) -> dict[str, Any]:
-    """What was measured before planning."""
-    return {
-        "seconds_per_sample": problem.seconds_per_sample.tolist(),
-        "fixed_s": problem.fixed_s.tolist(),
-        "sync_s": problem.sync_s,
-    }
-
-
 def show() -> None:
     """Medians of every name."""
     rows = {name: [row for row in kept() if row["name"] == name] for name in (*PLANNED, *BASELINES)}
-    header = (
-        "",
-        "runs",
-        "predicted",
-        "measured",
-        "error",
-        "errors",
-        "moving",
-        f"to loss {LOSS:g}",
-        "",
-        "best loss",
-        "accuracy",
-    )
+    times = ("predicted", "measured", "error", "errors", "moving", f"to loss {LOSS:g}", "")
     slow = reached_s(rows["none"])
     lines = [_line(name, runs, slow) for name, runs in rows.items() if runs]
-    print(plain_table(header, lines, " rrrrlrrrrr"))
+    print(plain_table(("", "runs", *times, "best loss", "accuracy"), lines, " rrrrlrrrrr"))
 
 
 def _line(name: str, runs: list[dict[str, Any]], slow: float | None) -> tuple[str, ...]:
     reached = reached_s(runs)
     errors = [row["predicted_s"] / row["measured_s"] - 1 for row in runs if row["predicted_s"]]
+
+    def middle(key: str) -> float:
+        return float(median(row[key] for row in runs))
+
     return (
         name,
         str(len(runs)),
-        seconds(_median(runs, "predicted_s")) if errors else "-",
-        seconds(_median(runs, "measured_s")),
+        seconds(middle("predicted_s")) if errors else "-",
+        seconds(middle("measured_s")),
         percent(median(errors)) if errors else "-",
         " ".join(percent(error) for error in errors),
-        seconds(_median(runs, "move_s")),
+        seconds(middle("move_s")),
         "-" if reached is None else seconds(reached),
         "-" if reached is None or slow is None else f"{slow / reached:.2f}x",
-        f"{_median(runs, 'best_loss'):.3f}",
-        percent(_median(runs, "accuracy")),
+        f"{middle('best_loss'):.3f}",
+        percent(middle("accuracy")),
     )
 
 
-def _median(runs: list[dict[str, Any]], key: str) -> float:
-    return float(median(row[key] for row in runs))
-
-
 def reached_s(runs: list[dict[str, Any]]) -> float | None:
-    """Median seconds to `LOSS`; ``None`` where a run did not reach it."""
-    times = [to_loss(row) for row in runs]
+    """Median seconds to `LOSS`, moving included; ``None`` where a run did not reach it."""
+    times = []
+    for row in runs:
+        ends_s = accumulate((e["measured_s"] for e in row["epochs"]), initial=row["move_s"])
+        pairs = zip(list(ends_s)[1:], row["epochs"], strict=True)
+        times.append(next((s for s, epoch in pairs if epoch["test_loss"] <= LOSS), None))
     known = [time_s for time_s in times if time_s is not None]
     return float(median(known)) if known and len(known) == len(times) else None
 
 
-def to_loss(row: dict[str, Any]) -> float | None:
-    """Seconds, moving included, until the test loss is at most `LOSS`."""
-    elapsed_s = row["move_s"]
-    for epoch in row["epochs"]:
-        elapsed_s += epoch["measured_s"]
-        if epoch["test_loss"] <= LOSS:
-            return float(elapsed_s)
-    return None
-
-
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if words == ["table"]:
-        show()
-    else:
-        if words[:1] == ["fresh"]:
-            RESULTS.unlink(missing_ok=True)
-            words = words[1:]
-        main(words or (*PLANNED, *BASELINES))
+    run_main(main)

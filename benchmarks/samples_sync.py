@@ -10,22 +10,20 @@ printed as they come, all of `WAYS` without names.
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness import Table, run
 from placewright.report.text import percent, seconds, size
 from placewright.samples.data import deal
-from placewright.samples.files import problem_from
 from placewright.samples.nodes import Nodes, nodes_up
 from placewright.samples.problem import SampleProblem
 from placewright.samples.training.job import SampleJob
 from placewright.samples.training.node_training import Recipe
 from placewright.samples.training.train import train
-from samples_run import digits, samples_by_class
+from samples_run import by_class, digits, four_nodes
 
 LINK = "10Mbps"
 EACH = 250
@@ -43,39 +41,22 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def nodes() -> SampleProblem:
     """Four equal nodes with favourite digits."""
-    data = {
-        "name": "four equal nodes",
-        "nodes": [
-            {
-                "name": name,
-                "classes": dict(
-                    zip(map(str, range(10)), samples_by_class(EACH, FAVOURITES[k]), strict=True)
-                ),
-                "seconds_per_sample": "10ms",
-                "uplink": LINK,
-                "downlink": LINK,
-            }
-            for k, name in enumerate("abcd")
-        ],
-        "latency": "1ms",
-        "sample_bytes": 2_000,
-        "epochs": RECIPE.epochs,
-    }
-    return problem_from(data, where="benchmark", name="four")
+    held = [{"classes": by_class(EACH, favourites)} for favourites in FAVOURITES]
+    alike = ["10ms"] * 4, [LINK] * 4
+    return four_nodes(held, "four equal nodes", 2_000, RECIPE.epochs, *alike)
 
 
-def main(names: Sequence[str]) -> None:
+def main(*names: str) -> None:
     """One row for each way."""
     problem = nodes()
     job = digits(problem)
-    print("| exchange | an epoch | bytes sent in it | accuracy | test loss |")
-    print("|---|---:|---:|---:|---:|")
+    table = Table("exchange", "an epoch", "bytes sent in it", "accuracy", "test loss")
     with nodes_up(problem) as up:
-        for name in names:
-            print(row(problem, up, name, job), flush=True)
+        for name in names or WAYS:
+            table.row(name, *row(problem, up, name, job))
 
 
-def row(problem: SampleProblem, up: Nodes, name: str, job: SampleJob) -> str:
+def row(problem: SampleProblem, up: Nodes, name: str, job: SampleJob) -> list[str]:
     """Train once that way."""
     recipe = replace(RECIPE, **WAYS[name])
     before = sent_bytes(up, problem.n)
@@ -83,11 +64,8 @@ def row(problem: SampleProblem, up: Nodes, name: str, job: SampleJob) -> str:
         shards, _ = deal(problem, job.samples, Path(folder))
         trained = train(problem, shards, recipe, job, workers=up.workers)
     each = (sent_bytes(up, problem.n) - before) / recipe.epochs
-    last = trained.epochs[-1]
-    return (
-        f"| {name} | {seconds(trained.train_s / recipe.epochs)} | {size(each)} "
-        f"| {percent(last.accuracy)} | {last.test_loss:.3f} |"
-    )
+    last, epoch_s = trained.epochs[-1], trained.train_s / recipe.epochs
+    return [seconds(epoch_s), size(each), percent(last.accuracy), f"{last.test_loss:.3f}"]
 
 
 def sent_bytes(up: Nodes, count: int) -> float:
@@ -97,4 +75,4 @@ def sent_bytes(up: Nodes, count: int) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or tuple(WAYS))
+    run(main)

@@ -11,11 +11,13 @@ and how the speed-up falls with the cost of gradient exchange.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
+from harness import Table, run
 from placewright import Context, SampleProblem, judge, planners, solve
 from placewright.numerics.arrays import FloatArray
 from placewright.samples.bounds import refined_bounds
@@ -31,22 +33,31 @@ EXCHANGE = (0.0, 0.25, 1.0, 4.0)
 """Gradient exchange as a multiple of the balanced compute."""
 
 
-def main(sizes: list[int]) -> None:
+def main(*words: str) -> None:
     """Print the tables."""
+    if words[:1] == ("whole",):
+        whole(words[1:])
+    elif words == ("large",):
+        large()
+    else:
+        regimes([int(size) for size in words] or list(SIZES))
+
+
+def regimes(sizes: list[int]) -> None:
+    """Print the speed-ups by regime and size, and by the cost of gradient exchange."""
     plan(generate("mild", 10), "greedy")  # compiles
     print(
         "Speed-up over not moving, mean of five seeds; gaps to the bound and seconds: the worst\n"
     )
-    print("| regime, nodes | LP bound | greedy | gap | s | lp | gap | s | proportional |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    head = ("LP bound", "greedy", "gap", "s", "lp", "gap", "s", "proportional")
+    table = Table("regime, nodes", *head)
     gains: dict[str, list[FloatArray]] = {regime: [] for regime in REGIMES}
     greedy_gaps: list[FloatArray] = []
-    for regime in REGIMES:
-        for nodes in sizes or SIZES:
-            line, gain, gap = row(regime, nodes)
-            gains[regime].append(gain)
-            greedy_gaps.append(gap[:, 0])
-            print(line, flush=True)
+    for regime, nodes in product(REGIMES, sizes):
+        cells, gain, gap = row(regime, nodes)
+        gains[regime].append(gain)
+        greedy_gaps.append(gap[:, 0])
+        table.row(f"{regime} {nodes}", *cells)
     print("\nSpeed-up of lp, mean over the sizes\n")
     for regime, of_sizes in gains.items():
         means = [gain[:, LP].mean() for gain in of_sizes]
@@ -55,11 +66,11 @@ def main(sizes: list[int]) -> None:
     print(f"\nLeast speed-up on any cloud: greedy {least[GREEDY]:.3f}, lp {least[LP]:.3f}")
     print(f"greedy is {100 * np.mean(greedy_gaps):.2f} % above the bound on average")
     print("\nSpeed-up of lp at 100 nodes by gradient exchange (multiples of balanced compute)\n")
-    print("| regime | " + " | ".join(f"{x:g}" for x in EXCHANGE) + " |")
-    print("|---|" + "---:|" * len(EXCHANGE))
+    table = Table("regime", *(f"{x:g}" for x in EXCHANGE))
     for regime in REGIMES:
-        cells = [f"{np.mean([slowed(regime, seed, x) for seed in SEEDS]):.2f}" for x in EXCHANGE]
-        print(f"| {regime} | {' | '.join(cells)} |", flush=True)
+        table.row(
+            regime, *(f"{np.mean([slowed(regime, s, x) for s in SEEDS]):.2f}" for x in EXCHANGE)
+        )
 
 
 def plan(problem: SampleProblem, name: str) -> tuple[float, float]:
@@ -73,15 +84,15 @@ def plan(problem: SampleProblem, name: str) -> tuple[float, float]:
 def large() -> None:
     """Print seconds and gap at `LARGE` nodes."""
     plan(generate("mild", 10), "lp")  # compiles
-    print(f"| regime, {LARGE} nodes | lp, s | gap |\n|---|---:|---:|")
+    table = Table(f"regime, {LARGE} nodes", "lp, s", "gap")
     for regime in REGIMES:
         problem = generate(regime, LARGE, 0)
         value, took_s = plan(problem, "lp")
         gap = value / refined_bounds(problem)["lp"] - 1
-        print(f"| {regime} | {took_s:.1f} | {100 * gap:.2f} % |", flush=True)
+        table.row(regime, f"{took_s:.1f}", f"{100 * gap:.2f} %")
 
 
-def row(regime: str, nodes: int) -> tuple[str, FloatArray, FloatArray]:
+def row(regime: str, nodes: int) -> tuple[list[str], FloatArray, FloatArray]:
     """One line of the first table; speed-ups and gaps behind it, a row per seed."""
     gains, gaps, times = [], [], []
     for seed in SEEDS:
@@ -95,27 +106,20 @@ def row(regime: str, nodes: int) -> tuple[str, FloatArray, FloatArray]:
         gaps.append([greedy / bound - 1, lp / bound - 1])
         times.append([greedy_s, lp_s])
     gain, gap, took = np.mean(gains, axis=0), 100 * np.max(gaps, axis=0), np.max(times, axis=0)
-    line = (
-        f"| {regime} {nodes} | {gain[0]:.2f} | {gain[1]:.2f} | {gap[0]:.2f} % | {took[0]:.2f} "
-        f"| {gain[2]:.2f} | {gap[1]:.2f} % | {took[1]:.2f} | {gain[3]:.2f} |"
-    )
-    return line, np.array(gains), np.array(gaps)
+    cells = [f"{gain[0]:.2f}"]
+    for k in (0, 1):
+        cells += [f"{gain[k + 1]:.2f}", f"{gap[k]:.2f} %", f"{took[k]:.2f}"]
+    return [*cells, f"{gain[3]:.2f}"], np.array(gains), np.array(gaps)
 
 
-def whole(regimes: list[str]) -> None:
-    """Print what HiGHS proves of whole samples at 20 nodes in 30 s."""
-    print("| regime, 20 nodes | ilp, worst gap | mean | s |")
-    print("|---|---:|---:|---:|")
+def whole(regimes: Sequence[str]) -> None:
+    """Print what HiGHS proves of whole samples at 20 nodes in 30 s: gaps of five seeds."""
+    table = Table("regime, 20 nodes", "ilp, worst gap", "mean", "s")
     for regime in regimes or REGIMES:
-        print(f"| {regime} | {' | '.join(proved(regime))} |", flush=True)
-
-
-def proved(regime: str) -> tuple[str, str, str]:
-    """The worst and the mean gap of five seeds, and the longest time."""
-    results = [solve(generate(regime, 20, s), "ilp", time_limit_s=30) for s in SEEDS]
-    gaps = [100 * result.gap for result in results]
-    longest_s = max(result.runtime_s for result in results)
-    return f"{max(gaps):.3f} %", f"{np.mean(gaps):.3f} %", f"{longest_s:.1f}"
+        results = [solve(generate(regime, 20, s), "ilp", time_limit_s=30) for s in SEEDS]
+        gaps = [100 * result.gap for result in results]
+        longest_s = max(result.runtime_s for result in results)
+        table.row(regime, f"{max(gaps):.3f} %", f"{np.mean(gaps):.3f} %", f"{longest_s:.1f}")
 
 
 def slowed(regime: str, seed: int, exchange: float) -> float:
@@ -127,9 +131,4 @@ def slowed(regime: str, seed: int, exchange: float) -> float:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["large"]:
-        large()
-    elif sys.argv[1:2] == ["whole"]:
-        whole(sys.argv[2:])
-    else:
-        main([int(size) for size in sys.argv[1:]])
+    run(main)

@@ -10,11 +10,11 @@ nothing is compiled), seconds per operator, and the process's peak memory.
 from __future__ import annotations
 
 import resource
-import sys
 import time
 
 import numpy as np
 
+from harness import Table, run
 from placewright import Context, OperatorProblem, judge
 from placewright.operators.planners.lists.planners import HEFT
 
@@ -55,26 +55,24 @@ def instance(n: int, devices: int = len(SPEEDS), seed: int = 0) -> OperatorProbl
     )
 
 
-def main(largest: int) -> None:
+def main(largest: int = 1_000_000) -> None:
     """Print the table, one size a row."""
-    print("| operators | make s | HEFT s | us per operator | judge s | peak GiB |")
-    print("|---:|---:|---:|---:|---:|---:|")
+    table = Table("operators", "make s", "HEFT s", "us per operator", "judge s", "peak GiB", left=0)
     HEFT(instance(100), Context())
     n = 1000
     while n <= largest:
-        start = time.perf_counter()
+        times_s = [time.perf_counter()]
         problem = instance(n)
-        made = time.perf_counter()
+        times_s.append(time.perf_counter())
         plan = HEFT(problem, Context())
-        planned = time.perf_counter()
+        times_s.append(time.perf_counter())
         judge(problem, plan)
-        judged = time.perf_counter()
-        took = planned - made
+        made_s, took_s, judged_s = np.diff([*times_s, time.perf_counter()])
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        cells = (f"{made - start:.2f}", f"{took:.3f}", f"{1e6 * took / n:.2f}")
-        print(f"| {n:,} | {' | '.join(cells)} | {judged - planned:.2f} | {peak:.2f} |", flush=True)
+        each_us, ends = f"{1e6 * took_s / n:.2f}", (f"{judged_s:.2f}", f"{peak:.2f}")
+        table.row(f"{n:,}", f"{made_s:.2f}", f"{took_s:.3f}", each_us, *ends)
         n *= 10
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    run(main)

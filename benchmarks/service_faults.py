@@ -8,7 +8,6 @@ more at most once. Run from the root of the repository: the wing is that of the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.planning.test_toy_wing import EIGHT, PackingFiles
 from tests.service.serving import Serving
 
+from harness import run
 from placewright.errors import PlacewrightError
 from placewright.service.process import JobFolder
 from placewright.web.client import ENDED, Client, Job
@@ -30,19 +30,15 @@ from placewright.web.client import ENDED, Client, Job
 LIMIT_S = 300.0
 
 
-def main() -> None:
+def main(*, moments: int = 30, seed: int = 0) -> None:
     """Kill, start again, and count."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--moments", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    chosen = random.Random(given.seed)
+    chosen = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         serving = Serving(Path(folder), "--jobs", "2")
         client = serving.start()
         file = client.upload(PackingFiles().write_problem(EIGHT, Path(folder) / "eight.json"))
         accepted, killed = list[str](), Counter[str]()
-        for _ in range(given.moments):
+        for _ in range(moments):
             accepted += start(client, file)
             time.sleep(chosen.uniform(0.0, 3.0))
             client, what = kill(serving, client, accepted, chosen)
@@ -101,4 +97,4 @@ def report(states: dict[str, str], attempts: dict[str, int], killed: Counter[str
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

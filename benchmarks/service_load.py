@@ -12,24 +12,22 @@ percentile of reads is above ``--most-ms``.
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from harness import Table, run, server
 from placewright.service.store import Job, JobState, Store, new_id, sqlite_url
 from placewright.web.client import Client
 
@@ -44,39 +42,102 @@ epochs: 5
 """
 
 
-def main() -> None:
+@dataclass
+class Load:
+    """Calls of each client, how many a second, and what came of them."""
+
+    url: str
+    ids: list[str]
+    calls: int
+    rate: float
+    taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    errors: list[str] = field(default_factory=list)
+
+    def of(self, clients: int) -> None:
+        """All clients at once, beside a job."""
+        client = Client(self.url)
+        nodes = Path(tempfile.mkdtemp(prefix="placewright-load-"), "nodes.yaml")
+        nodes.write_text(NODES)
+        client.upload(nodes)
+        stop, busy = threading.Event(), threading.Thread(target=lambda: _keep_busy(client, stop))
+        busy.start()
+        threads = [threading.Thread(target=self._client, args=(seed,)) for seed in range(clients)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        stop.set()
+        busy.join()
+
+    def _client(self, seed: int) -> None:
+        """The calls of one client."""
+        drawn = random.Random(seed)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=60)
+        kinds: list[tuple[str, Callable[[], str]]] = [
+            ("health", lambda: "/api/v1/health"),
+            ("list of jobs", lambda: "/api/v1/jobs"),
+            ("older jobs", lambda: f"/api/v1/jobs?before={drawn.choice(self.ids)}"),
+            ("a job", lambda: f"/api/v1/jobs/{drawn.choice(self.ids)}"),
+            ("list of files", lambda: "/api/v1/files"),
+            ("operations", lambda: "/api/v1/operations/samples.plan"),
+            ("page of jobs", lambda: "/jobs"),
+        ]
+        for number in range(self.calls):
+            if self.rate:
+                time.sleep(drawn.expovariate(self.rate))
+            kind, made = drawn.choice(kinds)
+            method, path, body = "GET", made(), None
+            if number % 50 == 49:
+                kind, method, body = "change: an upload", "PUT", NODES
+                path = f"/api/v1/files/nodes-{seed}.yaml"
+            begin = time.perf_counter()
+            try:
+                connection.request(method, path, body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+            except OSError as error:
+                self.errors.append(f"{method} {path}: {type(error).__name__} {error}")
+                connection.close()
+                continue
+            self.taken[kind].append(time.perf_counter() - begin)
+            if answer.status >= 400:
+                self.errors.append(f"{method} {path}: {answer.status}")
+
+
+def main(
+    *,
+    clients: int = 50,
+    calls: int = 1000,
+    jobs: int = 10_000,
+    rate: float = 2.0,
+    most_ms: float = 50.0,
+) -> int:
     """Measure, print, and judge."""
-    options = _options()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="placewright-load-") as folder:
         store = Store(sqlite_url(Path(folder, "service.sqlite")))
         store.migrate()
-        ids = _ended_jobs(store, options.jobs)
+        ids = _ended_jobs(store, jobs)
         store.close()
-        process, url = _serve(folder)
-        try:
-            seconds, errors = _load(url, ids, options)
-        finally:
-            process.terminate()
-            process.wait(30)
-    reads = np.concatenate([v for kind, v in seconds.items() if not kind.startswith("change")])
-    print(_table(seconds))
+        begin = time.perf_counter()
+        with server("serve", folder, "--port", "0") as (found, _):
+            listening_s = time.perf_counter() - begin
+            with urllib.request.urlopen(found["url"]) as page:
+                page.read()
+            paged_s = time.perf_counter() - begin
+            print(f"listening after {listening_s:.2f} s, first page {paged_s:.2f} s\n")
+            load = Load(found["url"], ids, calls, rate)
+            load.of(clients)
+    table = Table("call", "number", "median", "95 %", "longest")
+    for kind, times in sorted(load.taken.items()):
+        spread = 1e3 * np.percentile(times, [50, 95, 100])
+        table.row(kind, len(times), *(f"{ms:.1f} ms" for ms in spread))
+    reads = [s for kind, own in load.taken.items() for s in own if not kind.startswith("change")]
     worst_ms = 1e3 * float(np.percentile(reads, 95))
-    print(f"\n{len(errors)} errors; 95 % of reads within {worst_ms:.1f} ms")
-    for error in errors[:5]:
+    print(f"\n{len(load.errors)} errors; 95 % of reads within {worst_ms:.1f} ms")
+    for error in load.errors[:5]:
         print(f"  {error}")
-    raise SystemExit(1 if errors or worst_ms > options.most_ms else 0)
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument(
-        "--rate", type=float, default=2.0, help="calls a second of each; 0: no wait"
-    )
-    parser.add_argument("--most-ms", type=float, default=50.0)
-    return parser.parse_args()
+    return int(bool(load.errors) or worst_ms > most_ms)
 
 
 def _ended_jobs(store: Store, count: int) -> list[str]:
@@ -98,104 +159,11 @@ def _ended_jobs(store: Store, count: int) -> list[str]:
     return ids
 
 
-def _serve(folder: str) -> tuple[subprocess.Popen[str], str]:
-    begin = time.perf_counter()
-    command = [sys.executable, "-P", "-m", "placewright", "serve", folder, "--port", "0"]
-    process = subprocess.Popen([*command, "-f", "json"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    lines: list[str] = []
-    while not lines or lines[-1] != "}\n":
-        lines.append(process.stdout.readline())
-        assert lines[-1], "the service has ended"
-    url: str = json.loads("".join(lines))["url"]
-    listening_s = time.perf_counter() - begin
-    with urllib.request.urlopen(url) as page:
-        page.read()
-    print(f"listening after {listening_s:.2f} s, first page {time.perf_counter() - begin:.2f} s\n")
-    return process, url
-
-
-def _load(
-    url: str, ids: list[str], options: argparse.Namespace
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Seconds by kind of call, and errors."""
-    client = Client(url)
-    nodes = Path(tempfile.mkdtemp(prefix="placewright-load-"), "nodes.yaml")
-    nodes.write_text(NODES)
-    client.upload(nodes)
-    stop, busy = threading.Event(), threading.Thread(target=lambda: _keep_busy(client, stop))
-    busy.start()
-    taken: dict[str, list[float]] = defaultdict(list)
-    errors: list[str] = []
-    clients = [
-        threading.Thread(target=_client, args=(url, ids, options, seed, taken, errors))
-        for seed in range(options.clients)
-    ]
-    for each in clients:
-        each.start()
-    for each in clients:
-        each.join()
-    stop.set()
-    busy.join()
-    return {kind: np.array(times) for kind, times in taken.items()}, errors
-
-
 def _keep_busy(client: Client, stop: threading.Event) -> None:
     """One job after another."""
     while not stop.is_set():
         client.run("samples.plan", file="nodes.yaml", time_limit=5).wait()
 
 
-def _client(
-    url: str,
-    ids: list[str],
-    options: argparse.Namespace,
-    seed: int,
-    taken: dict[str, list[float]],
-    errors: list[str],
-) -> None:
-    """The calls of one client."""
-    drawn = random.Random(seed)
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-    kinds: list[tuple[str, Callable[[], tuple[str, str, str | None]]]] = [
-        ("health", lambda: ("GET", "/api/v1/health", None)),
-        ("list of jobs", lambda: ("GET", "/api/v1/jobs", None)),
-        ("older jobs", lambda: ("GET", f"/api/v1/jobs?before={drawn.choice(ids)}", None)),
-        ("a job", lambda: ("GET", f"/api/v1/jobs/{drawn.choice(ids)}", None)),
-        ("list of files", lambda: ("GET", "/api/v1/files", None)),
-        ("operations", lambda: ("GET", "/api/v1/operations/samples.plan", None)),
-        ("page of jobs", lambda: ("GET", "/jobs", None)),
-    ]
-    upload = ("PUT", f"/api/v1/files/nodes-{seed}.yaml", NODES)
-    for number in range(options.calls):
-        if options.rate:
-            time.sleep(drawn.expovariate(options.rate))
-        kind, made = drawn.choice(kinds)
-        method, path, body = made()
-        if number % 50 == 49:
-            kind, (method, path, body) = "change: an upload", upload
-        begin = time.perf_counter()
-        try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            answer.read()
-        except OSError as error:
-            errors.append(f"{method} {path}: {type(error).__name__} {error}")
-            connection.close()
-            continue
-        taken[kind].append(time.perf_counter() - begin)
-        if answer.status >= 400:
-            errors.append(f"{method} {path}: {answer.status}")
-
-
-def _table(seconds: dict[str, np.ndarray]) -> str:
-    rows = ["| call | number | median | 95 % | longest |", "|---|---|---|---|---|"]
-    for kind, times in sorted(seconds.items()):
-        median, high, most = 1e3 * np.percentile(times, [50, 95, 100])
-        rows.append(f"| {kind} | {len(times)} | {median:.1f} ms | {high:.1f} ms | {most:.0f} ms |")
-    return "\n".join(rows)
-
-
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main()
+    run(main)

@@ -12,7 +12,6 @@ quarter of a second.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -25,12 +24,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import run, server
 from serving_malformed import right
 
 CLIENTS, LEAVE_S, KILL_S = 4, 0.002, 0.25
@@ -117,7 +118,7 @@ def resident_mb(pid: int) -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def health(address: str) -> None:
+def print_health(address: str) -> None:
     """Print the seconds of each answer, for ever; one that fails counts as a minute."""
     while True:
         begun_s = time.monotonic()
@@ -130,7 +131,7 @@ def health(address: str) -> None:
         time.sleep(0.05)
 
 
-def idle(host: str, port: int, count: int) -> None:
+def hold(host: str, port: int, count: int) -> None:
     """Connections that ask for nothing, for some seconds."""
     links = []
     for _ in range(count):
@@ -152,7 +153,7 @@ def leave(host: str, port: int, count: int) -> None:
         time.sleep(LEAVE_S)
 
 
-def kill(address: str, count: int, seed: int) -> None:
+def kill_workers(address: str, count: int, seed: int) -> None:
     """Kill workers that are up."""
     rng = random.Random(seed)
     for _ in range(count):
@@ -164,51 +165,40 @@ def kill(address: str, count: int, seed: int) -> None:
         time.sleep(KILL_S)
 
 
-def main() -> None:
-    """Print a line for each kind of client; exit 1 where an innocent one was not answered."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--idle", type=int, default=5000)
-    parser.add_argument("--leaving", type=int, default=1000)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--grpc", action="store_true")
-    parser.add_argument("--health", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.health:
-        health(given.health)
-    command = [sys.executable, "-m", "placewright", "requests", "serve", "--port", "0"]
-    command += ["--server", "a:1", "--server", "b:1", "-f", "json"]
-    command += ["--grpc-port", "0"] if given.grpc else []
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    started = ""
-    while not started.rstrip().endswith("}"):
-        started += server.stdout.readline()
-    found = json.loads(started)
-    address = found["url"].removeprefix("http://")
-    host, _, port = address.rpartition(":")
-    others, good = Others(address, found.get("grpc", "")), True
-    try:
-        time.sleep(2)
-        good &= others.report("before", server.pid)
-        if given.idle:
-            idle(host, int(port), given.idle)
-            good &= others.report(f"{given.idle} idle clients", server.pid)
-        if given.leaving:
-            leave(host, int(port), given.leaving)
-            good &= others.report(f"{given.leaving} that leave in mid-body", server.pid)
-        if given.kills:
-            kill(address, given.kills, 0)
-            good &= others.report(f"{given.kills} kills of workers", server.pid)
-        time.sleep(2)
-        good &= others.report("after", server.pid)
-    finally:
-        others.ends.set()
-        for thread in others.threads:
-            thread.join()
-        server.terminate()
-        server.wait(30)
-    raise SystemExit(not good)
+def main(
+    *,
+    idle: int = 5000,
+    leaving: int = 1000,
+    kills: int = 200,
+    grpc: bool = False,
+    health: str = "",
+) -> int:
+    """Print a line for each kind of client; 1 where an innocent one was not answered."""
+    if health:
+        print_health(health)
+    workers = ("--server", "a:1", "--server", "b:1", *(("--grpc-port", "0") if grpc else ()))
+    with server("requests", "serve", "--port", "0", *workers) as (found, process):
+        address = found["url"].removeprefix("http://")
+        host, _, port = address.rpartition(":")
+        disturbed: dict[str, Callable[[], None]] = {
+            "before": lambda: time.sleep(2),
+            f"{idle} idle clients": lambda: hold(host, int(port), idle),
+            f"{leaving} that leave in mid-body": lambda: leave(host, int(port), leaving),
+            f"{kills} kills of workers": lambda: kill_workers(address, kills, 0),
+            "after": lambda: time.sleep(2),
+        }
+        others, good = Others(address, found.get("grpc", "")), True
+        try:
+            for what, disturb in disturbed.items():
+                if not what.startswith("0 "):
+                    disturb()
+                    good &= others.report(what, process.pid)
+        finally:
+            others.ends.set()
+            for thread in others.threads:
+                thread.join()
+    return int(not good)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

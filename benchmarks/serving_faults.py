@@ -10,7 +10,6 @@ hold each once.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -26,7 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from harness import run
 from placewright.requests.serving.engines import DISPATCHER, server_cluster, with_dispatcher
+from placewright.requests.serving.families import Family
 from placewright.requests.serving.models import open_session
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.testbed.testbed import Testbed
@@ -82,50 +83,35 @@ def faults(running: Running, bed: Testbed, end_s: float, seed: int) -> Counter[s
     return done
 
 
-def main() -> None:
-    """Print faults and outcomes, and what the log says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--duration", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    made, rng = family(), np.random.default_rng(0)
-    images = rng.random((INPUTS, 3, PIXELS, PIXELS)).astype(np.float32)
-    right = {
-        "outputs": {
-            v.name: open_session(v.model, v.name).run(None, {"image": images})[0]
-            for v in made.variants
-        },
-        "bodies": [
-            json.dumps(
-                {
-                    "inputs": [
-                        {
-                            "name": "image",
-                            "datatype": "FP32",
-                            "shape": [1, 3, PIXELS, PIXELS],
-                            "data": image.reshape(-1).tolist(),
-                        }
-                    ],
-                    "parameters": {"deadline_ms": 5000},
-                }
-            )
-            for image in images
-        ],
+def known_answers(made: Family) -> dict[str, Any]:
+    """Bodies of requests, and the right outputs of each variant."""
+    images = np.random.default_rng(0).random((INPUTS, 3, PIXELS, PIXELS)).astype(np.float32)
+    shape, deadline = [1, 3, PIXELS, PIXELS], {"deadline_ms": 5000}
+    tensor = {"name": "image", "datatype": "FP32", "shape": shape}
+    data = [tensor | {"data": image.reshape(-1).tolist()} for image in images]
+    sessions = {v.name: open_session(v.model, v.name) for v in made.variants}
+    return {
+        "outputs": {n: s.run(None, {"image": images})[0] for n, s in sessions.items()},
+        "bodies": [json.dumps({"inputs": [each], "parameters": deadline}) for each in data],
     }
-    cluster = with_dispatcher(server_cluster(SERVERS))
+
+
+def main(*, duration: float = 60.0, seed: int = 0) -> None:
+    """Print faults and outcomes, and what the log says."""
+    made, cluster = family(), with_dispatcher(server_cluster(SERVERS))
+    right, found = known_answers(made), Counter[str]()
     log = Path(tempfile.mkdtemp()) / "log.jsonl"
     options = ServingOptions(port=0, engine="testbed", log=log)
-    found = Counter[str]()
     print(f"{os.cpu_count()} cores, load average: {os.getloadavg()[0]:.2f}")
     with serve([made], cluster, options) as running:
-        end_s = time.monotonic() + args.duration
+        end_s = time.monotonic() + duration
         threads = [
             threading.Thread(target=client, args=(running.url, end_s + 2, k, found, right))
             for k in range(CLIENTS)
         ]
         for thread in threads:
             thread.start()
-        done = faults(running, Testbed.find(cluster.name), end_s, args.seed)
+        done = faults(running, Testbed.find(cluster.name), end_s, seed)
         for thread in threads:
             thread.join()
         restarts = sum(slot.restarts for slot in running.dispatcher.fleet.slots)
@@ -143,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,7 +11,6 @@ queries were answered within the target latency. The deadline of requests is the
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,11 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlperf_client import (
-    SAMPLES,
-    Target,
-    run_server_scenario,
-)
+from harness import run
+from mlperf_client import SAMPLES, Target, run_server_scenario
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.capacity import carried
 from placewright.requests.problem import RequestProblem
@@ -81,33 +77,32 @@ def under_load(
     return sampled
 
 
-def planned(running: Running, args: argparse.Namespace, deadline_s: float) -> float:
+def planned(running: Running, warm_up: float, target: float, deadline_s: float) -> float:
     """The rate that is promised with latencies that are seldom exceeded at such rates."""
     rate = 0.5 * full_rate(running.dispatcher.service)
     sampled: list[FloatArray] = []
     for k in range(PLANNED):
-        before, found = rate, under_load(running, rate, args.warm_up, deadline_s)
+        before, found = rate, under_load(running, rate, warm_up, deadline_s)
         # At half load, the first one, servers seldom disturb each other.
         sampled = [*sampled, *found] if k > 1 else found
         slow_s = np.quantile(sampled, SLOW, axis=0, method="higher")
-        slow = replace(running.dispatcher.service, latency_s=slow_s)
-        rate = promised(slow, deadline_s, args.target)
-        print(f"after {before:.1f} requests/s: {rate:.1f} at success {args.target:g}", flush=True)
-    return float(args.share * rate)
+        rate = promised(replace(running.dispatcher.service, latency_s=slow_s), deadline_s, target)
+        print(f"after {before:.1f} requests/s: {rate:.1f} at success {target:g}", flush=True)
+    return float(rate)
 
 
-def client(url: str, rate: float, args: argparse.Namespace) -> None:
+def ask(
+    url: str, rate: float, latency: float, deadline_s: float, duration: float, logs: Path | None
+) -> None:
     """The process of LoadGen."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     made, rng = family(), np.random.default_rng(0)
-    needs = {"deadline_ms": 1e3 * (args.latency - args.reserve)}
-    requests = tuple(
-        infer_head(made, needs, len(payload)) + payload
-        for payload in (random_payload(made, rng) for _ in range(SAMPLES))
-    )
-    logs = args.logs or Path(tempfile.mkdtemp())
+    payloads = [random_payload(made, rng) for _ in range(SAMPLES)]
+    needs = {"deadline_ms": 1e3 * deadline_s}
+    requests = tuple(infer_head(made, needs, len(each)) + each for each in payloads)
+    folder = logs or Path(tempfile.mkdtemp())
     target = Target(host, int(port), requests)
-    verdict = run_server_scenario(target, rate, args.latency, args.duration, logs)
+    verdict = run_server_scenario(target, rate, latency, duration, folder)
     print(json.dumps(verdict.as_json()))
 
 
@@ -126,44 +121,46 @@ def refusals(log: Path) -> str:
     return f"refused: {dict(reasons)}; longest batches: {longest} ms"
 
 
-def main() -> None:
-    """Print the promised rate and LoadGen's verdict."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--latency", type=float, default=0.4, help="target latency in seconds")
-    parser.add_argument("--reserve", type=float, default=0.04)
-    parser.add_argument("--target", type=float, default=0.995, help="success to plan for")
-    parser.add_argument("--duration", type=float, default=60.0)
-    parser.add_argument("--share", type=float, default=1.0, help="of the promised rate")
-    parser.add_argument(
-        "--warm-up", type=float, default=10.0, help="seconds of load before each planning"
-    )
-    parser.add_argument("--logs", type=Path, help="folder of LoadGen's files")
-    parser.add_argument("--client", nargs=2, metavar=("URL", "RATE"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.client:
-        client(args.client[0], float(args.client[1]), args)
+def main(
+    *,
+    latency: float = 0.4,
+    reserve: float = 0.04,
+    target: float = 0.995,
+    duration: float = 60.0,
+    share: float = 1.0,
+    warm_up: float = 10.0,
+    logs: Path | None = None,
+    client: tuple[str, ...] = (),
+) -> None:
+    """Print the promised rate and LoadGen's verdict.
+
+    `latency`: target in seconds, `share`: of the promised rate, `warm_up`: seconds of load before
+    each planning, `logs`: folder of LoadGen's files, `client`: address and rate, in its process.
+    """
+    deadline_s = latency - reserve
+    if client:
+        ask(client[0], float(client[1]), latency, deadline_s, duration, logs)
         return
     log = Path(tempfile.mkdtemp()) / "log.jsonl"
     with serve([family()], SERVERS, ServingOptions(port=0, log=log)) as running:
-        deadline_s = args.latency - args.reserve
-        rate = planned(running, args, deadline_s)
-        before = running.dispatcher.service
+        rate = share * planned(running, warm_up, target, deadline_s)
+        before_s = running.dispatcher.service.latency_s
         print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}")
-        print(f"planned: {rate:.1f} requests/s at success {args.target:g}", flush=True)
+        print(f"planned: {rate:.1f} requests/s at success {target:g}", flush=True)
         command = [sys.executable, *sys.argv, "--client", running.url, str(rate)]
         found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         verdict = json.loads(found.stdout.splitlines()[-1])
-        after_s, before_s = running.dispatcher.service.latency_s, before.latency_s
+        after_s = running.dispatcher.service.latency_s
         known = np.isfinite(before_s) & (before_s > 0)
         drifted = after_s[known] / before_s[known] - 1.0
     print(f"latencies since they were planned with: {_range(drifted)}; {refusals(log)}")
-    outcome = "VALID" if verdict["valid"] else "INVALID"
     print(
-        f"LoadGen: {outcome}, {verdict['scheduled_per_s']:.1f} queries/s scheduled, "
+        f"LoadGen: {'VALID' if verdict['valid'] else 'INVALID'}, "
+        f"{verdict['scheduled_per_s']:.1f} queries/s scheduled, "
         f"{verdict['completed_per_s']:.1f} completed, p99 {verdict['p99_ms']:.1f} ms, "
         f"{verdict['queries']} answers by HTTP status: {verdict['statuses']}"
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,14 +10,13 @@ measured. Speeds add up to one core: the other is left to the HTTP server and th
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from harness import Table, onnx_model, run
 from placewright.requests.planners import named_policy
 from placewright.requests.serving.families import Family, Variant, make_family
 from placewright.requests.serving.load import LoadResult, Traffic, run_loads
@@ -37,91 +36,72 @@ def family() -> Family:
 
 
 def _network(layers: int, channels: int) -> bytes:
-    from onnx import TensorProto, helper, numpy_helper
+    """Convolutions, the mean over places, and ten numbers."""
+    rng, before, lines = np.random.default_rng(0), 3, []
+    weights: dict[str, np.ndarray] = {}
 
-    rng = np.random.default_rng(0)
-    constants: list[Any] = []
-    nodes: list[Any] = []
-
-    def constant(shape: tuple[int, ...]) -> str:
+    def drawn(name: str, *shape: int) -> None:
         value = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        constants.append(numpy_helper.from_array(value.astype(np.float32), f"w{len(constants)}"))
-        return str(constants[-1].name)
+        weights[name] = value.astype(np.float32)
 
-    value, before = "image", 3
     for k in range(layers):
-        weights = constant((channels, before, 3, 3))
-        nodes.append(
-            helper.make_node(
-                "Conv", [value, weights], [f"c{k}"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]
-            )
-        )
-        nodes.append(helper.make_node("Relu", [f"c{k}"], [f"r{k}"]))
-        value, before = f"r{k}", channels
-    nodes.append(helper.make_node("GlobalAveragePool", [value], ["pooled"]))
-    nodes.append(helper.make_node("Flatten", ["pooled"], ["flat"]))
-    nodes.append(helper.make_node("Gemm", ["flat", constant((10, channels))], ["y"], transB=1))
-    side = PIXELS
-    graph = helper.make_graph(
-        nodes,
-        "images",
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["rows", 3, side, side])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 10])],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    data: bytes = model.SerializeToString()
-    return data
+        drawn(f"w{k}", channels, before, 3, 3)
+        value = f"r{k - 1}" if k else "image"
+        lines.append(f"c{k} = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> ({value}, w{k})")
+        lines.append(f"r{k} = Relu (c{k})")
+        before = channels
+    drawn("w", 10, channels)
+    lines += [f"pooled = GlobalAveragePool (r{layers - 1})", "flat = Flatten (pooled)"]
+    lines.append("y = Gemm <transB = 1> (flat, w)")
+    ends = f"(float[rows, 3, {PIXELS}, {PIXELS}] image) => (float[rows, 10] y)"
+    return onnx_model(ends, "; ".join(lines), **weights)
 
 
-def rows(results: list[LoadResult], arrivals: str, engine: str) -> str:
-    """Rows of the Markdown table."""
-    return "\n".join(row(result, arrivals, engine) for result in results)
-
-
-def row(r: LoadResult, arrivals: str, engine: str) -> str:
+def cells_of(r: LoadResult) -> list[str]:
     """A load; its policy is known, and so what is predicted."""
     predicted, replayed, effective = (
         each or 0.0
         for each in (r.predicted_success, r.replayed_success, r.predicted_effective_accuracy)
     )
-    return (
-        f"| {engine} | {arrivals} | {r.load:g} | {r.rate_per_s:.0f} | {100 * r.success:.2f} | "
-        f"{100 * predicted:.2f} | {100 * (r.success - predicted):+.2f} | {100 * replayed:.2f} | "
-        f"{r.effective_accuracy:.4f} | {effective:.4f} | "
-        f"{r.overhead_p50_ms:.2f} | {r.overhead_p99_ms:.2f} | {r.sent_late_p99_ms:.2f} |"
-    )
+    shares = [f"{100 * x:.2f}" for x in (r.success, predicted)]
+    shares += [f"{100 * (r.success - predicted):+.2f}", f"{100 * replayed:.2f}"]
+    accuracy = [f"{x:.4f}" for x in (r.effective_accuracy, effective)]
+    times = [f"{ms:.2f}" for ms in (r.overhead_p50_ms, r.overhead_p99_ms, r.sent_late_p99_ms)]
+    return [f"{r.load:g}", f"{r.rate_per_s:.0f}", *shares, *accuracy, *times]
 
 
-def main() -> None:
-    """Print the rows of the table, and the machine's load before and after."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--arrivals", default="poisson")
-    parser.add_argument("--load", type=float, action="append")
-    parser.add_argument("--duration", type=float, default=20.0)
-    parser.add_argument("--deadlines", type=float, default=8.0, help="times 40 to 600 ms")
-    parser.add_argument("--engine", default="local")
-    parser.add_argument("--policy", default="auto")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", type=Path)
-    parser.add_argument("--json", type=Path, help="write all numbers")
-    args = parser.parse_args()
-    options = ServingOptions(
-        port=0,
-        engine=args.engine,
-        policy=PlannedPolicy(named_policy(args.policy)),
-        log=args.log,
-    )
+HEAD = (
+    *("load", "req/s", "success %", "predicted", "difference", "replayed"),
+    *("eff. accuracy", "predicted", "p50 ms", "p99 ms", "sent late, p99 ms"),
+)
+
+
+def main(  # noqa: PLR0913 - the options of the command line
+    *,
+    arrivals: str = "poisson",
+    load: tuple[float, ...] = (0.5, 0.8, 1.1),
+    duration: float = 20.0,
+    deadlines: float = 8.0,
+    engine: str = "local",
+    policy: str = "auto",
+    seed: int = 0,
+    log: Path | None = None,
+    json_: Path | None = None,
+) -> None:
+    """Print the table, and the machine's load before and after; `deadlines`: times 40 to 600 ms."""
+    own = PlannedPolicy(named_policy(policy))
+    options = ServingOptions(port=0, engine=engine, policy=own, log=log)
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")
-    traffic = Traffic(args.arrivals, args.duration, args.deadlines, args.seed)
-    loads = args.load or [0.5, 0.8, 1.1]
-    results = run_loads([family()], SERVERS, options, loads, traffic, note=print)
-    name = args.arrivals if args.arrivals in ("poisson", "mmpp") else "trace"
-    print(rows(results, name, args.engine))
+    traffic = Traffic(arrivals, duration, deadlines, seed)
+    results = run_loads([family()], SERVERS, options, list(load), traffic, note=print)
+    table = Table("engine", "arrivals", *HEAD, left=2)
+    for result in results:
+        name = arrivals if arrivals in ("poisson", "mmpp") else "trace"
+        table.row(engine, name, *cells_of(result))
     print(f"load average after: {os.getloadavg()[0]:.2f}")
-    if args.json is not None:
-        args.json.write_text(json.dumps([r.as_json() for r in results], indent=1))
+    if json_ is not None:
+        json_.write_text(json.dumps([r.as_json() for r in results], indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,18 +8,17 @@ one of ten is broken HTTP. The server is a process of its own, ``placewright req
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import random
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from harness import run, server
 
 VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1e308, 10**30, "", "x", [], [[]], {}, [None], [[1], [2, 3]], "FP32", [1, 63],
@@ -145,40 +144,31 @@ def held(pid: str = "self") -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(*, requests: int = 10_000, seed: int = 0) -> None:
     """Print statuses by kind, and what the server holds before and after."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    rng, every = random.Random(options.seed), Counter[int]()
-    command = [sys.executable, "-m", "placewright", "requests", "serve", "-f", "json"]
-    command += ["--server", "a:1", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        url = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")["url"]
+    rng, every = random.Random(seed), Counter[int]()
+    with server("requests", "serve", "--server", "a:1", "--port", "0") as (found, process):
+        url, pid = found["url"], str(process.pid)
         kinds: dict[str, tuple[Callable[..., None], int, Any]] = {
-            "wrong bodies": (made_by_hand, options.requests * 7 // 10, rng),
-            "broken HTTP": (made_of_bytes, options.requests // 10, rng),
-            "Schemathesis": (made_by_schemathesis, options.requests // 5, options.seed),
+            "wrong bodies": (made_by_hand, requests * 7 // 10, rng),
+            "broken HTTP": (made_of_bytes, requests // 10, rng),
+            "Schemathesis": (made_by_schemathesis, requests // 5, seed),
         }
         for name, (make, count, chance) in kinds.items():
             statuses = Counter[int]()
             make(url, count // 10, chance, statuses)
-            before = held(str(server.pid))
+            before = held(pid)
             make(url, count - count // 10, chance, statuses)
-            after = held(str(server.pid))
             print(f"{name}: {sum(statuses.values())} sent, {dict(sorted(statuses.items()))}")
-            print(f"  held after a tenth {before}, at the end {after}", flush=True)
+            print(f"  held after a tenth {before}, at the end {held(pid)}", flush=True)
             every += statuses
         connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
         connection.request("POST", "/v2/models/digits/infer", json.dumps(right()))
         print(f"a right request afterwards: {connection.getresponse().status}")
         connection.close()
-        server.terminate()
     wrong = {status: n for status, n in every.items() if not 400 <= status < 500}
     print(f"in all: {sum(every.values())}; not 4xx: {wrong or 'none'}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

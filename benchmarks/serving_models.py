@@ -11,11 +11,10 @@ runtime computes of each row alone. What cannot be served has to be refused at t
 
 from __future__ import annotations
 
-import argparse
 import http.client
+import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,21 +30,15 @@ import numpy as np
 import onnxruntime as ort
 import torch
 import yaml
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
+from harness import onnx_model, run, server
 from placewright.errors import PlacewrightError
 from placewright.report.text import plain_table
 from placewright.requests.serving.families import read_family
 from placewright.requests.serving.server import ServingOptions, serve
 from placewright.requests.serving.tensors import NUMPY, Array, to_bytes
 
-FLOAT, INT, TEXT, BOOL = (
-    TensorProto.FLOAT,
-    TensorProto.INT64,
-    TensorProto.STRING,
-    TensorProto.BOOL,
-)
 KINDS = {np.dtype(kind): name for name, kind in NUMPY.items()}
 TOLERANCE = {"f2": 5e-3, "f4": 1e-4, "f8": 1e-10}
 """Of the largest output: batches of matrix products add up in another order than one row."""
@@ -166,20 +158,14 @@ def exported(
         name: {int(a): f"d{a}" for a in open_ if int(a) < each.dim()}
         for name, each in zip(names, example, strict=True)
     }
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    how: Any = {"dynamic_axes": axes | {"y": {0: "d0"}}, "dynamo": False, "opset_version": 17}
+    file: Any = io.BytesIO()
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path = str(Path(folder) / "m.onnx")
         torch.onnx.export(
-            module.eval(),
-            tuple(example),
-            path,
-            input_names=list(names),
-            output_names=["y"],
-            dynamic_axes=axes | {"y": {0: "d0"}},
-            dynamo=False,
-            opset_version=17,
+            module.eval(), tuple(example), file, input_names=list(names), output_names=["y"], **how
         )
-        return Path(path).read_bytes()
+    return bytes(file.getvalue())
 
 
 def default_export(folder: Path) -> None:
@@ -222,46 +208,14 @@ def tokens(least: int, most: int) -> Draw:
 # ONNX operators
 
 
-def node(kind: str, inputs: str, outputs: str, **how: Any) -> Any:
-    """One operator."""
-    return helper.make_node(kind, inputs.split(), outputs.split(), **how)
-
-
-def graph(
-    nodes: list[Any],
-    inputs: Mapping[str, tuple[int, list[Any]]],
-    outputs: Mapping[str, tuple[int, list[Any]]],
-    **constants: Any,
-) -> bytes:
-    """An ONNX file of these operators."""
-    made = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(n, *each) for n, each in inputs.items()],
-        [helper.make_tensor_value_info(n, *each) for n, each in outputs.items()],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
-    data: bytes = helper.make_model(made, opset_imports=opsets, ir_version=10).SerializeToString()
-    return data
-
-
-def linear(rows: Any, kind: int = FLOAT, dtype: Any = np.float32) -> bytes:
-    """Rows of eight numbers times a matrix."""
-    weight = np.random.default_rng(1).standard_normal((8, 4)).astype(dtype)
-    return graph(
-        [node("MatMul", "x w", "y")], {"x": (kind, [rows, 8])}, {"y": (kind, [rows, 4])}, w=weight
-    )
-
-
 def numbers(dtype: Any = np.float32, size: int = 8) -> Draw:
     """Rows of numbers."""
     return lambda rng, rows: {"x": rng.standard_normal((rows, size)).astype(dtype)}
 
 
-def whole_numbers(dtype: Any, low: int, high: int) -> Draw:
-    """Rows of eight whole numbers."""
-    return lambda rng, rows: {"x": rng.integers(low, high, (rows, 8)).astype(dtype)}
+def whole_numbers(dtype: Any, low: int, high: int, *shape: int) -> Draw:
+    """Rows of whole numbers."""
+    return lambda rng, rows: {"x": rng.integers(low, high, (rows, *shape)).astype(dtype)}
 
 
 WORDS = ("good", "bad", "film", "the", "a", "d\u00f6g", "\u732b")
@@ -273,190 +227,11 @@ def text(rng: np.random.Generator, rows: int) -> Inputs:
     return {"text": np.array(found, object)}
 
 
-def text_encoder() -> bytes:
-    """Sentences are split into words, words become numbers, numbers vectors, these a mean."""
-    table = np.random.default_rng(2).standard_normal((len(WORDS) + 1, 4)).astype(np.float32)
-    table[-1] = 0.0
-    return graph(
-        [
-            node("StringSplit", "text", "words counts", delimiter=" "),
-            node(
-                "LabelEncoder",
-                "words",
-                "ids",
-                domain="ai.onnx.ml",
-                keys_strings=list(WORDS),
-                values_int64s=list(range(len(WORDS))),
-                default_int64=len(WORDS),
-            ),
-            node("Gather", "table ids", "vectors"),
-            node("ReduceSum", "vectors one", "total", keepdims=0),
-            node("Cast", "counts", "n", to=FLOAT),
-            node("Unsqueeze", "n one", "column"),
-            node("Div", "total column", "y"),
-        ],
-        {"text": (TEXT, ["rows"])},
-        {"y": (FLOAT, ["rows", 4])},
-        table=table,
-        one=np.array([1]),
-    )
-
-
-def labels() -> bytes:
-    """A word becomes its number, and is returned."""
-    encoder = node(
-        "LabelEncoder",
-        "words",
-        "numbers",
-        domain="ai.onnx.ml",
-        keys_strings=list(WORDS),
-        values_int64s=list(range(len(WORDS))),
-        default_int64=-1,
-    )
-    return graph(
-        [encoder, node("Identity", "words", "same")],
-        {"words": (TEXT, ["n", 2])},
-        {"numbers": (INT, ["n", 2]), "same": (TEXT, ["n", 2])},
-    )
-
-
-def boxes_nms() -> bytes:
-    """Boxes of one image that non-maximum suppression leaves, as rows of six numbers."""
-    return graph(
-        [
-            node("NonMaxSuppression", "boxes scores most overlap least", "found"),
-            node("Gather", "found two", "which", axis=1),
-            node("Squeeze", "boxes zero", "flat"),
-            node("Gather", "flat which", "corners"),
-            node("Squeeze", "scores front", "one"),
-            node("Gather", "one which", "score"),
-            node("Unsqueeze", "score last", "score_column"),
-            node("Cast", "which", "number", to=FLOAT),
-            node("Unsqueeze", "number last", "number_column"),
-            node("Concat", "corners score_column number_column", "detections", axis=1),
-        ],
-        {"boxes": (FLOAT, [1, 12, 4]), "scores": (FLOAT, [1, 1, 12])},
-        {"detections": (FLOAT, ["n_boxes", 6])},
-        most=np.array([12]),
-        overlap=np.array([0.3], np.float32),
-        least=np.array([0.2], np.float32),
-        two=np.array(2),
-        zero=np.array([0]),
-        front=np.array([0, 1]),
-        last=np.array([1]),
-    )
-
-
 def some_boxes(rng: np.random.Generator, rows: int) -> Inputs:
     """Corners and scores of one image."""
     low = rng.random((1, 12, 2))
     corners = np.concatenate([low, low + rng.random((1, 12, 2))], 2).astype(np.float32)
     return {"boxes": corners, "scores": rng.random((1, 1, 12)).astype(np.float32)}
-
-
-def quantised() -> bytes:
-    """A matrix product in 8 bits with fixed scales."""
-    weight = np.random.default_rng(3).integers(-99, 99, (8, 4)).astype(np.int8)
-    return graph(
-        [
-            node("QuantizeLinear", "x s z", "q"),
-            node("QLinearMatMul", "q s z w ws wz ys yz", "p"),
-            node("DequantizeLinear", "p ys yz", "y"),
-        ],
-        {"x": (FLOAT, ["n", 8])},
-        {"y": (FLOAT, ["n", 4])},
-        w=weight,
-        s=np.float32(0.05),
-        z=np.uint8(128),
-        ws=np.float32(0.01),
-        wz=np.int8(0),
-        ys=np.float32(0.05),
-        yz=np.uint8(128),
-    )
-
-
-def dynamic_quantised() -> bytes:
-    """A matrix product in 8 bits whose scale is that of the batch."""
-    weight = np.random.default_rng(3).integers(-99, 99, (8, 4)).astype(np.int8)
-    return graph(
-        [
-            node("DynamicQuantizeLinear", "x", "q s z"),
-            node("MatMulInteger", "q w z wz", "p"),
-            node("Cast", "p", "f", to=FLOAT),
-            node("Mul", "f s", "y"),
-        ],
-        {"x": (FLOAT, ["n", 8])},
-        {"y": (FLOAT, ["n", 4])},
-        w=weight,
-        wz=np.int8(0),
-    )
-
-
-def whole_arithmetic() -> bytes:
-    """8-bit numbers in, 32-bit numbers out."""
-    weight = np.random.default_rng(3).integers(-9, 9, (8, 4)).astype(np.int8)
-    return graph(
-        [node("MatMulInteger", "x w", "y")],
-        {"x": (TensorProto.INT8, ["n", 8])},
-        {"y": (TensorProto.INT32, ["n", 4])},
-        w=weight,
-    )
-
-
-def logic() -> bytes:
-    """Which of two flags differ, and whether any does."""
-    return graph(
-        [
-            node("Xor", "x other", "differs"),
-            node("Cast", "differs", "number", to=INT),
-            node("ReduceMax", "number one", "most", keepdims=1),
-            node("Cast", "most", "any", to=BOOL),
-        ],
-        {"x": (BOOL, ["n", 8])},
-        {"differs": (BOOL, ["n", 8]), "any": (BOOL, ["n", 1])},
-        other=np.arange(8) % 2 == 0,
-        one=np.array([1]),
-    )
-
-
-def picture() -> bytes:
-    """Bytes of an image, normalised within the model."""
-    return graph(
-        [
-            node("Cast", "x", "f", to=FLOAT),
-            node("Div", "f most", "n"),
-            node("ReduceMean", "n axes", "y", keepdims=0),
-        ],
-        {"x": (TensorProto.UINT8, ["n", 6, 6, 3])},
-        {"y": (FLOAT, ["n", 3])},
-        most=np.float32(255),
-        axes=np.array([1, 2]),
-    )
-
-
-def best_three() -> bytes:
-    """The three largest of eight numbers, and where they are."""
-    return graph(
-        [node("TopK", "x three", "values places", axis=1)],
-        {"x": (FLOAT, ["n", 8])},
-        {"values": (FLOAT, ["n", 3]), "places": (INT, ["n", 3])},
-        three=np.array([3]),
-    )
-
-
-def candidates() -> bytes:
-    """Scores of any number of candidates for a user."""
-    return graph(
-        [
-            node("Unsqueeze", "user one", "u"),
-            node("Mul", "u items", "m"),
-            node("ReduceSum", "m last", "scores", keepdims=0),
-        ],
-        {"user": (FLOAT, ["n", 8]), "items": (FLOAT, ["n", "k", 8])},
-        {"scores": (FLOAT, ["n", "k"])},
-        one=np.array([1]),
-        last=np.array([2]),
-    )
 
 
 def some_candidates(rng: np.random.Generator, rows: int) -> Inputs:
@@ -468,23 +243,120 @@ def some_candidates(rng: np.random.Generator, rows: int) -> Inputs:
     }
 
 
-def over_batch() -> bytes:
-    """Softmax over the batch, as a wrong axis makes it."""
-    return graph(
-        [node("Softmax", "x", "y", axis=0)], {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 8])}
-    )
+def linear(rows: Any, kind: str = "float", dtype: Any = np.float32) -> bytes:
+    """Rows of eight numbers times a matrix."""
+    weight = np.random.default_rng(1).standard_normal((8, 4)).astype(dtype)
+    ends = f"({kind}[{rows}, 8] x) => ({kind}[{rows}, 4] y)"
+    return onnx_model(ends, "y = MatMul (x, w)", w=weight)
 
 
-def turned() -> bytes:
-    """The batch is the second dimension of the output."""
-    return graph([node("Transpose", "x", "y")], {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, [8, "n"])})
+def encoder(default: int) -> str:
+    """Words to numbers, others to `default`."""
+    words = ", ".join(f'"{word}"' for word in WORDS)
+    counts = ", ".join(map(str, range(len(WORDS))))
+    keys = f"keys_strings = [{words}], values_int64s = [{counts}], default_int64 = {default}"
+    return f"ids = ai.onnx.ml.LabelEncoder <{keys}> (words)"
 
 
-def total() -> bytes:
-    """A number for the whole batch."""
-    return graph(
-        [node("ReduceSum", "x", "y", keepdims=0)], {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, [])}
-    )
+def onnx_models() -> dict[str, bytes]:
+    """By what they do, in the notation of ONNX's parser."""
+    rng = np.random.default_rng(2)
+    vectors = np.append(rng.standard_normal((len(WORDS), 4)), np.zeros((1, 4)), 0)
+    small = np.random.default_rng(3).integers(-99, 99, (8, 4)).astype(np.int8)
+    one, wz = np.array([1]), np.int8(0)
+    scales = {"s": np.float32(0.05), "z": np.uint8(128), "ws": np.float32(0.01), "wz": wz}
+    return {
+        "words to a mean of vectors": onnx_model(
+            "(string[rows] text) => (float[rows, 4] y)",
+            f'words, counts = StringSplit <delimiter = " "> (text); {encoder(len(WORDS))};'
+            "vectors = Gather (table, ids); total = ReduceSum <keepdims = 0> (vectors, one);"
+            "n = Cast <to = 1> (counts); column = Unsqueeze (n, one); y = Div (total, column)",
+            table=vectors.astype(np.float32),
+            one=one,
+        ),
+        "a word to its number and itself": onnx_model(
+            "(string[n, 2] words) => (int64[n, 2] ids, string[n, 2] same)",
+            f"{encoder(-1)}; same = Identity (words)",
+        ),
+        "boxes that non-maximum suppression leaves": onnx_model(
+            "(float[1, 12, 4] boxes, float[1, 1, 12] scores) => (float[n_boxes, 6] detections)",
+            "found = NonMaxSuppression (boxes, scores, most, overlap, least);"
+            "which = Gather <axis = 1> (found, two); flat = Squeeze (boxes, zero);"
+            "corners = Gather (flat, which); one = Squeeze (scores, front);"
+            "score = Gather (one, which); score_column = Unsqueeze (score, last);"
+            "number = Cast <to = 1> (which); number_column = Unsqueeze (number, last);"
+            "detections = Concat <axis = 1> (corners, score_column, number_column)",
+            most=np.array([12]),
+            overlap=np.array([0.3], np.float32),
+            least=np.array([0.2], np.float32),
+            two=np.array(2),
+            zero=np.array([0]),
+            front=np.array([0, 1]),
+            last=one,
+        ),
+        "boxes with scores": onnx_model(
+            "(float[n, 12, 4] boxes, float[n, 12, 1] score) => (float[n, 12, 6] y)",
+            "y = Concat <axis = 2> (boxes, score, score)",
+        ),
+        "8 bits with fixed scales": onnx_model(
+            "(float[n, 8] x) => (float[n, 4] y)",
+            "q = QuantizeLinear (x, s, z); p = QLinearMatMul (q, s, z, w, ws, wz, s, z);"
+            "y = DequantizeLinear (p, s, z)",
+            w=small,
+            **scales,
+        ),
+        "8 bits with the batch's scale": onnx_model(
+            "(float[n, 8] x) => (float[n, 4] y)",
+            "q, s, z = DynamicQuantizeLinear (x); p = MatMulInteger (q, w, z, wz);"
+            "f = Cast <to = 1> (p); y = Mul (f, s)",
+            w=small,
+            wz=wz,
+        ),
+        "8 bits in, 32 bits out": onnx_model(
+            "(int8[n, 8] x) => (int32[n, 4] y)",
+            "y = MatMulInteger (x, w)",
+            w=np.random.default_rng(3).integers(-9, 9, (8, 4)).astype(np.int8),
+        ),
+        "flags that differ, and whether any does": onnx_model(
+            "(bool[n, 8] x) => (bool[n, 8] differs, bool[n, 1] any)",
+            "differs = Xor (x, other); number = Cast <to = 7> (differs);"
+            "most = ReduceMax <keepdims = 1> (number, one); any = Cast <to = 9> (most)",
+            other=np.arange(8) % 2 == 0,
+            one=one,
+        ),
+        "bytes of an image": onnx_model(
+            "(uint8[n, 6, 6, 3] x) => (float[n, 3] y)",
+            "f = Cast <to = 1> (x); n = Div (f, most); y = ReduceMean <keepdims = 0> (n, axes)",
+            most=np.float32(255),
+            axes=np.array([1, 2]),
+        ),
+        "the three largest, and where": onnx_model(
+            "(float[n, 8] x) => (float[n, 3] values, int64[n, 3] places)",
+            "values, places = TopK <axis = 1> (x, three)",
+            three=np.array([3]),
+        ),
+        "scores of any number of candidates": onnx_model(
+            "(float[n, 8] user, float[n, k, 8] items) => (float[n, k] scores)",
+            "u = Unsqueeze (user, one); m = Mul (u, items);"
+            "scores = ReduceSum <keepdims = 0> (m, last)",
+            one=one,
+            last=np.array([2]),
+        ),
+        "softmax over the batch": onnx_model(
+            "(float[n, 8] x) => (float[n, 8] y)", "y = Softmax <axis = 0> (x)"
+        ),
+        "the batch behind": onnx_model("(float[n, 8] x) => (float[8, n] y)", "y = Transpose (x)"),
+        "a number for the batch": onnx_model(
+            "(float[n, 8] x) => (float y)", "y = ReduceSum <keepdims = 0> (x)"
+        ),
+        "bfloat16 in": onnx_model("(bfloat16[n, 8] x) => (float[n, 8] y)", "y = Cast <to = 1> (x)"),
+        "bfloat16 inside": onnx_model(
+            "(float[n, 8] x) => (float[n, 4] y)",
+            "b = Cast <to = 16> (x); v = Cast <to = 16> (w); p = MatMul (b, v);"
+            "y = Cast <to = 1> (p)",
+            w=np.ones((8, 4), np.float32),
+        ),
+    }
 
 
 # scikit-learn
@@ -564,12 +436,10 @@ def torch_programs() -> dict[str, Model]:
     """TorchScript, `torch.export`, and a factory with what comes before and after the network."""
     torch.manual_seed(4)
     net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
-    x = {"inputs": {"x": {"datatype": "FP32", "shape": [-1, 8]}}}
-    y = {"outputs": {"y": {"datatype": "FP32", "shape": [-1, 4]}}}
-    said = {
-        "inputs": {"text": {"datatype": "BYTES", "shape": [-1, 1]}},
-        "outputs": {"label": {"datatype": "BYTES", "shape": [-1, 1]}},
-    }
+    ends = {"x": ("FP32", 8), "y": ("FP32", 4), "text": ("BYTES", 1), "label": ("BYTES", 1)}
+    tensors = {n: {n: {"datatype": kind, "shape": [-1, w]}} for n, (kind, w) in ends.items()}
+    plain = {"inputs": tensors["x"], "outputs": tensors["y"]}
+    said = {"inputs": tensors["text"], "outputs": tensors["label"]}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         script, program = str(Path(folder) / "m.pt"), str(Path(folder) / "m.pt2")
@@ -584,8 +454,8 @@ def torch_programs() -> dict[str, Model]:
         return {"text": text(rng, rows)["text"][:, None]}
 
     return {
-        "TorchScript": Model(script_data, numbers(), file="model.pt", layout=x | y),
-        "torch.export": Model(program_data, numbers(), file="model.pt2", layout=x | y),
+        "TorchScript": Model(script_data, numbers(), file="model.pt", layout=plain),
+        "torch.export": Model(program_data, numbers(), file="model.pt2", layout=plain),
         "factory with pre-processing": Model(
             FACTORY.encode(), column, factory="own_factory:factory", layout=said
         ),
@@ -625,102 +495,81 @@ def models() -> dict[str, Model]:
         shape = (rows, 3, int(rng.choice([12, 16])), int(rng.choice([10, 14])))
         return {"x": rng.standard_normal(shape).astype(np.float32)}
 
-    def steps(rng: np.random.Generator, rows: int) -> Inputs:
-        return {"x": rng.standard_normal((rows, 5, 6)).astype(np.float32)}
-
-    def pictures(rng: np.random.Generator, rows: int) -> Inputs:
-        return {"x": rng.integers(0, 256, (rows, 6, 6, 3)).astype(np.uint8)}
-
     def words(rng: np.random.Generator, rows: int) -> Inputs:
         return {"words": rng.choice(np.array([*WORDS, "?"], object), (rows, 2))}
 
-    def flags(rng: np.random.Generator, rows: int) -> Inputs:
-        return {"x": rng.random((rows, 8)) < 0.5}
+    def boxes(rng: np.random.Generator, rows: int) -> Inputs:
+        found = rng.random((rows, 12, 5)).astype(np.float32)
+        return {"boxes": found[:, :, :4].copy(), "score": found[:, :, 4:].copy()}
 
-    brain = graph(
-        [node("Cast", "x", "y", to=FLOAT)],
-        {"x": (TensorProto.BFLOAT16, ["n", 8])},
-        {"y": (FLOAT, ["n", 8])},
-    )
-    inside = graph(
-        [
-            node("Cast", "x", "b", to=TensorProto.BFLOAT16),
-            node("Cast", "w", "v", to=TensorProto.BFLOAT16),
-            node("MatMul", "b v", "p"),
-            node("Cast", "p", "y", to=FLOAT),
-        ],
-        {"x": (FLOAT, ["n", 8])},
-        {"y": (FLOAT, ["n", 4])},
-        w=np.ones((8, 4), np.float32),
-    )
+    resized, made = exported(net, [wide], ["x"], open_="023"), onnx_models()
+    whole: dict[str, Any] = {"layout": {"whole": True}, "whole": True}
+    detector = made["boxes that non-maximum suppression leaves"]
+    total = made["a number for the batch"]
     return {
         "residual CNN": of_images(classifier(Residual(8), Residual(8))),
         "depthwise CNN": of_images(classifier(Residual(8, groups=8))),
         "gated CNN": of_images(classifier(Residual(8, gated=True))),
         "CNN with pooling": of_images(classifier(vgg, vgg)),
         "segmentation": of_images(segment),
-        "CNN of any size": Model(exported(net, [wide], ["x"], open_="023"), any_size, layout=sizes),
+        "CNN of any size": Model(resized, any_size, layout=sizes),
         "CNN of any size, padded": Model(
-            exported(net, [wide], ["x"], open_="023"),
+            resized,
             any_size,
             layout=sizes | {"padding": True},
             refused="padded inputs have other outputs",
         ),
-        "CNN of any size, unsaid": Model(
-            exported(net, [wide], ["x"], open_="023"), any_size, refused="dimensions: {d2"
-        ),
+        "CNN of any size, unsaid": Model(resized, any_size, refused="dimensions: {d2"),
         "encoder of tokens": Model(
             exported(Encoder(), [ids, mask], ["ids", "mask"], open_="01"),
             tokens(1, 16),
             layout=ragged,
         ),
-        "encoder of strings": Model(text_encoder(), text),
-        "labels of strings": Model(labels(), words),
+        "encoder of strings": Model(made["words to a mean of vectors"], text),
+        "labels of strings": Model(made["a word to its number and itself"], words),
         "two-input ranker": Model(
             exported(Ranker(), [torch.zeros(2, 8), torch.zeros(2, 5)], ["user", "item"]), two
         ),
         "ranker of k candidates": Model(
-            candidates(), some_candidates, layout={"dimensions": {"k": [4, 8]}, "padding": True}
+            made["scores of any number of candidates"],
+            some_candidates,
+            layout={"dimensions": {"k": [4, 8]}, "padding": True},
         ),
-        "LSTM": Model(exported(Recurrent(True), [torch.zeros(2, 5, 6)], ["x"]), steps),
+        "LSTM": Model(exported(Recurrent(True), [torch.zeros(2, 5, 6)], ["x"]), images(5, 6)),
         "LSTM, time first": Model(
             time_first,
             lambda rng, rows: {"x": rng.standard_normal((5, 2, 6)).astype(np.float32)},
             refused="depends on the other rows",
         ),
-        "detector of [n_boxes, 6]": Model(
-            boxes_nms(), some_boxes, layout={"whole": True}, whole=True
+        "detector of [n_boxes, 6]": Model(detector, some_boxes, **whole),
+        "detector of [n_boxes, 6], unsaid": Model(detector, some_boxes, refused="whole: true"),
+        "detector of 12 boxes": Model(made["boxes with scores"], boxes),
+        "FP16": Model(linear("n", "float16", np.float16), numbers(np.float16)),
+        "FP64": Model(linear("n", "double", np.float64), numbers(np.float64)),
+        "BF16 input": Model(made["bfloat16 in"], numbers(), refused="add a Cast"),
+        "BF16 inside": Model(made["bfloat16 inside"], numbers(), refused="BFLOAT16"),
+        "INT8 with fixed scales": Model(made["8 bits with fixed scales"], numbers()),
+        "INT8 with the batch's scale": Model(
+            made["8 bits with the batch's scale"], numbers(), tolerance=0.1
         ),
-        "detector of [n_boxes, 6], unsaid": Model(boxes_nms(), some_boxes, refused="whole: true"),
-        "detector of 12 boxes": Model(
-            graph(
-                [node("Concat", "boxes score score", "y", axis=2)],
-                {"boxes": (FLOAT, ["n", 12, 4]), "score": (FLOAT, ["n", 12, 1])},
-                {"y": (FLOAT, ["n", 12, 6])},
-            ),
-            lambda rng, rows: {
-                "boxes": rng.random((rows, 12, 4)).astype(np.float32),
-                "score": rng.random((rows, 12, 1)).astype(np.float32),
-            },
+        "INT8 in, INT32 out": Model(
+            made["8 bits in, 32 bits out"], whole_numbers(np.int8, -128, 128, 8)
         ),
-        "FP16": Model(linear("n", TensorProto.FLOAT16, np.float16), numbers(np.float16)),
-        "FP64": Model(linear("n", TensorProto.DOUBLE, np.float64), numbers(np.float64)),
-        "BF16 input": Model(brain, numbers(), refused="add a Cast"),
-        "BF16 inside": Model(inside, numbers(), refused="BFLOAT16"),
-        "INT8 with fixed scales": Model(quantised(), numbers()),
-        "INT8 with the batch's scale": Model(dynamic_quantised(), numbers(), tolerance=0.1),
-        "INT8 in, INT32 out": Model(whole_arithmetic(), whole_numbers(np.int8, -128, 128)),
-        "BOOL": Model(logic(), flags),
-        "UINT8 image": Model(picture(), pictures),
-        "best three": Model(best_three(), numbers()),
+        "BOOL": Model(
+            made["flags that differ, and whether any does"], whole_numbers(np.bool_, 0, 2, 8)
+        ),
+        "UINT8 image": Model(made["bytes of an image"], whole_numbers(np.uint8, 0, 256, 6, 6, 3)),
+        "best three": Model(made["the three largest, and where"], numbers()),
         "fixed batch of 1": Model(linear(1), numbers()),
         "fixed batch of 4": Model(linear(4), numbers(), rows=4),
         "softmax over the batch": Model(
-            over_batch(), numbers(), refused="depends on the other rows"
+            made["softmax over the batch"], numbers(), refused="depends on the other rows"
         ),
-        "batch in the second dimension": Model(turned(), numbers(), refused="whole: true"),
-        "a number for the batch": Model(total(), numbers(), refused="whole: true"),
-        "a number for the request": Model(total(), numbers(), layout={"whole": True}, whole=True),
+        "batch in the second dimension": Model(
+            made["the batch behind"], numbers(), refused="whole: true"
+        ),
+        "a number for the batch": Model(total, numbers(), refused="whole: true"),
+        "a number for the request": Model(total, numbers(), **whole),
         "no ONNX": Model(b"PK\x03\x04 a zip file", numbers(), refused="no ONNX model"),
         **sklearn_models(),
         **torch_programs(),
@@ -905,34 +754,13 @@ def refusal(path: Path) -> str:
         return str(error)
 
 
-def started(folder: Path, paths: Sequence[Path]) -> subprocess.Popen[str]:
-    """The server of all families."""
-    command = [sys.executable, "-m", "placewright", "requests", "serve", "--port", "0"]
-    for path in paths:
-        command += ["--family", str(path)]
-    for allowed in ("model.pt", "model.pt2", "own_factory:factory"):
-        command += ["--models", allowed]
-    command += ["--server", "a:1", "--server", "b:1", "-f", "json"]
-    source = os.pathsep.join(p for p in sys.path if p)
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": source},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def main(*, requests: int = 20_000, seed: int = 0, only: str = "") -> int:
+    """Print what was refused and answered by model; 1 where anything is wrong.
 
-
-def main() -> None:
-    """Print what was refused and answered by model; exit 1 where anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="Models whose names hold this.")
-    given = parser.parse_args()
-    rng = np.random.default_rng(given.seed)
-    known = {name: model for name, model in models().items() if given.only in name}
-    failed = 0
+    `only`: models whose names hold this.
+    """
+    rng, failed = np.random.default_rng(seed), 0
+    known = {name: model for name, model in models().items() if only in name}
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: written(Path(folder), name, model) for name, model in known.items()}
         served = [name for name, model in known.items() if not model.refused]
@@ -942,37 +770,31 @@ def main() -> None:
                 good = bool(why) and model.refused in why
                 failed += not good
                 print(f"{'refused' if good else 'NOT REFUSED RIGHTLY'}: {name}: {why}")
-        requests = [
+        drawn = [
             each for name in served for each in prepared(name, paths[name], known[name], rng, POOL)
         ]
+        words = [word for name in served for word in ("--family", str(paths[name]))]
+        for allowed in ("model.pt", "model.pt2", "own_factory:factory"):
+            words += ["--models", allowed]
+        words += ["--server", "a:1", "--server", "b:1"]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)])
+        }
         begun_s = time.monotonic()
-        process = started(Path(folder), [paths[name] for name in served])
-        try:
-            assert process.stdout is not None
-            text_ = ""
-            while not text_.rstrip().endswith("}"):
-                line = process.stdout.readline()
-                if not line:
-                    raise SystemExit("the server did not start")
-                text_ += line
-            url = json.loads(text_)["url"]
+        with server("requests", "serve", "--port", "0", *words, env=environment) as (found, _):
             print(f"{len(served)} models served {time.monotonic() - begun_s:.1f} s after the start")
-            orders = np.array_split(rng.integers(0, len(requests), given.requests), CLIENTS)
+            orders = np.array_split(rng.integers(0, len(drawn), requests), CLIENTS)
             begun_s = time.monotonic()
             with ThreadPoolExecutor(CLIENTS) as clients:
-                parts = clients.map(lambda order: send(url, requests, order.tolist()), orders)
-                found = sum(parts, Counter[tuple[str, str]]())
+                parts = clients.map(lambda own: send(found["url"], drawn, own.tolist()), orders)
+                counts = sum(parts, Counter[tuple[str, str]]())
             took_s = time.monotonic() - begun_s
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-    rows = [(name, outcome, str(count)) for (name, outcome), count in sorted(found.items())]
+    rows = [(name, outcome, str(count)) for (name, outcome), count in sorted(counts.items())]
     print(plain_table(("model", "answer", "requests"), rows, "  r"))
-    right = sum(count for (_, outcome), count in found.items() if outcome == "right")
-    print(f"{right} of {given.requests} answers are right, in {took_s:.0f} s")
-    raise SystemExit(failed > 0 or right < given.requests)
+    right = sum(count for (_, outcome), count in counts.items() if outcome == "right")
+    print(f"{right} of {requests} answers are right, in {took_s:.0f} s")
+    return int(failed > 0 or right < requests)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

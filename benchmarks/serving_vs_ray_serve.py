@@ -14,7 +14,6 @@ there by its deadline with its minimum accuracy.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -27,6 +26,7 @@ import numpy as np
 import ray
 from ray import serve
 
+from harness import Table, run
 from placewright.cluster.cluster import Cluster, Device
 from placewright.requests.serving.client import Replies, schedule_of, send
 from placewright.requests.serving.families import Family
@@ -167,57 +167,51 @@ def deployed(made: Family, batch: int) -> str:
     return f"http://127.0.0.1:{port}"
 
 
-def main() -> None:
-    """Print the rows of the table, and the machine's load before and after."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--load", type=float, action="append")
-    parser.add_argument("--arrivals", default="poisson")
-    parser.add_argument("--duration", type=float, default=20.0)
-    parser.add_argument("--deadlines", type=float, default=8.0, help="times 40 to 600 ms")
-    parser.add_argument("--batch", type=int, default=16, help="of Ray Serve; 1: none")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write all numbers")
-    args = parser.parse_args()
+def main(
+    *,
+    load: tuple[float, ...] = (0.5, 0.8, 1.1, 1.5),
+    arrivals: str = "poisson",
+    duration: float = 20.0,
+    deadlines: float = 8.0,
+    batch: int = 16,
+    seed: int = 0,
+    json_: Path | None = None,
+) -> None:
+    """Print the table, and the machine's load before and after.
+
+    `deadlines`: times 40 to 600 ms; `batch`: of Ray Serve, 1: none; `json_`: write all numbers.
+    """
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.2f}")
-    made, found = family(), []
+    made, found = family(), list[dict[str, Any]]()
     # Read by Ray Serve's controller as it starts: its five seconds are too few on a busy machine.
     for name in ("READY_CHECK", "HEALTH_CHECK"):
         os.environ.setdefault(f"RAY_SERVE_PROXY_{name}_TIMEOUT_S", "60")
-    ray.init(
-        address="local",
-        num_cpus=16,
-        include_dashboard=False,
-        logging_level=logging.ERROR,
-        log_to_driver=False,  # Ray Serve logs every request that it cancels
-    )
-    url = deployed(made, args.batch)
-    options = ServingOptions(port=0, engine="ray")
-    print(
-        "| load | req/s | ours: success % | eff. accuracy | Ray Serve: success % | eff. accuracy |"
-    )
-    with serve_here([made], SERVERS, options) as running:
+    # Ray Serve logs every request that it cancels.
+    quiet: Any = {"logging_level": logging.ERROR, "log_to_driver": False}
+    ray.init(address="local", num_cpus=16, include_dashboard=False, **quiet)
+    url, two = deployed(made, batch), ("success %", "eff. accuracy")
+    with serve_here([made], SERVERS, ServingOptions(port=0, engine="ray")) as running:
         rate = full_rate(running.dispatcher.service)
-        for load in args.load or [0.5, 0.8, 1.1, 1.5]:
-            service = running.dispatcher.service
-            traffic = Traffic(args.arrivals, args.duration, args.deadlines, args.seed)
-            stream = made_stream(service, traffic, load * rate)
-            ours, theirs = (
-                measured(stream, replies_of(u, made, stream)) for u in (running.url, url)
-            )
-            found.append({"load": load, "rate_per_s": load * rate, "ours": ours, "serve": theirs})
-            print(
-                f"| {load:g} | {load * rate:.0f} | {100 * ours['success']:.2f} | "
-                f"{ours['effective_accuracy']:.4f} | {100 * theirs['success']:.2f} | "
-                f"{theirs['effective_accuracy']:.4f} |",
-                flush=True,
-            )
-            print(f"  statuses: ours {ours['statuses']}, Ray Serve {theirs['statuses']}")
+        traffic = Traffic(arrivals, duration, deadlines, seed)
+        table = Table(
+            "load", "req/s", *(f"{who}: {x}" for who in ("ours", "Ray Serve") for x in two)
+        )
+        for own in load:
+            stream = made_stream(running.dispatcher.service, traffic, own * rate)
+            both = [measured(stream, replies_of(u, made, stream)) for u in (running.url, url)]
+            ours, theirs = both
+            found.append({"load": own, "rate_per_s": own * rate, "ours": ours, "serve": theirs})
+            cells = [(f"{100 * r['success']:.2f}", f"{r['effective_accuracy']:.4f}") for r in both]
+            table.row(f"{own:g}", f"{own * rate:.0f}", *cells[0], *cells[1])
+    for row in found:
+        statuses = (row[who]["statuses"] for who in ("ours", "serve"))
+        print("{:g}: statuses: ours {}, Ray Serve {}".format(row["load"], *statuses))
     print(f"load average after: {os.getloadavg()[0]:.2f}")
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1))
+    if json_ is not None:
+        json_.write_text(json.dumps(found, indent=1))
     serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,13 +10,12 @@ anything. The answer is compared with eager PyTorch, which reads the same files.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,46 +67,32 @@ def launch(folder: Path, layers: int) -> None:
     from safetensors.torch import save_file
 
     import placewright
+    from harness import joined
 
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    devices = tuple(
-        placewright.Device(name, node=name, memory_bytes=0.36 * size) for name in ("a", "b", "c")
-    )
-    links = tuple(
-        placewright.Link(one.name, other.name, 1.25e9, 100e-6)
-        for one in devices
-        for other in devices
-        if one is not other
-    )
-    cluster = placewright.Cluster(devices, links, name="trio")
+    speeds = dict.fromkeys("abc", 1.0)
+    cluster = joined("trio", speeds, 1.25e9, 100e-6, memory_bytes=0.36 * size)
     with torch.device("meta"):
         model = made(layers)
-    start = time.perf_counter()
+    times_s = [time.perf_counter()]
     with placewright.place(
         model, example(), cluster, method="analytic", weights=folder, emulate=False
     ) as placed:
-        planned = time.perf_counter()
+        times_s.append(time.perf_counter())
         answer = placed(example())
-        called = time.perf_counter()
+        times_s.append(time.perf_counter())
         again = placed(example())
+        times_s.append(time.perf_counter())
         used = placed.memory()
         assert torch.equal(answer, again)
         save_file({"y": answer}, folder / "answer.safetensors")
-        print(
-            json.dumps(
-                {
-                    "plan_s": planned - start,
-                    "first_call_s": called - planned,
-                    "call_s": time.perf_counter() - called,
-                    "launcher_bytes": peak_bytes(),
-                    "planner": placed.result.planner,
-                    "workers": {
-                        name: [use.predicted_bytes, use.measured_bytes]
-                        for name, use in used.items()
-                    },
-                }
-            )
-        )
+        found = {
+            "took_s": [b - a for a, b in pairwise(times_s)],
+            "launcher_bytes": peak_bytes(),
+            "planner": placed.result.planner,
+            "workers": {n: [u.predicted_bytes, u.measured_bytes] for n, u in used.items()},
+        }
+        print(json.dumps(found))
 
 
 def peak_bytes() -> int:
@@ -133,41 +118,36 @@ def eager_difference(folder: Path, layers: int) -> float:
     return float((x - load_file(folder / "answer.safetensors")["y"]).abs().max())
 
 
-def main() -> int:
+def main(*, gigabytes: float = 3.0, folder: Path | None = None, launch_: int = 0) -> int:
     """Write, launch, compare, print a table; 1 where a limit of the page is not kept."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=3.0)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--launch", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.launch:
-        launch(args.folder, args.launch)
+    if launch_ and folder is not None:
+        launch(folder, launch_)
         return 0
-    layers = round(args.gigabytes * 1e9 / (4 * WIDTH * WIDTH))
-    with tempfile.TemporaryDirectory(dir=args.folder) as name:
-        folder = Path(name)
-        total = write(folder, layers)
+    layers = round(gigabytes * 1e9 / (4 * WIDTH * WIDTH))
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        total = write(Path(name), layers)
         command = [sys.executable, __file__, "--folder", name, "--launch", str(layers)]
-        done = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
-        difference = eager_difference(folder, layers)
+        difference = eager_difference(Path(name), layers)
     print(f"model {total / MB:.0f} MB, {layers} layers; plan by {found['planner']}")
+    placed_s, first_s, second_s = found["took_s"]
     print(
-        f"place {found['plan_s']:.1f} s, first call (workers start and load) "
-        f"{found['first_call_s']:.1f} s, second call {found['call_s']:.2f} s"
+        f"place {placed_s:.1f} s, first call (workers start and load) {first_s:.1f} s, "
+        f"second call {second_s:.2f} s"
     )
     print(f"launching process: peak {found['launcher_bytes'] / MB:.0f} MB")
     good = found["launcher_bytes"] <= 500e6 + total / 3 and difference == 0
     for device, (predicted, measured) in found["workers"].items():
         error = measured / predicted - 1 if predicted else float("nan")
-        print(
-            f"worker {device}: judge {predicted / MB:.0f} MB, measured {measured / MB:.0f} MB, "
-            f"{100 * error:+.1f} %"
-        )
+        sizes = f"judge {predicted / MB:.0f} MB, measured {measured / MB:.0f} MB"
+        print(f"worker {device}: {sizes}, {100 * error:+.1f} %")
         good &= abs(error) <= 0.05
     print(f"largest difference from eager PyTorch: {difference:g}")
     return 0 if good else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from harness import run
+
+    run(main)

@@ -12,8 +12,6 @@ time over this one's, so more than 1 is faster; the interval holds 95 % of resam
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -93,7 +91,7 @@ def executor_session() -> Any:
     return session
 
 
-def serve(file: Path) -> None:
+def answer_rounds(file: Path) -> None:
     """Time what stdin names, one round per line; ends with stdin."""
     timed = parts(file)
     for name in PARTS[:-1]:
@@ -105,7 +103,7 @@ def serve(file: Path) -> None:
 
 
 class Tree:
-    """A process that runs one tree's code."""
+    """A process that runs one tree's code; it is ready when everything is compiled."""
 
     def __init__(self, source: Path, file: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
@@ -117,18 +115,12 @@ class Tree:
             text=True,
         )
 
-    def ready(self) -> None:
-        """Wait until everything is compiled."""
-        self._line()
-
-    def time(self, name: str) -> float:
-        """Seconds of one round."""
+    def line(self, name: str = "") -> str:
+        """The next line; of a part's `name` the seconds of one round."""
         assert self.process.stdin is not None
-        print(name, file=self.process.stdin, flush=True)
-        return float(self._line())
-
-    def _line(self) -> str:
         assert self.process.stdout is not None
+        if name:
+            print(name, file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"the process ended with code {self.process.wait()}")
@@ -141,33 +133,16 @@ class Tree:
         self.process.wait()
 
 
-def problem_file(folder: Path) -> Path:
-    """A problem of 500 operators and 4 devices that both trees read."""
+def main(old: Path, *, rounds: int = 15, limit: float = 0.97) -> int:
+    """Print a markdown table; 1 where the ratio's interval is below the limit."""
     from judge_speed import layered
     from placewright.operators.files import write_problem
 
-    file = write_problem(layered(500, 4), folder / "problem.json")
-    text = json.loads(file.read_text())
-    file.write_text(json.dumps(text))
-    return file
-
-
-def main() -> None:
-    """Print a markdown table; exit 1 where the ratio's interval is below the limit."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("old", type=Path, nargs="?", help="the src folder of the older tree")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--limit", type=float, default=0.97, help="least ratio")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.serve is not None:
-        serve(args.serve)
-        return
     with tempfile.TemporaryDirectory() as folder:
-        file = problem_file(Path(folder))
-        trees = [Tree(source.resolve(), file) for source in (args.old, SOURCE)]
+        file = write_problem(layered(500, 4), Path(folder) / "problem.json")
+        trees = [Tree(source.resolve(), file) for source in (old, SOURCE)]
         try:
-            sys.exit(1 if compared(trees, args.rounds, args.limit) else 0)
+            return int(compared(trees, rounds, limit) > 0)
         finally:
             for tree in trees:
                 tree.close()
@@ -175,28 +150,30 @@ def main() -> None:
 
 def compared(trees: list[Tree], rounds: int, limit: float) -> int:
     """Print a row per part; how many are slower than the limit for certain."""
+    from harness import Table
+
     for tree in trees:
-        tree.ready()
+        tree.line()
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.2f}\n")
-    print("| part | before, ms | now, ms | before / now | 95 % |\n|---|---:|---:|---:|---|")
+    table = Table("part", "before, ms", "now, ms", "before / now", "95 %")
     slower, rng = 0, np.random.default_rng(0)
     for name in PARTS:
         took = np.array(
-            [[tree.time(name) for tree in (trees, trees[::-1])[k % 2]][:: (1, -1)[k % 2]]
+            [[float(tree.line(name)) for tree in (trees, trees[::-1])[k % 2]][:: (1, -1)[k % 2]]
              for k in range(rounds)]
         )  # fmt: skip
         ratio = took[:, 0] / took[:, 1]
         picked = np.median(rng.choice(ratio, (2000, len(ratio))), axis=1)
         low, high = np.quantile(picked, [0.025, 0.975])
-        before, now = np.median(took, axis=0) * 1e3
+        times = [f"{ms:.2f}" for ms in np.median(took, axis=0) * 1e3]
         slower += bool(high < limit)
-        print(
-            f"| {name} | {before:.2f} | {now:.2f} | {np.median(ratio):.3f} | "
-            f"{low:.3f} to {high:.3f} |",
-            flush=True,
-        )
+        table.row(name, *times, f"{np.median(ratio):.3f}", f"{low:.3f} to {high:.3f}")
     return slower
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--serve"]:  # an older tree may lack what the harness imports
+        answer_rounds(Path(sys.argv[2]))
+    from harness import run
+
+    run(main)

@@ -10,13 +10,10 @@ because its messages have to be predicted, too. What the cluster emulates is pri
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness import Table, accuracy, run
 from placewright import Cluster, OperatorProblem, Result, compare, profile
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
@@ -199,69 +197,24 @@ def measured(
     return found
 
 
-def rows(name: str, cluster: Cluster, steps: int, table: ProfileTable) -> list[dict[str, Any]]:
-    """One row per plan of a model."""
-    return [
-        {
-            "model": name,
-            "emulated": taken.emulated,
-            "planner": result.planner,
-            "messages": len(result.judgement.transfers),
-            "predicted_s": taken.predicted_s,
-            "measured_s": taken.measured_s,
-        }
-        for result, taken in measured(name, cluster, steps, table)
-    ]
-
-
-def error(row: dict[str, Any]) -> float:
-    """Signed, relative to what was measured."""
-    return float(row["predicted_s"] / row["measured_s"] - 1)
-
-
-def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
-    return (
-        f"| {row['model']} | {row['planner']} | {row['messages']} | "
-        f"{row['predicted_s'] * 1e3:.2f} | {row['measured_s'] * 1e3:.2f} | {error(row):+.1%} |"
-    )
-
-
-def summary(found: list[dict[str, Any]]) -> str:
-    """Median and largest error of all rows and of each kind."""
-    alone = [row for row in found if not row["messages"]]
-    several = [row for row in found if row["messages"]]
-    kinds = {"all": found, "one device": alone, "several devices": several}
-    return "\n".join(
-        f"{kind}: median |error| {np.median(np.abs([error(r) for r in of])):.1%}, median error "
-        f"{np.median([error(r) for r in of]):+.1%}, largest "
-        f"{max(abs(error(r)) for r in of):.1%}, {len(of)} runs"
-        for kind, of in kinds.items()
-        if of
-    )
-
-
-def main() -> None:
+def main(*, models: tuple[str, ...] = tuple(MODELS), on: str = "edge-duo", steps: int = 60) -> None:
     """Print the table and its summary."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--on", default="edge-duo")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    cluster, table = load_cluster(args.on), ProfileTable()
+    cluster, profiles = load_cluster(on), ProfileTable()
     warnings.simplefilter("ignore", FutureWarning)
-    print("| model | planner | messages | predicted ms | measured ms | error |")
-    print("|---|---|---|---|---|---|")
-    found: list[dict[str, Any]] = []
-    for name in args.models:
-        for row in rows(name, cluster, args.steps, table):
-            found.append(row)
-            print(line(row), flush=True)
-    print(f"\n{summary(found)}\nemulated: {found[-1]['emulated']}")
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
+    table = Table("model", "planner", "messages", "predicted ms", "measured ms", "error", left=2)
+    found: list[tuple[bool, Measurement]] = []
+    for name in models:
+        for result, taken in measured(name, cluster, steps, profiles):
+            messages, times = len(result.judgement.transfers), (taken.predicted_s, taken.measured_s)
+            found.append((messages > 0, taken))
+            error = f"{times[0] / times[1] - 1:+.1%}"
+            table.row(name, result.planner, messages, *(f"{s * 1e3:.2f}" for s in times), error)
+    print()
+    for kind, wanted in (("all", (False, True)), ("one device", (False,)), ("several", (True,))):
+        if of := [taken for several, taken in found if several in wanted]:
+            print(f"{kind}: {accuracy([t.predicted_s for t in of], [t.measured_s for t in of])}")
+    print(f"emulated: {found[-1][1].emulated}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,29 +3,27 @@
     python benchmarks/strategies.py [table] [FOLDER] [--plans]
     python benchmarks/strategies.py simulate FILE [-f json]
 
-FOLDER holds sets of files (default ``$PLACEWRIGHT_DATA/strategies`` or
-``../shared/data/strategies``), each with profile, cluster and plan of a training step that others
-measured; ``simulate`` predicts the step and the peak memory of one. Predictions of the table are
-made from copies without the fields that say what was measured. The pick: among plans for the same
+FOLDER holds sets of files (default ``strategies`` of the published data), each with profile,
+cluster and plan of a training step that others measured; ``simulate`` predicts the step and the
+peak memory of one. Predictions of the table are made from copies without the fields that say what
+was measured. The pick: among plans for the same
 nodes and global batch, how much slower the plan predicted fastest really is than the fastest one;
 the largest over the groups.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from scipy.stats import spearmanr
 
+from harness import DATA, run
 from measured_strategies.reader import read_strategy
 from placewright.layers.files import plan_json
 from placewright.layers.judge import judge
@@ -34,22 +32,18 @@ from placewright.report.text import percent, plain_table, seconds, size
 HIDDEN = ("source", "measured", "suspect", "reference")
 
 
-def main() -> None:
-    """Score every set, or predict one step."""
-    root = Path(os.environ.get("PLACEWRIGHT_DATA", "../shared/data")) / "strategies"
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb")
-    table = verbs.add_parser("table", help="errors and rank correlation of every set")
-    table.add_argument("folder", nargs="?", type=Path, default=root)
-    table.add_argument("--plans", action="store_true", help="measured and predicted seconds too")
-    one = verbs.add_parser("simulate", help="step time and peak memory of one file")
-    one.add_argument("file", type=Path)
-    one.add_argument("-f", "--format", choices=("table", "json"), default="table")
-    args = parser.parse_args(sys.argv[1:] or ["table"])
-    if args.verb == "simulate":
-        simulate(args.file, args.format)
+def main(
+    verb: Literal["table", "simulate"] = "table",
+    path: Path | None = None,
+    *,
+    plans: bool = False,
+    f: Literal["table", "json"] = "table",
+) -> None:
+    """Score every set, with measured and predicted seconds of all `plans`, or predict one step."""
+    if verb == "simulate" and path is not None:
+        simulate(path, f)
     else:
-        scores(args.folder, plans_too=args.plans)
+        scores(path or DATA / "strategies", plans_too=plans)
 
 
 def simulate(file: Path, form: str) -> None:
@@ -144,4 +138,4 @@ def pick(plans: Sequence[dict[str, Any]], key: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,26 +8,21 @@ read after a tenth of the batches and at the end; every batch is compared with e
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import placewright
-from placewright import Cluster, Device, Link, OperatorPlan
+from harness import Table, joined, run
+from placewright import OperatorPlan
 
 DIFFERENT = 16
 """Batches that differ; they come again and again."""
-
-
-def trio() -> Cluster:
-    """Three devices of one machine."""
-    links = tuple(Link(a, b, 1e9, 1e-4) for a in "abc" for b in "abc" if a != b)
-    return Cluster(tuple(Device(name, node=name) for name in "abc"), links, "trio")
 
 
 def plans(count: int) -> Iterator[tuple[str, OperatorPlan]]:
@@ -47,13 +42,12 @@ def resident_bytes(pid: int) -> int:
 
 def measured(
     plan: OperatorPlan, batches: int, model: nn.Module, data: list[torch.Tensor]
-) -> tuple[int, list[int], list[int]]:
-    """Batches that were wrong; bytes of each process early and at the end."""
+) -> list[Any]:
+    """Batches that were wrong; by how much each process has grown."""
     wanted, wrong, early = [model(x) for x in data], 0, list[int]()
-    inputs = (data[k % DIFFERENT] for k in range(batches))
-    with placewright.place(
-        model, data[0], trio(), plan=plan, method="analytic", objective="throughput", emulate=False
-    ) as placed:
+    inputs, trio = (data[k % DIFFERENT] for k in range(batches)), dict.fromkeys("abc", 1.0)
+    how: Any = {"method": "analytic", "objective": "throughput", "emulate": False}
+    with placewright.place(model, data[0], joined("trio", trio, 1e9), plan=plan, **how) as placed:
         pids = [os.getpid()]
         for k, output in enumerate(placed.stream(inputs)):
             wrong += not torch.equal(output, wanted[k % DIFFERENT])
@@ -62,28 +56,22 @@ def measured(
                 assert session is not None
                 pids += [process.pid for process in session.group.processes]  # type: ignore[attr-defined]
                 early = [resident_bytes(pid) for pid in pids]
-        return wrong + abs(batches - 1 - k), early, [resident_bytes(pid) for pid in pids]
+        late = [resident_bytes(pid) for pid in pids]
+    grown = [f"{(b - a) / 1e6:+.1f} MB" for a, b in zip(early, late, strict=True)]
+    return [wrong + abs(batches - 1 - k), *grown]
 
 
-def main() -> None:
+def main(*, batches: int = 10_000) -> None:
     """Print a line for every plan."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--batches", type=int, default=10_000)
-    batches = parser.parse_args().batches
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))).eval()
     data = [torch.randn(16, 256) for _ in range(DIFFERENT)]
-    count = len(placewright.capture(model, data[0]).operators)
-    print(
-        "| plan | batches | wrong, lost or doubled | growth after a tenth, launcher | a | b | c |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    grown = "growth after a tenth, launcher"
+    table = Table("plan", "batches", "wrong, lost or doubled", grown, "a", "b", "c")
     with torch.no_grad():
-        for name, plan in plans(count):
-            wrong, early, late = measured(plan, batches, model, data)
-            grown = [f"{(b - a) / 1e6:+.1f} MB" for a, b in zip(early, late, strict=True)]
-            print(f"| {name} | {batches} | {wrong} | {' | '.join(grown)} |", flush=True)
+        for name, plan in plans(len(placewright.capture(model, data[0]).operators)):
+            table.row(name, batches, *measured(plan, batches, model, data))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

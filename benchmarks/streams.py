@@ -10,24 +10,22 @@ coincide are measured once. All of a pair are measured in turns on the same work
 choice was made: no measurement of the trial counts. A cluster whose boards ask for more cores than
 this machine has is emulated slower, everything in proportion (`fitted`).
 
-Rows are written as soon as a pair is measured, and what the file has is not measured again:
-`--minutes` begins no pair that would not end in time, and the next call goes on. Prints every plan,
-then median error and rank correlation of throughput, what the fastest plan gains beside the limit,
-the sum of the devices' speeds, and how often the choice of ``auto`` is within 3 % of the best.
+Rows are kept by pair. Prints every plan, then median error and rank correlation of throughput, what
+the fastest plan gains beside the limit, the sum of the devices' speeds, and how often the choice of
+``auto`` is within 3 % of the best.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TypedDict
+from functools import partial
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 
-from placewright import Cluster, Device, Link, load_model
+from harness import KeptRows, Table, accuracy, joined, run
+from placewright import Cluster, load_model
 from placewright.capturing.zoo import zoo_models
 from placewright.cluster.files import load_cluster
 from placewright.deployment.placed_model import PlacedModel
@@ -49,7 +47,6 @@ from placewright.planning.result import Result
 from placewright.planning.solving import judged_plan, solve
 from placewright.runtime.host import Host
 from placewright.testbed.blueprint import fitted
-from prediction import rank_correlation
 
 SECONDS = 4.0
 """Of a plan's turn, beside the samples that fill its pipeline and empty it."""
@@ -60,40 +57,20 @@ FEWEST, MOST = 4, 40
 SLOW_S = 0.3
 """Models of which a sample takes longer on the best single device are measured in one turn."""
 
-PAIR_S = 120.0
-"""What a pair is expected to take before one has been measured."""
-
 CLOSE = 1.03
 """A chosen plan may take so many times the best measured one."""
 
 
-class Row(TypedDict):
-    """One plan; seconds per sample."""
+Row = dict[str, Any]
+"""One plan; seconds per sample."""
 
-    cluster: str
-    model: str
-    plan: str
-    chosen: bool
-    devices: int
-    copies: int
-    in_flight: int
-    predicted_s: float
-    measured_s: float
-    latency_s: float
-    limit: float
-
-
-def trio() -> Cluster:
-    """Three boards that this benchmark adds to the presets."""
-    speeds = {"board-a": 1.0, "board-b": 0.5, "board-c": 0.25}
-    devices = tuple(Device(n, node=n, speed=s, memory_bytes=2 << 30) for n, s in speeds.items())
-    links = tuple(Link(a, b, 1.25e8, 2e-4) for a in speeds for b in speeds if a != b)
-    return Cluster(devices, links, "trio")
+TRIO = joined("trio", {"board-a": 1.0, "board-b": 0.5, "board-c": 0.25}, memory_bytes=2 << 30)
+"""Three boards that this benchmark adds to the presets."""
 
 
 def cluster_of(name: str) -> Cluster:
-    """A preset or a file, or `trio`; no faster than this machine can emulate."""
-    return fitted(trio() if name == "trio" else load_cluster(name), Host.here().cores)[0]
+    """A preset or a file, or `TRIO`; no faster than this machine can emulate."""
+    return fitted(TRIO if name == "trio" else load_cluster(name), Host.here().cores)[0]
 
 
 def plans(placed: PlacedModel, time_limit_s: float) -> Iterator[tuple[str, Result]]:
@@ -128,16 +105,16 @@ def plans(placed: PlacedModel, time_limit_s: float) -> Iterator[tuple[str, Resul
             yield name, result
 
 
-def pair(name: str, cluster: Cluster, args: argparse.Namespace) -> list[Row]:
+def pair(name: str, on: str, engine: str, batch: int, time_limit: float) -> list[Row]:
     """Every plan of one model on one cluster."""
     with place(
-        load_model(f"zoo:{name}", batch=args.batch),
-        cluster=cluster,
-        engine=args.engine,
+        load_model(f"zoo:{name}", batch=batch),
+        cluster=cluster_of(on),
+        engine=engine,
         objective="throughput",
-        time_limit_s=args.time_limit,
+        time_limit_s=time_limit,
     ) as placed:
-        named = list(plans(placed, args.time_limit))
+        named = list(plans(placed, time_limit))
         results = [result for _, result in named]
         predictions = [predicted(r.problem, r.plan) for r in results]
         single_s = predictions[0].period_s
@@ -146,10 +123,10 @@ def pair(name: str, cluster: Cluster, args: argparse.Namespace) -> list[Row]:
         with placed.workers.session(placed.workload) as session:
             rounds = StreamRounds(session, results, predictions)
             rounds.measure(count * turns, silent, turns)
-    chosen = placed.result.plan
+    chosen, limit = placed.result.plan, single_device_limit(placed.interference.alone)
     return [
         {
-            "cluster": cluster.name,
+            "cluster": on,
             "model": name,
             "plan": label,
             "chosen": same_plan(result.plan, chosen),
@@ -159,7 +136,7 @@ def pair(name: str, cluster: Cluster, args: argparse.Namespace) -> list[Row]:
             "predicted_s": expected.period_s,
             "measured_s": float(rounds.measurement(k).measured_s),
             "latency_s": float(np.median(rounds.latency_s[k])),
-            "limit": single_device_limit(placed.interference.alone),
+            "limit": limit,
         }
         for k, ((label, result), expected) in enumerate(zip(named, predictions, strict=True))
     ]
@@ -170,23 +147,19 @@ def same_plan(a: OperatorPlan, b: OperatorPlan) -> bool:
     return bool((a.placement == b.placement).all()) and copied_devices(a) == copied_devices(b)
 
 
-HEADER = (
-    "| cluster | model | plan | devices | copies | in flight | predicted/s | measured/s | error "
-    "| latency ms | speed-up | limit |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def line(row: Row, single: Row) -> str:
-    """A row as text; the error is that of the predicted throughput."""
+def cells_of(row: Row, single: Row) -> list[Any]:
+    """A row of the table; the error is that of the predicted throughput."""
     gain = f"{single['measured_s'] / row['measured_s']:.2f}" if is_single(single) else "-"
     predicted_s, measured_s = row["predicted_s"], row["measured_s"]
     plan = f"{row['plan']} (chosen)" if row["chosen"] and row["plan"] != "auto" else row["plan"]
-    return (
-        f"| {row['cluster']} | {row['model']} | {plan} | {row['devices']} | {row['copies']} "
-        f"| {row['in_flight']} | {1 / predicted_s:.3g} | {1 / measured_s:.3g} "
-        f"| {measured_s / predicted_s - 1:+.1%} | {row['latency_s'] * 1e3:.0f} "
-        f"| {gain} | {row['limit']:.2f} |"
-    )
+    counts = [row[k] for k in ("devices", "copies", "in_flight")]
+    rates = [
+        f"{1 / predicted_s:.3g}",
+        f"{1 / measured_s:.3g}",
+        f"{measured_s / predicted_s - 1:+.1%}",
+    ]
+    ends = [f"{row['latency_s'] * 1e3:.0f}", gain, f"{row['limit']:.2f}"]
+    return [row["cluster"], row["model"], plan, *counts, *rates, *ends]
 
 
 def is_single(row: Row) -> bool:
@@ -194,32 +167,24 @@ def is_single(row: Row) -> bool:
     return str(row["plan"]).startswith("only:")
 
 
-def summary(rows: list[Row]) -> str:
+def summary(pairs: list[list[Row]]) -> str:
     """Errors of all plans, gains of every model's fastest one, and the choice of ``auto``."""
-    predicted_rate = np.array([1 / row["predicted_s"] for row in rows])
-    measured_rate = np.array([1 / row["measured_s"] for row in rows])
-    errors = np.abs(predicted_rate / measured_rate - 1)
-    lines = [
-        f"error of predicted throughput: median {np.median(errors):.1%} (must be within 10 %), "
-        f"largest {errors.max():.1%}; rank correlation "
-        f"{rank_correlation(predicted_rate, measured_rate):.3f} (must be 0.95) "
-        f"over {len(rows)} plans"
-    ]
-    close, pairs = 0, list(dict.fromkeys((r["cluster"], r["model"]) for r in rows))
-    for cluster in dict.fromkeys(r["cluster"] for r in rows):
-        gains = []
-        for model in (m for c, m in pairs if c == cluster):
-            own = [r for r in rows if (r["cluster"], r["model"]) == (cluster, model)]
-            best_s = min(r["measured_s"] for r in own)
-            if is_single(own[0]):
-                gains.append((model, own[0]["measured_s"] / best_s, own[0]["limit"]))
-            close += any(r["chosen"] and r["measured_s"] <= CLOSE * best_s for r in own)
-        gains_text = ", ".join(f"{model} {gain:.2f} of {limit:.2f}" for model, gain, limit in gains)
-        enough = sum(gain >= 1.3 for _, gain, _ in gains)
+    rows = [row for own in pairs for row in own]
+    rates = ([1 / row[key] for row in rows] for key in ("predicted_s", "measured_s"))
+    lines = [f"throughput of {len(rows)} plans: {accuracy(*rates)} (must be 10 % and 0.95)"]
+    close, gains = 0, dict[str, list[tuple[str, float, float]]]()
+    for own in pairs:
+        best_s = min(row["measured_s"] for row in own)
+        close += any(row["chosen"] and row["measured_s"] <= CLOSE * best_s for row in own)
+        if is_single(own[0]):
+            gain = own[0]["model"], own[0]["measured_s"] / best_s, own[0]["limit"]
+            gains.setdefault(own[0]["cluster"], []).append(gain)
+    for cluster, found in gains.items():
+        text = ", ".join(f"{model} {gain:.2f} of {limit:.2f}" for model, gain, limit in found)
+        enough = sum(gain >= 1.3 for _, gain, _ in found)
         lines.append(
-            f"{cluster}: fastest plan against the best single device: {gains_text}; "
-            f"at least 1.3 times in {enough} of {len(gains)}"
-            + (" (must be 6 of 8)" if cluster == "edge-duo" else "")
+            f"{cluster}: fastest plan against the best single device: {text}; "
+            f"at least 1.3 times in {enough} of {len(found)}"
         )
     lines.append(
         f"auto is within 3 % of the best measured plan in {close} of {len(pairs)} "
@@ -228,54 +193,28 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def show(rows: list[Row]) -> None:
-    """Print rows of one or more pairs."""
-    single: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        print(line(row, single.setdefault((row["cluster"], row["model"]), row)), flush=True)
-
-
-def main() -> None:
-    """Measure what is missing, and print."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--models", nargs="*", default=list(zoo_models()))
-    parser.add_argument("--on", nargs="*", default=["edge-duo", "trio", "edge-quad"])
-    parser.add_argument("--engine", choices=["local", "testbed"], default="testbed")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--time-limit", type=float, default=5.0, help="of planning, seconds")
-    parser.add_argument("--minutes", type=float, default=600.0)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    began, rows = time.monotonic(), list[Row]()
-    print(HEADER)
-    if args.out is not None and args.out.exists():
-        rows = [json.loads(found) for found in args.out.read_text().splitlines()]
-        show(rows)
-    done, left, longest_s = {(r["cluster"], r["model"]) for r in rows}, list[str](), PAIR_S
-    for on, name in ((on, name) for on in args.on for name in args.models):
-        cluster, start = cluster_of(on), time.monotonic()
-        if (cluster.name, name) in done:
-            continue
-        if start + longest_s > began + 60 * args.minutes:
-            left.append(f"{name} on {cluster.name}")
-            continue
-        try:
-            found = pair(name, cluster, args)
-        except PlacewrightError as error:
-            print(f"{name} on {cluster.name}: {error}", flush=True)
-            left.append(f"{name} on {cluster.name} (failed)")
-            continue
-        longest_s = max(longest_s, time.monotonic() - start)
-        show(found)
-        rows += found
-        if args.out is not None:
-            with args.out.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(row) + "\n" for row in found)
-    if rows:
-        print(f"\n{summary(rows)}")
-    if left:
-        print(f"{len(left)} pairs left, run it again: {', '.join(left)}")
+def main(
+    *,
+    models: tuple[str, ...] = tuple(zoo_models()),
+    on: tuple[str, ...] = ("edge-duo", "trio", "edge-quad"),
+    engine: Literal["local", "testbed"] = "testbed",
+    batch: int = 1,
+    time_limit: float = 5.0,
+    kept: KeptRows,
+) -> None:
+    """Measure what is missing, and print; `time_limit`: seconds of planning."""
+    counts, rates = ("devices", "copies", "in flight"), ("predicted/s", "measured/s", "error")
+    head = (*counts, *rates, "latency ms", "speed-up", "limit")
+    table, pairs = Table("cluster", "model", "plan", *head, left=3), []
+    for cluster, name in product(on, models):
+        work = partial(pair, name, cluster, engine, batch, time_limit)
+        if own := kept.get(f"{name} on {cluster}, batch {batch}", work):
+            pairs.append(own)
+            for row in own:
+                table.row(*cells_of(row, own[0]))
+    if pairs:
+        print(f"\n{summary(pairs)}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,7 +10,6 @@ and the rate of a link without a limit.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import replace
 from itertools import combinations, cycle
 from pathlib import Path
 
+from harness import Table, run
 from placewright import Cluster, Device, Link, Testbed
 from placewright.testbed.record import emulator_pid
 from placewright.testbed.status import Finding, findings_table, selftest
@@ -39,15 +39,14 @@ def full_cluster(nodes: int) -> Cluster:
     return Cluster(devices, tuple(links), name=f"benchmark-{nodes}")
 
 
-def worst(findings: list[Finding]) -> str:
-    """One row: how many of each, and the worst of each."""
+def worst(findings: list[Finding]) -> list[str]:
+    """Cells of a row: how many of each, and the worst of each."""
     cells = []
     for what in ("rate", "delay", "cpu"):
         off = [abs(f.off) for f in findings if f.what == what]
         text = f"{max(off) * 1e3:.2f} ms" if what == "delay" else f"{max(off) * 100:.2f} %"
         cells += [str(len(off)), text]
-    good = "yes" if all(f.ok for f in findings) else "no"
-    return f"| {' | '.join(cells)} | {good} |"
+    return [*cells, "yes" if all(f.ok for f in findings) else "no"]
 
 
 def with_busy_cores(bed: Testbed) -> list[Finding]:
@@ -85,22 +84,19 @@ def price() -> None:
         print(f"without a limit: {fastest.got * 8e-9:.1f} Gbit/s")
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 3, 4, 5, 6])
-    parser.add_argument("--all", action="store_true", help="every finding, not only the worst")
-    arguments = parser.parse_args()
-    print("| nodes | links | worst rate | delays | worst delay | quotas | worst quota | all ok |")
-    print("|---|---|---|---|---|---|---|---|")
-    for nodes in arguments.nodes:
-        with Testbed.up(full_cluster(nodes)) as bed:
+def main(*, nodes: tuple[int, ...] = (2, 3, 4, 5, 6), all_: bool = False) -> None:
+    """Print the table; `all_`: every finding, not only the worst."""
+    head = ("worst rate", "delays", "worst delay", "quotas", "worst quota", "all ok")
+    table, every = Table("nodes", "links", *head), list[Finding]()
+    for count in nodes:
+        with Testbed.up(full_cluster(count)) as bed:
             findings = list(selftest(bed))
-        print(f"| {nodes} {worst(findings)}", flush=True)
-        if arguments.all or not all(f.ok for f in findings):
-            print(findings_table([f for f in findings if arguments.all or not f.ok]))
+        table.row(count, *worst(findings))
+        every += [f for f in findings if all_ or not f.ok]
+    if every:
+        print(findings_table(every))
     price()
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,7 +12,6 @@ search's order made schedules worse. Placements are kept in FOLDER and taken fro
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from harness import run
 from placewright import Context, OperatorProblem, judge, planners
 from placewright.operators.planners.learned.planner import save_parameters
 from placewright.operators.planners.learned.transfer import (
@@ -43,7 +43,7 @@ PRICE, OWN = 2, 3
 Parameters = dict[str, torch.nn.Parameter]
 
 
-def main(labels: Path, out: Path) -> None:
+def main(*, labels: Path = Path("transfer_labels"), out: Path = PARAMETERS) -> None:
     """Imitate, and write the parameters."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -123,8 +123,4 @@ def centred(p: Parameters, graphs: list[list[torch.Tensor]]) -> dict[str, np.nda
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--labels", type=Path, default=Path("transfer_labels"))
-    parser.add_argument("--out", type=Path, default=PARAMETERS)
-    args = parser.parse_args()
-    main(args.labels, args.out)
+    run(main)

@@ -13,14 +13,13 @@ largest absolute difference of any loss, parameter, buffer or tensor of the opti
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,17 +27,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn, optim
+from torch.nn import functional
 from torch.optim import lr_scheduler as schedules
 
-from placewright import (
-    Cluster,
-    Device,
-    InfeasibleError,
-    Link,
-    OperatorPlan,
-    TrainingRecipe,
-    profile,
-)
+from harness import Table, joined, run
+from placewright import InfeasibleError, OperatorPlan, TrainingRecipe, profile
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
@@ -46,10 +39,104 @@ from placewright.capturing.state import initial_state
 from placewright.deployment.training import OperatorTraining
 from placewright.operators.adaptive.run import AdaptiveJob, AdaptiveRun
 from placewright.runtime.engines.local import LocalGroup
-from training_models import MODELS, Batches, Lion, model_and_batches
 
 STEPS = 20
-LOSS = nn.functional.cross_entropy
+LOSS = functional.cross_entropy
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+class Lion(torch.optim.Optimizer):
+    """Sign of an average of gradients (arXiv:2302.06675)."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                average = state.setdefault("average", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_((average * first + p.grad * (1 - first)).sign(), alpha=-group["lr"])
+                average.mul_(second).add_(p.grad, alpha=1 - second)
+
+
+class Conv(nn.Module):
+    """Convolutions, batch norm (buffers) and dropout (random numbers)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3, stride=2)
+        self.norm, self.drop, self.head = nn.BatchNorm2d(8), nn.Dropout(0.3), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Class scores."""
+        x = functional.relu(self.second(functional.relu(self.norm(self.first(x)))))
+        return self.head(self.drop(x.mean((2, 3))))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    """Two layers of attention over tokens; the embedding is the head's weight, too."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(20, width)
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.norm = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of the next token, tokens last."""
+        h = self.tokens(x)
+        for qkv, out, norm in zip(self.qkv, self.out, self.norm, strict=True):
+            q, k, v = qkv(norm(h)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            h = h + self.drop(out(mixed.transpose(1, 2).flatten(2)))
+        return functional.linear(h, self.tokens.weight).transpose(1, 2)
+
+
+class Recurrent(nn.Module):
+    """An LSTM over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.cell = nn.Embedding(20, 12), nn.LSTM(12, 16, batch_first=True)
+        self.head = nn.Linear(16, 20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores of the next token, tokens last."""
+        return self.head(self.cell(self.tokens(x))[0]).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+MODELS = {"convolutions": Conv, "attention": Attention, "LSTM": Recurrent}
+
+
+def model_and_batches(name: str, steps: int) -> tuple[nn.Module, Batches]:
+    """A model with fixed weights and so many batches, every fifth of them an odd one."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    draw = torch.Generator().manual_seed(1)
+    batches = []
+    for step in range(1, steps + 1):
+        size = 6 if step % 5 else 4
+        if name == "convolutions":
+            x = torch.randn(size, 3, 12, 12, generator=draw)
+            y = torch.randint(0, 5, (size,), generator=draw)
+        else:
+            x, y = (torch.randint(0, 20, (size, 7), generator=draw) for _ in range(2))
+        batches.append((x, y))
+    return model, batches
 
 
 @dataclass(frozen=True)
@@ -227,9 +314,7 @@ def train(
     optimizer = recipe.optimizer
     source = ModelSource(model, batches[0][0], LOSS, batches[0][1], "net", recipe)
     captured = capture_call(source, training=True)
-    names = [f"d{k}" for k in range(workers)]
-    links = tuple(Link(a, b, 1e9, 5e-5) for a in names for b in names if a != b)
-    cluster = Cluster(tuple(Device(n, node=n) for n in names), links, name="workers")
+    cluster = joined("workers", {f"d{k}": 1.0 for k in range(workers)}, 1e9, 5e-5)
     problem = profile(captured.graph, cluster, method="analytic")
     draw = np.random.default_rng(workers)
     groups = draw.integers(0, workers, size=int(problem.colocation.max()) + 1)
@@ -262,35 +347,32 @@ def difference(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float
     return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
-def main() -> None:
+def main(
+    *,
+    steps: int = STEPS,
+    workers: tuple[int, ...] = (2, 3),
+    models: tuple[str, ...] = tuple(MODELS),
+    only: tuple[int, ...] = tuple(range(len(COMBINATIONS))),
+    faults: bool = False,
+) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--workers", type=int, nargs="*", default=[2, 3])
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
-    parser.add_argument("--only", type=int, nargs="*", default=range(len(COMBINATIONS)))
-    parser.add_argument("--faults", action="store_true")
-    args = parser.parse_args()
     torch.set_num_threads(1)
-    columns = [(m, w) for m in args.models for w in args.workers]
-    print("| combination | " + " | ".join(f"{m}, {w} workers" for m, w in columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
+    table = Table("combination", *(f"{m}, {w} workers" for m in models for w in workers))
     start, all_faults = time.perf_counter(), []
     for number, (name, combination) in enumerate(COMBINATIONS.items()):
-        if number not in args.only:
-            continue
         cells = []
-        for model_name in args.models:
-            model, batches = model_and_batches(model_name, args.steps)
+        for model_name in models if number in only else ():
+            model, batches = model_and_batches(model_name, steps)
             expected = eager(copy.deepcopy(model), batches, combination)
-            for workers in args.workers:
-                draw = random.Random(100 * number + workers)
-                steps = draw.sample(range(2, args.steps + 1), 2) if args.faults else []
-                due = {s: int(draw.choice([signal.SIGKILL, signal.SIGSTOP])) for s in steps}
-                all_faults.append(faults := Faults(due, random.Random(workers)))
-                found = placed(model, batches, combination, workers, faults)
+            for count in workers:
+                draw = random.Random(100 * number + count)
+                at = draw.sample(range(2, steps + 1), 2) if faults else []
+                due = {s: int(draw.choice([signal.SIGKILL, signal.SIGSTOP])) for s in at}
+                all_faults.append(own := Faults(due, random.Random(count)))
+                found = placed(model, batches, combination, count, own)
                 cells.append(f"{difference(found, expected):g}")
-        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+        if cells:
+            table.row(name, *cells)
     sent, started, continued = (
         sum(getattr(each, name) for each in all_faults) for name in ("sent", "started", "continued")
     )
@@ -301,4 +383,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

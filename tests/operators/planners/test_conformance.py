@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from benchmarks import auto_guarantee
+from benchmarks import scale
 
 from placewright.errors import InfeasibleError, OutOfTimeError
 from placewright.operators.conformance import named_instances, random_problem, tiny
@@ -135,18 +136,28 @@ def test_the_portfolio_names_planners() -> None:
     assert names.index("heft-contended") < names.index("round-robin") < names.index(other)
 
 
+def contended(n: int, m: int) -> OperatorProblem:
+    """Operators that devices do at unlike speeds, and links that transfers wait for."""
+    alike = scale.instance(n, m)
+    unlike = np.random.default_rng([n, m]).uniform(0.5, 2, (n, m))
+    return alike.replace(compute_s=alike.compute_s * unlike, links=Links.CONTENDED)
+
+
 def test_auto_is_never_worse_than_single_devices_and_list_schedules() -> None:
     """Whatever the time limit, none at all too: they run first, and quick ones in any case."""
     for n, m, limit_s in ((40, 2, 0.0), (120, 5, 0.2), (300, 3, 1.0)):
-        problem = auto_guarantee.contended(n, m)
-        best = min(value for value, _ in auto_guarantee.parts(problem).values())
+        problem = contended(n, m)
+        first = (f"only:{name}" for name in problem.device_names)
+        lists = ("heft", "peft", "cpop", "heft-contended")
+        rivals = [named_planner(name, problem) for name in (*first, *lists)]
+        best = min(judge(problem, rival(problem, Context())).value for rival in rivals)
         found = solve(problem, "auto(tolerance=0)", time_limit_s=limit_s)
         assert found.value <= best * (1 + 1e-9)
 
 
 def test_a_list_schedule_gives_up_at_the_deadline_where_there_is_a_plan() -> None:
     """Alone it goes on to its end, so that there is a plan."""
-    problem = auto_guarantee.contended(4000, 16)
+    problem = contended(4000, 16)
     late = Context(deadline_s=0.0)
     for planner in (HEFT_CONTENDED, M_ETF):
         plan = planner(problem, late)
@@ -156,7 +167,7 @@ def test_a_list_schedule_gives_up_at_the_deadline_where_there_is_a_plan() -> Non
 
 def test_planners_of_too_much_memory_are_left_out_by_name() -> None:
     """Costs of all pairs of 600 devices do not fit; the note says how much they would take."""
-    problem = auto_guarantee.contended(1000, 600)
+    problem = contended(1000, 600)
     result = compare(problem, ["only:dev0", "pbqp", "ceft+pbqp"], bounds=False)
     left_out = [c for c in result.candidates if c.outcome is Outcome.NOT_RUN]
     assert [c.planner for c in left_out] == ["pbqp", "ceft+pbqp"]
