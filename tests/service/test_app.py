@@ -101,6 +101,17 @@ def test_no_request_is_an_error_of_the_service(application: Access, mode: str) -
             each()
 
 
+def test_an_option_that_is_not_known_is_refused_with_the_nearest(application: Access) -> None:
+    """As the command line and Python do, in four parts."""
+    body = {"source": "zoo:resnet50", "on": "edge-duo", "plannr": "heft"}
+    answer = TestClient(application).post("/api/v1/operations/operators.plan/jobs", json=body)
+    assert answer.status_code == 422
+    parts = answer.json()["error"]
+    assert parts["what"] == "unknown option 'plannr'"
+    assert parts["where"] == "operators.plan"
+    assert parts["next"] == "did you mean 'planner'?"
+
+
 def test_pages_of_the_list_hold_every_job_once(tmp_path: Path) -> None:
     """In order, by the identifier of the last one."""
     service, guarded = made(tmp_path)

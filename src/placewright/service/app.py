@@ -317,7 +317,12 @@ def _operations(router: APIRouter, service: Service) -> None:
         try:
             given = operation.model.model_validate(options).model_dump(exclude_unset=True)
         except ValidationError as error:
-            raise RequestValidationError(error.errors()) from None
+            found = error.errors()
+            if found[0]["type"] == "extra_forbidden":
+                asked = str(found[0]["loc"][-1])
+                known = operation.model.model_fields
+                raise UnknownNameError("option", asked, known, where=name) from None
+            raise RequestValidationError(found) from None
         return service.start(operation, given, owner_of(request))
 
 
