@@ -110,6 +110,44 @@ def test_labels_that_are_ignored_count_for_nothing_on_any_node() -> None:
     assert run.trained.epochs[0].loss == pytest.approx(expected, rel=1e-6)
 
 
+class Counting(nn.Module):
+    """Computes with how often it was called, as schedules within models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.float64))
+        self.norm = nn.BatchNorm1d(4, affine=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        self.calls += 1
+        return self.linear(x) * self.calls + 0.0 * self.norm(self.linear(x)).sum()
+
+
+def test_a_step_calls_the_model_once() -> None:
+    """Counting labels and looking at test samples leaves buffers as they are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model, loss_fn = Counting().double(), nn.CrossEntropyLoss()
+        x, y = torch.randn(16, 3).double(), torch.randint(0, 4, (16,))
+    y[3] = -100
+    alone = copy.deepcopy(model)
+    recipe = Recipe(epochs=3, batch=16)
+    problem = tiny([10, 6]).replace(epochs=3)
+    with train_samples(
+        model, (x, y), problem, loss_fn=loss_fn, lr=0.1, recipe=recipe, speed=1e4, test=(x, y)
+    ) as placed:
+        placed.train()
+    own = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(3):
+        own.zero_grad()
+        loss_fn(alone(x), y).backward()
+        own.step()
+    assert (float(model.calls), int(model.norm.num_batches_tracked)) == (3.0, 3)
+    torch.testing.assert_close(model.linear.weight, alone.linear.weight)
+
+
 def test_each_node_may_have_a_data_set_of_its_own() -> None:
     """Its length replaces the number in the file; a name that no node has is refused."""
     model, samples = regression()

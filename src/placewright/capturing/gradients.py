@@ -72,10 +72,14 @@ class BatchPrograms:
         The source with a batch of so many samples.
     training
         Loss and gradients in training mode; else what the model returns, in evaluation mode.
+    updating
+        Whether calls remain that do nothing but change buffers.
     """
 
-    def __init__(self, batch: Callable[[int], ModelSource], *, training: bool) -> None:
-        self._batch, self._training = batch, training
+    def __init__(
+        self, batch: Callable[[int], ModelSource], *, training: bool, updating: bool = True
+    ) -> None:
+        self._batch, self._training, self._updating = batch, training, updating
         self._known: dict[int, BatchProgram] = {}
         self._on_line: bool | None = None
 
@@ -110,7 +114,7 @@ class BatchPrograms:
         with isolated_trace(type(source.model).__name__):
             step = lower(trace(source, training=self._training))
             check_memory(step.mutated(), source)
-        return _program(step, samples)
+        return _program(step if self._updating else step.needed(), samples)
 
 
 class _NoLine(Exception):  # noqa: N818  (it is no error: another way is taken)

@@ -92,6 +92,16 @@ class Lowered:
         """Inputs that a call changes in place."""
         return {name for call in self.calls for name in call.instruction.mutates}
 
+    def needed(self) -> Lowered:
+        """The step without calls that no output needs, though they change buffers."""
+        wanted = {output.value for output in self.outputs} | {*self.gradients.values()}
+        kept: list[Call] = []
+        for call in reversed(self.calls):
+            if wanted.intersection(call.instruction.results):
+                kept.append(call)
+                wanted.update(call.reads())
+        return replace(self, calls=tuple(reversed(kept)))
+
     def resident(self) -> list[ProgramInput]:
         """Inputs that live on one device: state, and whatever else is changed in place."""
         mutated = self.mutated()

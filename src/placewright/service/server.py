@@ -38,7 +38,7 @@ LAUNCH_S = 1.0
 """From listening to loading DBOS, which would keep the first page waiting for half a second."""
 
 TURN_S = 0.5e-3
-"""A thread that computes hands on the interpreter after it: some thirty threads answer and watch."""
+"""A thread that computes gives way after it: some thirty threads answer and watch."""
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -107,6 +107,16 @@ def test_a_sample_of_another_shape_is_named_with_both() -> None:
         samples.arrays(2)
 
 
+def test_samples_that_cannot_be_stored_are_named() -> None:
+    """By their type or layout, before anything is captured."""
+    for kind, sample in (
+        ("bfloat16", torch.zeros(2, dtype=torch.bfloat16)),
+        ("float8_e5m2", torch.zeros(2).to(torch.float8_e5m2)),
+    ):
+        with pytest.raises(InputError, match=rf"(?s)cannot be stored.*{kind}.*NumPy"):
+            SampleSet([(sample, 1)], "a").batch(1)
+
+
 def read(path: Path) -> tuple[torch.Tensor, int]:
     """Numbers of a file."""
     numbers = [float(x) for x in path.read_text(encoding="utf-8").split()]

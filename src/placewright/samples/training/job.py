@@ -125,7 +125,7 @@ class SampleJob:
         self._gradients = BatchPrograms(self._source, training=True)
         self._tests = BatchPrograms(lambda n: evaluated(self._source(n)), training=False)
         self._counts = BatchPrograms(
-            lambda n: counting(self._source(n), self._mean), training=False
+            lambda n: counting(self._source(n), self._mean), training=False, updating=False
         )
 
     def _source(self, count: int) -> ModelSource:

@@ -360,6 +360,12 @@ class Learner:
         self._restore(kept)
         self.runs = {p.samples: _TensorProgram(p, self.state) for p in order.programs}
         self.counts = {p.samples: _TensorProgram(p, self.state) for p in order.counts}
+        self.updated = {
+            name
+            for program in (*order.programs, *order.counts, *order.tests)
+            for call in program.instructions
+            for name in map(name_in_state, call.mutates)
+        }
         self.gradient: Any = None
         self.held_back: Any = 0.0
 
@@ -411,12 +417,15 @@ class Learner:
     def _count(self, leaves: Sequence[Tensor]) -> float:
         """What the loss of a batch is divided by."""
         run = self.counts.get(len(leaves[0]))
-        return float(len(leaves[0])) if run is None else float(run(leaves)["output"])
+        if run is None:
+            return float(len(leaves[0]))
+        with self.buffers_kept():
+            return float(run(leaves)["output"])
 
     @contextmanager
     def buffers_kept(self) -> Iterator[None]:
         """Put buffers back afterwards."""
-        held = {n: v.clone() for n, v in self.state.items() if n.startswith("buffer:")}
+        held = {n: v.clone() for n, v in self.state.items() if n in self.updated}
         yield
         for name, value in held.items():
             self.state[name].copy_(value)
@@ -467,7 +476,8 @@ class Learner:
         loss = counted = correct = 0.0
         for first in range(0, len(leaves[0]), largest):
             own = [leaf[first : first + largest] for leaf in leaves]
-            made = runs[len(own[0])](own)
+            with self.buffers_kept():
+                made = runs[len(own[0])](own)
             count = self._count(own)
             loss += float(made["output.0"]) * (count if self.mean else 1.0) if count else 0.0
             counted += count
@@ -529,14 +539,18 @@ class _TensorProgram:
     """A program on the tensors of a batch, those of inputs first, and on a node's state."""
 
     def __init__(self, program: BatchProgram, state: Mapping[str, Tensor]) -> None:
-        # A program for evaluation has the model inside of another one.
-        names = {i.name: i.name.replace(":model.", ":", 1) for i in program.inputs}
+        names = {i.name: name_in_state(i.name) for i in program.inputs}
         held = {name: state[own] for name, own in names.items() if own in state}
         self.run = ProgramRun(program, held)
         self.batch = [i.name for i in program.inputs if i.role in ("input", "target")]
 
     def __call__(self, leaves: Sequence[Tensor]) -> dict[str, Tensor]:
         return self.run(dict(zip(self.batch, leaves, strict=True)))
+
+
+def name_in_state(name: str) -> str:
+    """Of an input of a program; one for evaluation has the model inside of another one."""
+    return name.replace(":model.", ":", 1)
 
 
 def correct_of(scores: Tensor | None, labels: Tensor) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 from torch.utils.data import default_collate
@@ -139,7 +140,7 @@ class SampleSet:
                 by=f"{_written(found)}; {self.name(0)} has {_written(self._shapes)}",
                 hint="give `collate`, which pads samples to one shape, or let the data set do it",
             )
-        return tuple(leaf[0].numpy() for leaf in leaves)
+        return tuple(leaf[0].detach().numpy() for leaf in leaves)
 
     def label(self, k: int) -> int:
         """The class of sample `k`: its target, a whole number.
@@ -287,6 +288,23 @@ def _demand_rows(batch: tuple[Any, Any], count: int, where: str) -> None:
                 by=f"got {got} for {count} sample{'s' if count > 1 else ''}",
                 hint="return tensors whose first dimension is the samples, padded where needed",
             )
+        if not _is_stored(leaf):
+            kind = str(leaf.dtype if leaf.layout is torch.strided else leaf.layout)
+            raise InputError(
+                "samples of this kind cannot be stored and moved",
+                where=where,
+                by=kind.removeprefix("torch."),
+                hint="give dense tensors of a type that NumPy has, and convert them in the model",
+            )
+
+
+def _is_stored(leaf: Tensor) -> bool:
+    """Whether nodes can keep it: as an array of NumPy."""
+    try:
+        leaf[:0].detach().numpy()
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 def _written(shapes: Sequence[Shape]) -> str:
