@@ -21,7 +21,7 @@ With ``--learnt WORTH`` the server learns while it serves: at least so many requ
 ``--seconds``; as % of the best policy all of them, with what is lost until it knows, those behind
 the first half, and by the policy with which it begins. Replaying takes the CPU seconds that it
 takes here, and `BEGIN_S` for the process that does it. *chosen* are the seconds after which it had
-chosen first, and how often it changed.
+chosen first, *changes* what it changed to, and when.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import listed, named_policy
 from placewright.requests.policies import start
-from placewright.requests.policy import Decision, warm_up
-from placewright.requests.problem import RequestProblem, first_requests
+from placewright.requests.policy import Decision, Dispatch, warm_up
+from placewright.requests.problem import RequestProblem, first_requests, noise_factors
 from placewright.requests.queue import Queue, Servers
-from placewright.requests.replay import PolicyChoice, replay
+from placewright.requests.replay import PolicyChoice, plan_text, replay
 from placewright.requests.service import Service, service_of
 from placewright.requests.serving.auto import AutoPolicy, Learner
 from placewright.requests.simulation import simulate
@@ -121,14 +121,15 @@ class Learning:
 
     def __init__(self, problem: RequestProblem, worth: float) -> None:
         self.problem, self.worth = problem, worth
-        self.plan, self.learner = named_policy("auto"), Learner()
-        self.policy = start(self.plan, problem.service)
+        self.learner, self.noise = Learner(named_policy("auto"), worth), noise_factors(problem)
+        self.policy = start(self.learner.plan, problem.service)
         stream = problem.stream
         self.columns = np.stack([getattr(stream, name) for name in COLUMNS], axis=1).tolist()
         self.families = [problem.service.family_names[f] for f in stream.family]
-        self.seen, self.begun_s, self.ready_s, self.changes = 0, inf, inf, 0
-        self.first_s = inf
+        self.seen, self.begun_s, self.asked_s, self.ready_s = 0, inf, inf, inf
         self.choice: PolicyChoice | None = None
+        self.changes: list[tuple[float, RequestPlan]] = []
+        self.first_s = inf
 
     @property
     def eager(self) -> bool:
@@ -138,31 +139,43 @@ class Learning:
     def decide(self, now_s: float, queue: Queue, servers: Servers) -> Decision:
         """See `Policy`."""
         while self.seen < queue.total:
-            self.learner.note(self.families[self.seen], *self.columns[self.seen])
+            self.learner.note(self.seen, self.families[self.seen], *self.columns[self.seen])
             self.seen += 1
         if now_s >= self.ready_s and self.choice is not None:
             self._follow(self.choice, now_s)
         if self.choice is None and self.learner.soon(now_s):
             self.begun_s = min(self.begun_s, now_s)
         if self.choice is None and self.learner.due(now_s):
-            window = self.learner.window(self.problem.service)
+            window = self.learner.window(self.problem.service, now_s)
             assert window is not None
-            begun_s = time.process_time()
-            self.choice = replay(window, self.plan, self.worth)
-            self.ready_s = max(now_s, self.begun_s + BEGIN_S) + time.process_time() - begun_s
-            self.begun_s = inf
-            self.learner.rest(self.ready_s, self.ready_s - now_s)
-        return self.policy.decide(now_s, queue, servers)
+            cpu_s, self.asked_s = time.process_time(), now_s
+            self.choice = replay(window[0], self.learner.plan, self.worth, window[1])
+            self.ready_s = max(now_s, self.begun_s + BEGIN_S) + time.process_time() - cpu_s
+        decision = self.policy.decide(now_s, queue, servers)
+        for batch in decision.dispatches:
+            self._note_answers(batch, now_s)
+        return decision
+
+    def _note_answers(self, batch: Dispatch, now_s: float) -> None:
+        """What will come of a batch; the learner looks at it when its requests are due."""
+        service, slots = self.problem.service, batch.slots
+        took_s = service.latency_s[batch.server, batch.variant, len(slots)]
+        end_s = now_s + took_s * self.noise[slots[0]]
+        for slot in slots[self.problem.stream.due_s[slots] >= end_s].tolist():
+            self.learner.answered(slot, float(service.accuracy[batch.variant]))
 
     def revise(self, service: Service) -> None:
         """See `Policy`; nothing changes here."""
 
     def _follow(self, choice: PolicyChoice, now_s: float) -> None:
         self.first_s = min(self.first_s, now_s)
-        if choice.plan != self.plan:
-            self.plan, self.changes = choice.plan, self.changes + 1
+        if choice.plan != self.learner.plan:
+            self.changes.append((now_s, choice.plan))
             self.policy = start(choice.plan, self.problem.service)
             warm_up(self.policy, self.problem.service)
+        self.learner.take(choice, now_s, now_s - self.asked_s)
+        if self.learner.before is None:  # else the process is kept
+            self.begun_s = inf
         self.choice = None
 
 
@@ -234,8 +247,8 @@ def learnt_row(
         f"{values.share(values.of(named_policy('auto'))):.2f}",
         f"{values.share(found):.2f}",
         f"{values.share(found, len(found) // 2):.2f}",
-        f"{learning.first_s:.0f} of {problem.duration_s:.0f} s, {learning.changes}",
-        learning.plan.policy,
+        f"{learning.first_s:.0f} of {problem.duration_s:.0f} s",
+        " ".join(f"{at_s:.0f} s: {plan_text(plan)}" for at_s, plan in learning.changes),
     )
     return cells, values.share(found) >= 99.0
 
@@ -312,7 +325,7 @@ def main(
         names += ("expected", "begins with", "of fluid %", "of unforeseen %")
         found, sides = [served_row(k, requests, served) for k in seeds], "  rrrr"
     elif learnt is not None:
-        names += ("median", "worst", "begins with", "learnt", "2nd half", "chosen", "last")
+        names += ("median", "worst", "begins with", "learnt", "2nd half", "chosen", "changes")
         found, sides = [learnt_row(k, requests, learnt, seconds) for k in seeds], "  rrrrrrr"
     else:
         names += ("value", "success", "auto", "value", "success", "all", "auto")

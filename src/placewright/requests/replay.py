@@ -5,9 +5,8 @@ A server learns so which policy it needs, and `explain` says why one was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,12 @@ from placewright.requests.policies import POLICIES, specification
 from placewright.requests.problem import RequestProblem
 from placewright.requests.selection import BOLDER, SAFER
 
-REPLAYED = ((500, 10), (1500, 6))
+REPLAYED = ((500, 10), (1500, 6), (4000, 3))
 """Latest rows on which all policies are replayed first, and how many others go on."""
 
-BLOCKS, SURE = 10, 2.0
+BLOCKS, SURE, SURE_BACK = 10, 3.0, 2.0
 """Parts of a window of which the noise of differences is told, and standard errors by which another
-policy has to be better."""
+policy has to be better, or the one before where a change is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,8 @@ class PolicyChoice:
         The value of the policy that decided before; ``None``: there was none.
     noise
         Standard error of the difference of the two.
+    missed
+        By how much the replay of the policy that decided was better than what came of it.
     """
 
     plan: RequestPlan
@@ -55,6 +56,7 @@ class PolicyChoice:
     requests: int
     before: float | None = None
     noise: float = 0.0
+    missed: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """For events and the live page."""
@@ -74,6 +76,32 @@ def plan_text(plan: RequestPlan) -> str:
     chosen = [(name, value) for name, value in plan.parameters if value != getattr(usual, name)]
     written = ", ".join(f"{name}={value}" for name, value in chosen)
     return f"{plan.policy}({written})" if written else plan.policy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experience:
+    """What a server knows of a window that it has served.
+
+    Attributes
+    ----------
+    earned
+        Shape (requests,): what each answer was worth; ``nan`` where another policy decided, or it
+        is still to come.
+    missed
+        Of policies that have decided, by how much their replays were better than what came.
+    before
+        The policy to go back to, where the change from it is checked: no other is replayed.
+    lead
+        First requests of the window that only fill the queue.
+    barred
+        Policies that were taken back, which are not tried again.
+    """
+
+    earned: FloatArray
+    missed: tuple[tuple[RequestPlan, float], ...] = ()
+    before: RequestPlan | None = None
+    lead: int = 0
+    barred: tuple[RequestPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +127,17 @@ class Comparison:
         return self.gain > SURE * self.noise
 
 
-def replay(window: RequestProblem, plan: RequestPlan, success_worth: float = 0.0) -> PolicyChoice:
+def replay(
+    window: RequestProblem,
+    plan: RequestPlan,
+    success_worth: float = 0.0,
+    known: Experience | None = None,
+) -> PolicyChoice:
     """`plan`, or another policy that is better on these requests by more than the noise.
+
+    A policy that has decided before is compared with what came of `plan`, and its replay is
+    corrected by what the replay had missed then. One that never has is compared by replays alone,
+    and has to be better by more than they miss of `plan`.
 
     Parameters
     ----------
@@ -108,10 +145,53 @@ def replay(window: RequestProblem, plan: RequestPlan, success_worth: float = 0.0
         Requests that have come, with the latencies of now.
     plan
         What decided.
+    known
+        What came of it.
     """
-    usual = specification(plan)  # of a plan that leaves out what is usual
-    others = [each for each in candidates(window) if specification(each) != usual]
-    tried, judged = len(others) + 1, dict[RequestPlan, RequestJudgement]()
+    known = known or Experience(np.full(len(window.stream), np.nan))
+    if known.before is None:
+        tried, judged, others = _likely(window, plan, success_worth, known)
+    else:
+        tried, judged, others = 2, {}, [known.before]
+    judged |= {each: judge(window, each) for each in (plan, *others) if each not in judged}
+    worth = {each: _worth(judged[each], success_worth)[known.lead :] for each in judged}
+    own, earned = worth[plan], known.earned[known.lead :]
+    came = np.isfinite(earned)
+    missed = float((own - earned)[came].mean()) if came.any() else 0.0
+    real, others_missed = np.where(came, earned, own - missed), dict(known.missed)
+    best, most, noise = plan, 0.0, 0.0
+    for other in others:
+        if other in others_missed:
+            gain, error = _mean_and_error(worth[other] - others_missed[other] - real)
+            least = (SURE if known.before is None else SURE_BACK) * error
+        else:
+            gain, error = _mean_and_error(worth[other] - own)
+            least = SURE * error + abs(missed)
+        if gain > max(least, most):
+            best, most, noise = other, gain, error
+    before = float(real.mean())
+    return PolicyChoice(
+        best,
+        before + most,
+        judged[best].success_rate,
+        judged[best].value,
+        tried,
+        len(own),
+        before,
+        noise,
+        missed,
+    )
+
+
+def _likely(
+    window: RequestProblem, plan: RequestPlan, success_worth: float, known: Experience
+) -> tuple[int, dict[RequestPlan, RequestJudgement], list[RequestPlan]]:
+    """How many policies were tried, judgements on the whole window, and the likely best others."""
+    # The same policy may be written with and without what is usual: as it is known, it is found.
+    written = {specification(each): each for each, _ in known.missed} | {specification(plan): plan}
+    tried = [written.get(specification(each), each) for each in candidates(window)]
+    others = [each for each in tried if each not in (plan, *known.barred)]
+    judged = dict[RequestPlan, RequestJudgement]()
     for requests, kept in REPLAYED:
         latest, before = last_requests(window, requests), next(iter(judged.values()), None)
         if before is None or len(latest.stream) > len(before.problem.stream):
@@ -120,20 +200,7 @@ def replay(window: RequestProblem, plan: RequestPlan, success_worth: float = 0.0
         others = sorted((each for each in judged if each != plan), key=lambda each: -worth[each])
         others = others[:kept]
     whole = len(judged[plan].problem.stream) == len(window.stream)
-    plans = [plan, *others]
-    own, *rest = compared(window, plans, success_worth, judged if whole else {})
-    better = [each for each in rest if each.clear]
-    best = max(better, key=lambda each: each.value, default=own)
-    return PolicyChoice(
-        best.judged.plan,
-        best.value,
-        best.judged.success_rate,
-        best.judged.value,
-        tried,
-        len(window.stream),
-        own.value,
-        best.noise,
-    )
+    return len({plan, *tried}), judged if whole else {}, others
 
 
 def _judged(
@@ -159,22 +226,21 @@ def compared(
     problem: RequestProblem,
     plans: Sequence[RequestPlan],
     success_worth: float = 0.0,
-    known: Mapping[RequestPlan, RequestJudgement] = MappingProxyType({}),
 ) -> Iterator[Comparison]:
-    """Each of these on the problem's requests, beside the first of them.
-
-    `known`: of some of them, on just these requests.
-    """
+    """Each of these on the problem's requests, beside the first of them."""
     first: FloatArray | None = None
     for plan in plans:
-        judged = known[plan] if plan in known else judge(problem, plan)
+        judged = judge(problem, plan)
         worth = _worth(judged, success_worth)
         first = worth if first is None else first
-        gain = worth - first
-        # Means of parts of the stream: neighbouring requests wait for each other.
-        parts = [float(part.mean()) for part in np.array_split(gain, BLOCKS) if len(part)]
-        noise = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else np.inf
-        yield Comparison(judged, float(worth.mean()), float(gain.mean()), noise)
+        yield Comparison(judged, float(worth.mean()), *_mean_and_error(worth - first))
+
+
+def _mean_and_error(gain: FloatArray) -> tuple[float, float]:
+    """Mean, and its standard error by the means of parts: neighbouring requests wait together."""
+    parts = [float(part.mean()) for part in np.array_split(gain, BLOCKS) if len(part)]
+    error = float(np.std(parts, ddof=1) / np.sqrt(len(parts))) if len(parts) > 1 else np.inf
+    return float(gain.mean()), error
 
 
 def _worth(judged: RequestJudgement, success_worth: float) -> FloatArray:

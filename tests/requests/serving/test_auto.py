@@ -10,8 +10,10 @@ import pytest
 from placewright.errors import InputError, UnknownNameError
 from placewright.planning.contract import Context
 from placewright.requests.judge import judge
-from placewright.requests.planners import listed
+from placewright.requests.plan import RequestPlan
+from placewright.requests.planners import listed, named_policy
 from placewright.requests.problem import RequestProblem
+from placewright.requests.replay import PolicyChoice
 from placewright.requests.service import Service, service_of
 from placewright.requests.serving import auto
 from placewright.requests.serving.auto import AutoPolicy, Learner, streams_like
@@ -112,35 +114,100 @@ def test_begins_with_one_policy_for_all() -> None:
     assert AutoPolicy().choose(service()) is None
 
 
+def come(
+    learner: Learner, count: int, from_s: float, family: str = "all", accuracy: float = 0.0
+) -> None:
+    """Rows of a thousandth of a second each, answered in time where there is an accuracy."""
+    for k in range(count):
+        number = learner._next
+        learner.note(number, family, from_s + k / 1000, 0.1, 0.0, 0.5, 0.5, 8.0)
+        if accuracy:
+            learner.answered(number, accuracy)
+
+
 def test_a_server_learns_again_when_it_has_seen_as_much_again() -> None:
     """At first after some requests and seconds; a choice is followed by a rest."""
-    learner, known = Learner(), service(family_names=("all", "cats"), family=np.array([0, 0, 1]))
-
-    def come(count: int, from_s: float, family: str = "all") -> None:
-        for k in range(count):
-            learner.note(family, from_s + k / 1000, 0.1, 0.0, 0.5, 0.5, 8.0)
-
-    come(auto.LEAST - 1, 100.0)
+    learner = Learner(named_policy("auto"))
+    known = service(family_names=("all", "cats"), family=np.array([0, 0, 1]))
+    come(learner, auto.LEAST - 1, 100.0)
     assert not learner.due(200.0)
-    come(1, 100.5)
+    come(learner, 1, 100.5)
     assert not learner.due(100.0 + auto.LEAST_S / 2)
     assert learner.due(200.0)
-    assert learner.window(known) is not None
+    assert learner.window(known, 200.0) is not None
     learner.rest(200.0, 1.0)
-    come(auto.LEAST, 200.0)
+    come(learner, auto.LEAST, 200.0)
     assert not learner.due(200.5)
     assert learner.due(201.0 + auto.RESTS)
-    come(2 * auto.WINDOW, 300.0, "cats")
-    come(10, 299.0, "gone")
-    window = learner.window(known)
-    assert window is not None
-    assert len(window.stream) == auto.WINDOW - 10
-    assert set(window.stream.family.tolist()) == {1}
-    learner.rest(300.0, 0.0)
-    come(auto.WINDOW // 2, 400.0, "gone")
-    assert learner.due(500.0)
-    come(auto.WINDOW, 400.0, "gone")
-    assert learner.window(known) is None
+    come(learner, 2 * auto.WINDOW, 300.0, "cats")
+    come(learner, 10, 308.0, "gone")
+    found = learner.window(known, 310.0)
+    assert found is not None
+    assert set(found[0].stream.family.tolist()) == {1}
+    assert len(found[0].stream) == 2 * auto.WINDOW  # all of the last ten seconds
+    come(learner, 10, 400.0, "gone")
+    found = learner.window(known, 500.0)
+    assert found is not None
+    assert len(found[0].stream) == auto.WINDOW - 20  # where they are few, so many
+    learner.rest(500.0, 0.0)
+    come(learner, auto.WINDOW // 2, 600.0, "gone")
+    assert learner.due(700.0)
+    come(learner, auto.WINDOW, 600.0, "gone")
+    assert learner.window(known, 700.0) is None
+
+
+def test_what_came_is_known_of_rows_that_are_due() -> None:
+    """Of those that the policy which decides had decided."""
+    learner = Learner(named_policy("auto"), success_worth=0.5)
+    come(learner, 400, 100.0, accuracy=0.8)
+    come(learner, 400, 100.4)
+    found = learner.window(service(), 200.0)
+    assert found is not None
+    earned = found[1].earned
+    assert np.unique(earned[:400]) == pytest.approx([1.3])
+    assert not earned[400:650].any()
+    assert np.isnan(earned[-99:]).all()  # their deadlines are behind the last arrival
+    choice = PolicyChoice(RequestPlan("edf"), 0.9, 1.0, 0.9, 20, 800, missed=0.1)
+    learner.take(choice, 200.0, 1.0)
+    come(learner, 400, 200.0, accuracy=0.7)
+    assert learner.due(200.5 + auto.CHECKED_S)
+    found = learner.window(service(), 200.5 + auto.CHECKED_S)
+    assert found is not None
+    known = found[1]
+    assert (known.before, known.lead) == (named_policy("auto"), auto.LEAD)
+    assert dict(known.missed) == {named_policy("auto"): 0.1}
+    assert np.isnan(known.earned[: known.lead]).all()
+    assert np.nanmean(known.earned) == pytest.approx(1.2)
+
+
+def test_a_change_that_is_taken_back_is_not_tried_again_soon() -> None:
+    """Checks follow at once at first, then they rest as choices do."""
+    first, tried = named_policy("auto"), RequestPlan("edf")
+    learner = Learner(first)
+    come(learner, auto.LEAST, 0.0)
+    assert learner.window(service(), 10.0) is not None
+    learner.take(PolicyChoice(tried, 0.9, 1.0, 0.9, 20, 500), 10.0, 1000.0)
+    assert (learner.plan, learner.before) == (tried, first)
+    now_s = 10.0
+    for _ in range(auto.SOON):
+        come(learner, auto.WINDOW // 2, now_s)
+        now_s += 2.0
+        assert learner.due(now_s)
+        assert learner.window(service(), now_s) is not None
+        learner.take(PolicyChoice(tried, 0.9, 1.0, 0.9, 2, 500), now_s, 1.0)
+    come(learner, auto.WINDOW // 2, now_s)
+    assert not learner.due(now_s + 2.0)
+    assert learner.due(now_s + auto.RESTS + 1.0)
+    assert learner.window(service(), now_s + auto.RESTS + 1.0) is not None
+    learner.take(PolicyChoice(first, 0.9, 1.0, 0.9, 2, 500), now_s + 6.0, 1.0)
+    assert (learner.plan, learner.before) == (first, None)
+    found = learner.window(service(), 2000.0)
+    assert found is not None
+    assert found[1].barred == (tried,)
+    come(learner, auto.BARRED + 1, 3000.0)
+    found = learner.window(service(), 4000.0)
+    assert found is not None
+    assert not found[1].barred
 
 
 def test_only_auto_chooses_for_what_is_expected(tmp_path: Any) -> None:

@@ -7,11 +7,16 @@ While it serves, the server learns. Its latest requests are replayed with the po
 and with every other, and another takes over where it would have been better by more than the noise:
 
     rows of requests ---> Learner ---- due? ----> PolicyChooser, a process with the lowest priority
-                             ^                               |
+    and what came of them    ^                               |
                              +---- rest, then look again ----+---> Dispatcher.follow
 
 It looks again once it has seen as many requests again, or half of the requests that it keeps, so
 that it comes to know the load better, and follows it when it changes.
+
+A replay begins with empty queues, and servers are not always as fast as the table says. So a change
+is checked soon, and again and again: what comes of it is compared with the replay of the policy
+before on the same requests, corrected by what replays of that had missed. If that is better, the
+change is taken back.
 """
 
 from __future__ import annotations
@@ -19,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +33,14 @@ import numpy as np
 
 from placewright.errors import PlacewrightError, UnknownNameError
 from placewright.io.arguments import checked
+from placewright.numerics.arrays import IntArray
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.planners import named_policy
 from placewright.requests.policies import start
 from placewright.requests.policy import Policy, warm_up
 from placewright.requests.problem import RequestProblem, first_requests
-from placewright.requests.replay import PolicyChoice, candidates, replay
+from placewright.requests.replay import Experience, PolicyChoice, candidates, replay
 from placewright.requests.service import Service
 from placewright.requests.serving.observing import event
 from placewright.requests.serving.workers import LocalProcess
@@ -56,8 +61,16 @@ PARTS = 6
 
 SEED = 0xA070
 
-WINDOW = 4000
-"""Latest rows that a server keeps to learn from."""
+WINDOW, WINDOW_S, MOST = 4000, 10.0, 16_000
+"""Latest rows from which a server learns: so many, or those of so long, up to the most; queues that
+collapse take seconds."""
+
+CHECKED, CHECKED_S, SOON, LEAD = 250, 1.0, 4, 500
+"""Rows, and seconds, until a change is checked first; checks without a rest, each after twice as
+many rows; rows before those of a check that fill the queues of its replays."""
+
+BARRED = 4 * WINDOW
+"""Rows for which a policy that was taken back is not tried again."""
 
 LEAST, LEAST_S = 500, 2.0
 """Rows, and seconds since the first of them, from which on it learns."""
@@ -129,65 +142,149 @@ class AutoPolicy:
 
 
 class Learner:
-    """The latest rows of a server, and whether it is time to choose a policy for them.
+    """The latest rows of a server, what came of them, and whether it is time to choose a policy.
 
     Times are on the clock of arrivals.
+
+    Attributes
+    ----------
+    plan
+        What decides.
+    before
+        What decided before it, to which a check can go back.
     """
 
-    def __init__(self) -> None:
-        self._rows: deque[tuple[str, tuple[float, ...]]] = deque(maxlen=WINDOW)
-        self._seen = self._learned = 0
-        self._first_s = self._rest_s = 0.0
+    def __init__(self, plan: RequestPlan, success_worth: float = 0.0) -> None:
+        self.plan = plan
+        self.before: RequestPlan | None = None
+        self._worth = success_worth
+        # Rings, by the number of the row.
+        self._columns = np.zeros((MOST, len(COLUMNS)))
+        self._family, self._accuracy = [""] * MOST, np.full(MOST, np.nan)
+        # Numbers of rows: the first, the next, those that were next at the last choice, check and
+        # change.
+        self._first = self._next = self._chosen = self._checked = self._changed = 0
+        self._choose_s = self._check_s = 0.0
+        self._checks, self._checking = 0, False
+        self._missed: dict[RequestPlan, float] = {}
+        self._barred: dict[RequestPlan, int] = {}
 
-    def note(self, family: str, *columns: float) -> None:
+    def note(self, number: int, family: str, *columns: float) -> None:
         """A row has come.
 
+        `number`: one more than the last row's.
         `family`: as services call it.
         `columns`: its arrival and, as the policy sees it, what `COLUMNS` of a stream names.
         """
-        if not self._seen:
-            self._first_s = columns[0]
-        self._seen += 1
-        self._rows.append((family, columns))
+        if not self._next:
+            self._first = self._chosen = self._changed = number
+            self._choose_s = columns[0] + LEAST_S
+        self._next, at = number + 1, number % MOST
+        self._columns[at], self._family[at], self._accuracy[at] = columns, family, np.nan
+
+    def answered(self, number: int, accuracy: float) -> None:
+        """A row was answered in time."""
+        if number >= self._next - MOST:
+            self._accuracy[number % MOST] = accuracy
 
     def due(self, now_s: float) -> bool:
-        """Whether enough has come since the last choice."""
-        long = now_s - self._first_s >= LEAST_S and now_s >= self._rest_s
-        return long and self._seen - self._learned >= self._wanted
+        """Whether it is time to choose, or to check a change."""
+        return self._choice_due(now_s) or self._check_due(now_s)
 
     def soon(self, now_s: float) -> bool:
-        """Whether it may be time to choose before a process has started."""
-        return now_s >= self._rest_s - AHEAD_S and self._seen - self._learned >= self._wanted // 2
+        """Whether it may be time before a process has started."""
+        enough = self._next - self._chosen >= self._wanted // 2
+        return self.before is not None or (now_s >= self._choose_s - AHEAD_S and enough)
+
+    def _choice_due(self, now_s: float) -> bool:
+        return now_s >= self._choose_s and self._next - self._chosen >= self._wanted
+
+    def _check_due(self, now_s: float) -> bool:
+        wanted = min(CHECKED << max(0, self._checks - 1), WINDOW // 2)
+        enough = self._next - self._checked >= wanted
+        return self.before is not None and now_s >= self._check_s and enough
 
     @property
     def _wanted(self) -> int:
         """Rows between two choices."""
-        return max(LEAST, min(self._learned, WINDOW // 2))
+        return max(LEAST, min(self._chosen - self._first, WINDOW // 2))
 
-    def window(self, service: Service) -> RequestProblem | None:
+    def window(self, service: Service, now_s: float) -> tuple[RequestProblem, Experience] | None:
         """What came last of families that are still served; ``None``: too little."""
-        self._learned, known = self._seen, service.family_names
-        rows = sorted((row for row in self._rows if row[0] in known), key=lambda row: row[1][0])
-        if len(rows) < LEAST:
+        self._checking = self.before is not None and not self._choice_due(now_s)
+        known = service.family_names
+        self._checked = self._next
+        if not self._checking:
+            self._chosen = self._next
+        numbers = self._latest()
+        numbers = numbers[[self._family[n % MOST] in known for n in numbers]]
+        numbers = numbers[np.argsort(self._columns[numbers % MOST, 0], kind="stable")]
+        if len(numbers) < (CHECKED if self._checking else LEAST):
             return None
-        columns = dict(zip(COLUMNS, np.array([each for _, each in rows]).T, strict=True))
+        columns = dict(zip(COLUMNS, self._columns[numbers % MOST].T, strict=True))
         arrival_s = columns.pop("arrival_s")
         arrival_s = arrival_s - arrival_s[0]
-        family = [known.index(name) for name, _ in rows]
+        family = [known.index(self._family[n % MOST]) for n in numbers]
         stream = stream_of(arrival_s, family=family, **columns)
-        gap_s = float(arrival_s[-1]) / len(rows)
-        return RequestProblem(service, stream, max(float(arrival_s[-1]) + gap_s, 1e-9))
+        gap_s = float(arrival_s[-1]) / len(numbers)
+        problem = RequestProblem(service, stream, max(float(arrival_s[-1]) + gap_s, 1e-9))
+        return problem, self._experience(numbers, stream)
+
+    def _latest(self) -> IntArray:
+        """Numbers of the rows that are looked at."""
+        numbers = np.arange(max(self._first, self._next - MOST), self._next)
+        if self._checking:
+            return np.arange(max(numbers[0], self._compared - LEAD), self._next)
+        arrival_s = self._columns[numbers % MOST, 0]
+        recent = arrival_s >= arrival_s[-1] - WINDOW_S
+        found: IntArray = numbers[recent | (numbers >= self._next - WINDOW)]
+        return found
+
+    @property
+    def _compared(self) -> int:
+        """The first row that a check compares."""
+        return max(self._changed, self._next - WINDOW)
+
+    def _experience(self, numbers: IntArray, stream: Stream) -> Experience:
+        """What came of these rows, where the policy that decides had decided and it is due."""
+        own = numbers >= self._changed
+        due = own & (stream.due_s <= stream.arrival_s[-1])
+        accuracy = self._accuracy[numbers % MOST]
+        worth = np.where(np.isnan(accuracy), 0.0, accuracy + self._worth)
+        barred = tuple(plan for plan, until in self._barred.items() if until > self._next)
+        missed = tuple(self._missed.items())
+        earned = np.where(due, worth, np.nan)
+        if not self._checking:
+            return Experience(earned, missed, barred=barred)
+        lead = int(np.count_nonzero(numbers < self._compared))
+        return Experience(earned, missed, self.before, lead)
+
+    def take(self, choice: PolicyChoice, now_s: float, took_s: float) -> None:
+        """A choice or check has ended that took so long; what it found decides from now on."""
+        self._missed[self.plan] = choice.missed
+        self._checks += self._checking
+        self.rest(now_s, took_s)
+        if choice.plan == self.plan:
+            return
+        if self._checking:
+            self._barred[self.plan] = self._next + BARRED
+        self.plan, self.before = choice.plan, None if self._checking else self.plan
+        self._changed = self._checked = self._next
+        self._checks, self._check_s = 0, now_s + CHECKED_S
 
     def rest(self, now_s: float, took_s: float) -> None:
-        """A choice has ended that took so long."""
-        rests = RESTS if self._learned >= 2 * WINDOW else RESTS_FIRST
-        self._rest_s = now_s + rests * took_s
+        """Replay nothing for some time; the first checks of a change follow each other at once."""
+        if self._checking:
+            self._check_s = now_s + (RESTS * took_s if self._checks >= SOON else 0.0)
+        else:
+            long = self._chosen - self._first >= 2 * WINDOW
+            self._choose_s = now_s + (RESTS if long else RESTS_FIRST) * took_s
 
 
 class PolicyChooser(WorkerProgram):
     """The worker that replays requests of a server which goes on."""
 
-    messages = (RequestProblem, Service, Stream, RequestPlan, PolicyChoice)
+    messages = (RequestProblem, Service, Stream, RequestPlan, PolicyChoice, Experience)
     noun = "policy chooser"
     uses_torch = False
 
@@ -197,10 +294,10 @@ class PolicyChooser(WorkerProgram):
 
     @order("choosing a policy")
     def choose(
-        self, window: RequestProblem, plan: RequestPlan, success_worth: float
+        self, window: RequestProblem, plan: RequestPlan, success_worth: float, known: Experience
     ) -> PolicyChoice:
         """See `replay`."""
-        return replay(window, plan, success_worth)
+        return replay(window, plan, success_worth, known)
 
 
 async def learn(policy: AutoPolicy, plan: RequestPlan, dispatcher: Dispatcher) -> None:
@@ -208,8 +305,8 @@ async def learn(policy: AutoPolicy, plan: RequestPlan, dispatcher: Dispatcher) -
 
     `plan`: what decides at first.
     """
-    learner, chooser = Learner(), _Chooser()
-    dispatcher.on_row = learner.note
+    learner, chooser = Learner(plan, policy.success_worth), _Chooser()
+    dispatcher.on_row, dispatcher.on_success = learner.note, learner.answered
     try:
         while True:
             await asyncio.sleep(LOOK_S)
@@ -218,25 +315,28 @@ async def learn(policy: AutoPolicy, plan: RequestPlan, dispatcher: Dispatcher) -
                 chooser.begin()
             if not learner.due(begun_s):
                 continue
-            window = learner.window(dispatcher.service)
-            if window is not None:
-                try:
-                    choice = await chooser.choice(window, plan, policy.success_worth)
-                    if choice.plan != plan:
-                        await _prepare(choice.plan, dispatcher.service)
-                        plan = choice.plan
-                        follow(choice, dispatcher)
-                    dispatcher.decided_by = choice.as_json()
-                except (PlacewrightError, TimeoutError, OSError) as error:
-                    event("policy-not-chosen", reason=f"{error!s:.200}")
-            now_s = time.monotonic()
-            learner.rest(now_s, now_s - begun_s)
+            window = learner.window(dispatcher.service, begun_s)
+            if window is None:
+                continue
+            try:
+                choice = await chooser.choice(learner.plan, policy.success_worth, window)
+                if choice.plan != learner.plan:
+                    await _prepare(choice.plan, dispatcher.service)
+                    follow(choice, dispatcher)
+                dispatcher.decided_by = choice.as_json()
+                now_s = time.monotonic()
+                learner.take(choice, now_s, now_s - begun_s)
+            except (PlacewrightError, TimeoutError, OSError) as error:
+                event("policy-not-chosen", reason=f"{error!s:.200}")
+                learner.rest(now_s := time.monotonic(), now_s - begun_s)
+            if learner.before is None:
+                chooser.close()
     finally:
         chooser.close()
 
 
 class _Chooser:
-    """The process that replays; it is started ahead, and ends with its answer."""
+    """The process that replays; it is started ahead, and kept while there is a change to check."""
 
     def __init__(self) -> None:
         self._process: LocalProcess | None = None
@@ -249,20 +349,22 @@ class _Chooser:
             self._process, self._started = made, asyncio.create_task(made.start({}))
 
     async def choice(
-        self, window: RequestProblem, plan: RequestPlan, success_worth: float
+        self, plan: RequestPlan, success_worth: float, window: tuple[RequestProblem, Experience]
     ) -> PolicyChoice:
-        """`replay` in the process."""
+        """`replay` in the process; where that fails, it ends."""
         self.begin()
         assert self._process is not None
         assert self._started is not None
+        problem, known = window
         try:
             async with asyncio.timeout(LONGEST_S):
                 await self._started
-                asked = window, plan, success_worth
+                asked = problem, plan, success_worth, known
                 found: PolicyChoice = await self._process.order("choose", *asked, limit_s=LONGEST_S)
                 return found
-        finally:
+        except BaseException:
             self.close()
+            raise
 
     def close(self) -> None:
         """End it."""

@@ -75,7 +75,8 @@ class Dispatcher:
     """Takes rows, lets the policy bind them to servers and variants, and returns their answers.
 
     `on_decision`: called with the seconds that each decision took.
-    `on_row`: called with each new row's family and columns: see `auto.Learner.note`.
+    `on_row`: called with each new row's number, family and columns: see `auto.Learner.note`.
+    `on_success`: called with the number of each row that is answered in time, and the accuracy.
     `decided_by`: facts of the policy that decides, for people.
     `make_policy`: gives a policy for a service: that which decides, or its like for a simulation.
 
@@ -102,7 +103,8 @@ class Dispatcher:
     ) -> None:
         self.most_waiting = most_waiting
         self.on_decision: Callable[[float], None] = lambda seconds: None
-        self.on_row: Callable[..., None] = lambda family, *columns: None
+        self.on_row: Callable[..., None] = lambda number, family, *columns: None
+        self.on_success: Callable[[int, float], None] = lambda number, accuracy: None
         self.decided_by: Mapping[str, Any] = {}
         self.fleet = Fleet(
             families,
@@ -248,7 +250,8 @@ class Dispatcher:
         self.queue.add(row.number, row.family, row.arrival_s, deadline_s, *known, again=again)
         if not again:
             label, left_s = self.fleet.families[row.family].label, deadline_s - row.arrival_s
-            self.on_row(label, row.arrival_s, left_s, needs.min_accuracy, *weights, size)
+            columns = row.arrival_s, left_s, needs.min_accuracy, *weights, size
+            self.on_row(row.number, label, *columns)
 
     def _expire(self, now_s: float) -> None:
         """Refuse rows whose deadline has passed while all servers were busy."""
@@ -394,6 +397,8 @@ class Dispatcher:
             self._observe(batch, count, now_s - batch.since_s)
             family = self.fleet.families[batch.family]
             for k, row in enumerate(batch.rows):
+                if now_s <= row.deadline_s:
+                    self.on_success(row.number, batch.variant.accuracy)
                 # Its client may have gone.
                 if not row.done.done():
                     own = family.outputs_of(computed.outputs, k)
