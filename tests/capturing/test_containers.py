@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -162,3 +163,11 @@ def test_a_mapping_of_another_kind_is_keyword_arguments() -> None:
     """A tokenizer answers with its own kind of dict."""
     encoded = transformers.BatchEncoding({"input": torch.ones(2, 4)})
     assert len(capture(nn.Linear(4, 3), encoded).program.inputs) == 3
+
+
+def test_arrays_are_constants_by_their_content() -> None:
+    """As are numbers of NumPy; equal numbers of other classes differ as text."""
+    one, other = (repr(constants_of(({"a": np.full(2, k)}, np.float32(3)))) for k in (1.0, 2.0))
+    assert one != other
+    texts = {repr(constants_of((value,))) for value in (2, 2.0, True, 1, 0.0, -0.0, {2}, b"2")}
+    assert len(texts) == 8

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from placewright.capturing.mode import fill_caches, in_mode, set_mode
+from placewright.capturing.mode import in_mode, set_mode
 from placewright.capturing.model import capture
+from placewright.capturing.real_calls import called
 from placewright.capturing.source import ModelSource
 from placewright.graph.graph import Program
 from tests.capturing.against_eager import differences
@@ -93,7 +94,7 @@ def test_a_first_call_fills_caches_and_changes_nothing_else() -> None:
     model, x = _Caching().eval(), torch.randn(4, 3)
     random = torch.get_rng_state()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    fill_caches(ModelSource(model, (x,)), training=True)
+    called(ModelSource(model, (x,)), training=True)
     assert type(model.masks[4]) is Tensor
     assert (model.calls, float(model.seen), model.training) == (0, 0.0, False)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -102,5 +103,5 @@ def test_a_first_call_fills_caches_and_changes_nothing_else() -> None:
 
 def test_a_first_call_that_fails_is_left_to_the_trace() -> None:
     """Which names the module and the inputs; nor is a model without values called."""
-    fill_caches(ModelSource(nn.Linear(3, 3), (torch.ones(2, 5),)), training=False)
-    fill_caches(ModelSource(nn.Linear(3, 3, device="meta"), (torch.ones(2, 3),)), training=False)
+    called(ModelSource(nn.Linear(3, 3), (torch.ones(2, 5),)), training=False)
+    called(ModelSource(nn.Linear(3, 3, device="meta"), (torch.ones(2, 3),)), training=False)

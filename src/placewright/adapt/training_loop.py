@@ -105,10 +105,14 @@ class TrainingProgram(ABC, Generic[Run]):
         state = self.run.state()
         learned = self.learned(state)
         with torch.no_grad():
-            for name, member in (*self.model.named_parameters(), *self.model.named_buffers()):
+            for name, member in self.members():
                 if name in learned:
                     member.copy_(learned[name])
         self.write_optimizer(state)
+
+    def members(self) -> Iterable[tuple[str, Any]]:
+        """Parameters and buffers that learn, by the keys of `learned`."""
+        return (*self.model.named_parameters(), *self.model.named_buffers())
 
     @contextmanager
     def drawing(self, batch: Batch, *, draws: bool) -> Iterator[Batch]:

@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import sha256
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -20,6 +21,7 @@ from types import (
 )
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -179,10 +181,20 @@ class _Constants(_Copy):
         self.found: list[tuple[str, Any]] = []
 
     def of(self, path: str, value: Any) -> Any:
-        if isinstance(value, _WHOLE):
-            plain = isinstance(value, str | int | float | complex | bool | type(None))
-            self.found.append((path, value if plain else repr(value)))
+        if isinstance(value, np.ndarray | np.generic):
+            content = sha256(value.tobytes()).hexdigest()
+            self.found.append((path, (str(value.dtype), value.shape, content)))
+        elif isinstance(value, str | int | float | complex | bool | type(None)):
+            self.found.append((path, value))
+        elif isinstance(value, _WHOLE) or not _has_parts(value):
+            self.found.append((path, repr(value)))
         return super().of(path, value)
+
+
+def _has_parts(value: Any) -> bool:
+    """Whether what it holds is looked into, and noted part by part."""
+    holds = isinstance(value, Tensor | tuple | list | dict) or bool(getattr(value, "__dict__", ()))
+    return holds or any(_filled_slots(value))
 
 
 @dataclass(frozen=True, slots=True)

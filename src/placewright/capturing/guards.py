@@ -149,7 +149,10 @@ class Guards:
 
     def unchanged(self) -> bool:
         """Whether all is as it was."""
-        return self._flat.same() and tracing_settings() == self._settings
+        try:
+            return self._flat.same() and tracing_settings() == self._settings
+        except KeyError:  # an attribute has been deleted
+            return False
 
     def changes(self) -> Changes:
         """What has changed."""

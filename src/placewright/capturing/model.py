@@ -21,6 +21,7 @@ from placewright.capturing.dataflow import beside_use, colocate, resolve
 from placewright.capturing.isolation import isolated_trace
 from placewright.capturing.lowering import lower
 from placewright.capturing.optimizer import append_recipe
+from placewright.capturing.real_calls import RealCalls
 from placewright.capturing.source import (
     ModelSource,
     OptimizerName,
@@ -175,17 +176,24 @@ def batch_tensors(inputs: Any, targets: Any = None) -> dict[str, torch.Tensor]:
     }
 
 
-def capture_call(source: ModelSource, *, training: bool = False) -> Captured:
-    """Capture one step of a model and the structure of what it returns; see `capture`."""
+def capture_call(
+    source: ModelSource, *, training: bool = False, real: RealCalls | None = None
+) -> Captured:
+    """Capture one step of a model and the structure of what it returns; see `capture`.
+
+    `real`: what the model computes, which the step is compared with.
+    """
     with isolated_trace(type(source.model).__name__):
-        return _captured(source, training=training)
+        return _captured(source, training=training, real=real)
 
 
-def _captured(source: ModelSource, *, training: bool) -> Captured:
+def _captured(source: ModelSource, *, training: bool, real: RealCalls | None) -> Captured:
     """The six stages."""
     recipe = (source.recipe or TrainingRecipe()) if training else None
     own = source if training else replace(source, loss_fn=None)
     traced = trace(own, training=training)  # one functional fx graph, in two traces
+    if real is not None:
+        real.demand_of(traced)
     step = lower(traced)  # calls on named values
     if recipe is not None:
         step = append_recipe(step, recipe, own)

@@ -81,6 +81,29 @@ class Container:
         if self.is_changed():
             _fill(self.holder, self.content)
 
+    def changed_keys(self) -> list[Any]:
+        """Keys whose values are others now; ``None`` for a container without keys."""
+        if not self.is_changed():
+            return []
+        if not isinstance(self.content, dict):
+            return [None]
+        then, now = self.content, self.now()
+        return [k for k in {**then, **now} if then.get(k, now) is not now.get(k, then)]
+
+    def value_of(self, key: Any) -> Any:
+        """The value of a key now; all values of a container without keys."""
+        now = self.now()
+        return now.get(key) if isinstance(now, dict) else list(now)
+
+    def restore_keys(self, keys: list[Any]) -> None:
+        """Put some values back; those that were not there are taken out."""
+        if keys and isinstance(self.content, dict):
+            kept = {key: self.content[key] for key in keys if key in self.content}
+            others = {key: value for key, value in self.now().items() if key not in keys}
+            _fill(self.holder, {**others, **kept})
+        elif keys:
+            self.restore()
+
     def named(self) -> Iterator[tuple[Any, Any]]:
         """Keys and values; none for containers without keys."""
         yield from self.content.items() if isinstance(self.content, dict) else ()
@@ -139,10 +162,22 @@ class PythonState:
                 function.cache_clear()
                 self.caches[k] = function, 0
 
-    def restore_numbers(self) -> None:
-        """Put back numbers (counts) and plain tensors only; caches keep what is new in them."""
-        for container, key, old, _ in self.changed_numbers():
-            container.put(key, old)
+    def restore_changing(self, between: PythonState, is_temporary: Callable[[Any], bool]) -> None:
+        """Put back what has changed until `between` and again since then, and plain tensors.
+
+        What has changed only until then is a cache, and stays as it was there, but for temporary
+        values.
+        """
+        again = {(box.place, key) for box in between.containers for key in box.changed_keys()}
+        between.restore()
+        for box in self.containers:
+            box.restore_keys(
+                [
+                    key
+                    for key in box.changed_keys()
+                    if (box.place, key) in again or is_temporary(box.value_of(key))
+                ]
+            )
         self._restore_tensors()
 
     def _restore_tensors(self) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from placewright.capturing.containers import constants_of, leaves_of, refilled
 from placewright.capturing.guards import Guards, changed_model
 from placewright.capturing.model import Captured, capture_call
+from placewright.capturing.real_calls import called
 from placewright.capturing.source import as_arguments
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InfeasibleError, InputError, UnsupportedError
@@ -182,7 +183,8 @@ class Calls:
 
     def _captured(self, arguments: Any) -> CallForm:
         source, loaded = self.captured.source, self.captured.graph
-        captured = capture_call(replace(source, inputs=arguments, recipe=None))
+        other = replace(source, inputs=arguments, recipe=None)
+        captured = capture_call(other, real=called(other, training=False))
         graph = captured.graph
         _check_members(self.captured, captured)
         placement = carried_placement(loaded, self.plan.placement.tolist(), graph)
@@ -301,7 +303,9 @@ def _signature(arguments: Any) -> Signature:
 
     Strides too: some kernels round differently on another layout.
     """
-    return (*((k, *_layout(t)) for k, t in _tensors(arguments).items()), *constants_of(arguments))
+    layouts = ((k, *_layout(t)) for k, t in _tensors(arguments).items())
+    # As text: 2, 2.0 and True are equal in Python, as are 0.0 and -0.0.
+    return (*layouts, repr(constants_of(arguments)))
 
 
 def _layout(tensor: Tensor) -> Signature:

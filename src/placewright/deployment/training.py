@@ -143,6 +143,11 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         kept = [i for i in self.captured.program.inputs if i.role in ("parameter", "buffer")]
         return {item.key: state[item.name] for item in kept if item.name in state}
 
+    def members(self) -> list[tuple[str, torch.Tensor]]:
+        """Those of the model and of the loss."""
+        parameters, buffers = self.captured.source.members()
+        return [(member.key, member.value) for member in (*parameters, *buffers)]
+
     def write_optimizer(self, state: Mapping[str, torch.Tensor]) -> None:
         """All that its ``state_dict`` has after as many eager steps."""
         if self.optimizer is not None:

@@ -125,15 +125,14 @@ def profiled(
 ) -> Workload:
     """Capture a model and profile it on a cluster; see `placewright.capture` and `profile`."""
     from placewright.capturing.guards import Guards
-    from placewright.capturing.mode import fill_caches
     from placewright.capturing.model import capture_call
+    from placewright.capturing.real_calls import called
     from placewright.io.tensor_files import stored_tensors
     from placewright.profiling.profiler import profile
 
     with monitor.meter(f"capturing {source.name}"):
-        if method != "analytic" and weights is None:
-            fill_caches(source, training=training)
-        captured = capture_call(source, training=training)
+        real = called(source, training=training) if weights is None else None
+        captured = capture_call(source, training=training, real=real)
         guards = Guards(source.model, source.loss_fn if training else None, training=training)
     with monitor.meter(f"profiling {captured.graph.name} on {cluster.name}"):
         stored = {} if weights is None else stored_tensors(weights)

@@ -194,7 +194,7 @@ class StepForms:
     def evaluation(self, inputs: Any) -> Captured:
         """The form of a forward pass in evaluation mode."""
         self._check_dtypes(batch_tensors(inputs))
-        key = (self.epoch, shapes_of(batch_tensors(inputs)), *constants_of(inputs))
+        key = (self.epoch, shapes_of(batch_tensors(inputs)), repr(constants_of(inputs)))
         if key not in self._evaluation:
             source = replace(self.captured.source, inputs=inputs, loss_fn=None, targets=None)
             self._evaluation[key] = capture_call(source, training=False)

@@ -1,0 +1,134 @@
+"""What two real calls give, a program gives too, or the model is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from placewright.capturing.model import capture_call
+from placewright.capturing.real_calls import called
+from placewright.capturing.source import ModelSource
+from placewright.errors import UnsupportedError
+
+
+class Stateful(nn.Module):
+    """Three features to three; `forward` is given, and keeps what it likes."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+        self.shift = nn.Parameter(torch.zeros(3))
+        self.register_buffer("mean", torch.zeros(3))
+        self.hidden: Any = None
+        self.flag, self.word, self.kept = False, "first", list[Any]()
+        self.compute = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the given function."""
+        return self.compute(self, x)
+
+
+def hidden(m: Any, x: Tensor) -> Tensor:
+    """As a recurrent layer that carries its state in an attribute."""
+    y: Tensor = m.layer(x) if m.hidden is None else m.layer(x) + m.hidden
+    m.hidden = y.detach()
+    return y
+
+
+def toggled(m: Any, x: Tensor) -> Tensor:
+    """Every other call is another one."""
+    m.flag = not m.flag
+    return m.layer(x) if m.flag else 3 * m.layer(x)  # type: ignore[no-any-return]
+
+
+def worded(m: Any, x: Tensor) -> Tensor:
+    """The first call is another one."""
+    y: Tensor = m.layer(x) * (2.0 if m.word == "first" else 1.0)
+    m.word = "later"
+    return y
+
+
+def initialised(m: Any, x: Tensor) -> Tensor:
+    """As an activation norm, whose first batch sets a parameter."""
+    y: Tensor = m.layer(x)
+    if not m.flag:
+        m.shift.data.copy_(-y.mean(0))
+        m.flag = True
+    return y + m.shift
+
+
+def remembered(m: Any, x: Tensor) -> Tensor:
+    """A list grows."""
+    y: Tensor = m.layer(x)
+    m.kept.append(y.detach())
+    return sum(m.kept) + 0 * y
+
+
+def assigned(m: Any, x: Tensor) -> Tensor:
+    """A buffer gets new memory."""
+    m.mean.data = 0.5 * m.mean + x.mean(0)
+    return m.layer(x) + m.mean  # type: ignore[no-any-return]
+
+
+def classed(m: Any, x: Tensor) -> Tensor:
+    """A trace's tensors are of another class."""
+    return m.layer(x) if type(x) is Tensor else 3 * m.layer(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "forward", [hidden, toggled, worded, initialised, remembered, assigned, classed]
+)
+def test_what_a_trace_cannot_see_is_refused(
+    forward: Callable[[Any, Tensor], Tensor], training: bool
+) -> None:
+    """With the model as it was before."""
+    model = Stateful(forward)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    source = ModelSource(model, (torch.randn(4, 3),))
+    with pytest.raises(UnsupportedError, match="does not compute what the model computes"):
+        capture_call(source, training=training, real=called(source, training=training))
+    assert (model.hidden, model.flag, model.word, model.kept) == (None, False, "first", [])
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def cached(m: Any, x: Tensor) -> Tensor:
+    """A table grows with the longest input, and an attribute is another name of a parameter."""
+    if m.hidden is None or len(m.hidden) < len(x):
+        m.hidden = torch.arange(len(x)).float()[:, None]
+    m.kept = [m.shift]
+    m.mean.mul_(0.9).add_(x.mean(0))
+    y: Tensor = m.norm(m.layer(nn.functional.dropout(x, 0.5))) + m.hidden[: len(x)] + m.shift
+    return y
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_caches_buffers_and_random_numbers_are_no_reason(training: bool) -> None:
+    """Nor do copies of parameters stay in the model."""
+    model = Stateful(cached)
+    source = ModelSource(model, (torch.randn(4, 3),))
+    random = torch.get_rng_state()
+    capture_call(source, training=training, real=called(source, training=training))
+    assert type(model.hidden) is Tensor
+    assert not model.kept
+    assert float(model.mean.abs().sum()) == 0.0
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_a_loss_that_counts_its_calls_is_refused() -> None:
+    """In a list, where counts are no attributes."""
+    calls = [0]
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        calls[0] += 1
+        return ((outputs - targets) ** 2).mean() * calls[0]
+
+    x = torch.randn(4, 3)
+    source = ModelSource(nn.Linear(3, 3), (x,), loss_fn, x)
+    with pytest.raises(UnsupportedError, match="call 2 of two"):
+        capture_call(source, training=True, real=called(source, training=True))
+    assert calls == [0]
