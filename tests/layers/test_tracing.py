@@ -142,6 +142,28 @@ def test_modules_may_be_nested_as_deep_as_in_eager() -> None:
     assert len(TracedModel(ModelSource(model, X, mse, Y)).layers) == 1
 
 
+def _in_forward(x: Tensor) -> Tensor:
+    x.register_hook(lambda g: 2 * g)
+    return x
+
+
+HOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "a backward hook of a module": lambda m: m.register_full_backward_hook(lambda *_: None),
+    "a backward hook": lambda m: m.register_full_backward_pre_hook(lambda *_: None),
+    "a hook on a parameter": lambda m: m.weight.register_hook(lambda g: 2 * g),
+    "a hook on a tensor": lambda m: m.register_forward_hook(lambda _m, _x, y: _in_forward(y)),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_changes_a_backward_pass_is_refused(name: str) -> None:
+    """Layers have the forward pass of a trace, and its own gradients."""
+    layer = nn.Linear(6, 6)
+    HOOKS[name](layer)
+    with pytest.raises(UnsupportedError, match=name):
+        TracedModel(ModelSource(nn.Sequential(layer, nn.ReLU()), X, mse, Y))
+
+
 def test_a_batch_without_its_targets_is_refused() -> None:
     """It has fewer tensors than the one that was planned with."""
     model = TracedModel(ModelSource(nn.Linear(6, 6), X, mse, Y))

@@ -245,3 +245,16 @@ def test_inputs_may_be_the_targets() -> None:
     ):
         assert [trainer.step(X, X) for _ in range(2)] == pytest.approx(want, rel=1e-6)
     assert any("planning layers" in what for what in heard)
+
+
+def test_parameters_that_no_layer_reads_stay_as_they_are() -> None:
+    """A head that is not called keeps its weights, and its place in `state_dict`."""
+    model = Scaled()
+    model.head = nn.Linear(2, 2)
+    before = {name: value.clone() for name, value in model.head.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with _placed(model, optimizer) as placed, placed.trainer(adapt=False) as trainer:
+        trainer.step(X, Y)
+        assert torch.equal(trainer.state_dict()["head.weight"], before["weight"])
+        trainer.finish()
+    assert all(torch.equal(value, before[n]) for n, value in model.head.state_dict().items())

@@ -44,6 +44,17 @@ def check_parameters(source: ModelSource) -> None:
             )
 
 
+def sparse(value: Tensor, where: str) -> UnsupportedError:
+    """The error for a tensor that has no strides, which no message keeps."""
+    return UnsupportedError(
+        f"a tensor of layout {value.layout}",
+        where=where,
+        by=f"shape {tuple(value.shape)}",
+        hint="make it dense with .to_dense(), or keep its indices and values as two tensors and "
+        "multiply by index_add",
+    )
+
+
 def check_memory(mutated: Collection[str], source: ModelSource) -> None:
     """Refuse in-place changes of a tensor that shares memory with another program input."""
     held = [

@@ -56,6 +56,7 @@ from placewright.capturing.checks import (
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
+    sparse,
     trace_error,
 )
 from placewright.capturing.containers import leaves_of, refilled
@@ -126,7 +127,9 @@ def _record(
             recorded_rng_state() as restores,
             known_values_readable(),
             padding_as_in_eager(),
-            torch.autograd.set_detect_anomaly(False),  # it reads values, which fakes have not
+            # Both read values, which fakes have not.
+            torch.autograd.set_detect_anomaly(False),
+            patch.object(torch.distributions.Distribution, "_validate_args", False),
             deeper_recursion(),
             _quiet(),
         ):
@@ -567,7 +570,7 @@ def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
             hint="call the model once before it is captured",
         )
     if value.layout is not torch.strided:
-        raise UnsupportedError(f"a tensor of layout {value.layout}", where=where)
+        raise sparse(value, where)
     with mode:
         # On the CPU even where the model is on the meta device: kernels are chosen by device.
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")

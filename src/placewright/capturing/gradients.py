@@ -8,7 +8,7 @@ asked for. Batches of one sample always are: PyTorch broadcasts them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from placewright.capturing.source import ModelSource
 from placewright.capturing.split_loss import CountedMeans
 from placewright.capturing.state import decode
 from placewright.capturing.tracing import trace
+from placewright.errors import UnsupportedError
 from placewright.graph.graph import Const, Instruction, ProgramInput, ProgramOutput, Ref, TensorSpec
 
 CAPTURED = (3, 4, 7)
@@ -114,7 +115,21 @@ class BatchPrograms:
         with isolated_trace(type(source.model).__name__):
             step = lower(trace(source, training=self._training))
             check_memory(step.mutated(), source)
+        _refuse_changed_parameters(step.mutated(), type(source.model).__name__)
         return _program(step if self._updating else step.needed(), samples)
+
+
+def _refuse_changed_parameters(mutated: Collection[str], model: str) -> None:
+    """Raise where a part of a batch would change a parameter before its gradient is used."""
+    changed = sorted(name for name in mutated if name.startswith("parameter:"))
+    if changed:
+        raise UnsupportedError(
+            "the forward pass changes a parameter in place, which parts of a batch on several "
+            "nodes would each do otherwise",
+            where=f"model {model}, {changed[0].replace(':', ' ')}",
+            hint="change it in the loop instead (an embedding with max_norm does this: leave "
+            "max_norm out), or take placewright.place(..., training=True)",
+        )
 
 
 class _NoLine(Exception):  # noqa: N818  (it is no error: another way is taken)

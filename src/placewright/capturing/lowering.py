@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from placewright.capturing.call_flops import work
-from placewright.capturing.checks import changed_in_place
+from placewright.capturing.checks import changed_in_place, sparse
 from placewright.capturing.functional import REPEATED
 from placewright.capturing.lowered import ABSENT, RESIDENT, Call, Lowered, input_name, spec_of
 from placewright.capturing.rewrites import is_random, without_source
@@ -238,6 +238,8 @@ def _encoded(value: Tensor, key: str) -> str:
             where=f"constant {key!r}",
             hint="register it with register_buffer, or build the model off the meta device",
         )
+    if real.layout is not torch.strided:
+        raise sparse(real, f"constant {key!r}")
     raw = (
         real.detach()
         .resolve_conj()

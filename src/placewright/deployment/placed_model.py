@@ -146,6 +146,14 @@ class PlacedModel(LoadedModel):
     def __enter__(self) -> PlacedModel:
         return self
 
+    def __reduce__(self) -> Any:
+        """Raise: worker processes cannot be copied."""
+        raise InputError(
+            "a placed model holds worker processes, which can be neither pickled nor copied",
+            where=f"placed {self.workload.graph.name}",
+            hint="save it with save_pretrained(folder), or take to_module() for a plain module",
+        )
+
     def __exit__(self, *exception: object) -> None:
         self.close()
 

@@ -436,13 +436,20 @@ class LayerJob(DistributedJob):
         return optimizer_states(self.given, self.model.source.model, self.update)
 
     def complete(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The state with zeros for moments that no gradient has touched: Adam begins with them."""
-        return {
-            name: state[name]
-            if name in state
-            else torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
-            for name, spec in self.changing.items()
-        }
+        """The state with what no worker has.
+
+        Parameters that no layer reads are the model's own; moments that no gradient has touched are
+        zeros, with which Adam begins.
+        """
+        held = self.model.held()
+
+        def own(name: str) -> torch.Tensor:
+            if name in held:
+                return held[name].detach().clone()
+            spec = self.changing[name]
+            return torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+
+        return {name: state[name] if name in state else own(name) for name in self.changing}
 
 
 def _spec(tensor: torch.Tensor) -> TensorSpec:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from placewright.capturing.checks import (
     ONE_ROW,
+    check_parameters,
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
@@ -166,6 +169,8 @@ def _traced(
     source: ModelSource, batch: int, split: LossSplit, state: PythonState | None
 ) -> TracedStep:
     """The step, checked to be repeatable from a `state` if it is given."""
+    check_parameters(source)
+    _refuse_backward_hooks(source)
     source = _on_fake_tensors(source)
     step = _PartStep(source, split, float(batch) if split.reduction == "mean" else 1.0)
     name = type(source.model).__name__
@@ -231,6 +236,34 @@ def _refuse_own_gradients(loss: Tensor) -> None:
             )
 
 
+def _refuse_backward_hooks(source: ModelSource) -> None:
+    """Refuse hooks of modules that are called in the backward pass; for the same reason."""
+    for whole in (source.model, *modules_in(source.loss_fn)):
+        for name, module in whole.named_modules():
+            if module._backward_hooks or module._backward_pre_hooks:
+                raise _own_backward("a backward hook of a module", f"module {name!r}")
+    if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
+        raise _own_backward("a backward hook of all modules", f"model {source.name}")
+
+
+@contextmanager
+def _tensor_hooks_refused() -> Iterator[None]:
+    def refuse(tensor: Tensor, hook: Any) -> Any:
+        raise _own_backward("a hook on a tensor", "Tensor.register_hook in forward")
+
+    with patch.object(Tensor, "register_hook", refuse):
+        yield
+
+
+def _own_backward(what: str, where: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} changes the backward pass, which layers would not have",
+        where=where,
+        hint="remove it, or take placewright.place(..., training=True), which captures backward "
+        "passes",
+    )
+
+
 def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProgram:
     args, kwargs = _arguments(source)
     whole = [torch.ones((), dtype=torch.float64) for counted in step.split.counted if counted]
@@ -240,7 +273,13 @@ def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProg
             given = (args, kwargs, source.targets, whole)
             casting = (source.recipe or TrainingRecipe()).casting()
             # Calls are traced as they are made, before autocast: they are made under it again.
-            with torch.inference_mode(False), torch.enable_grad(), deeper_recursion(), casting:
+            with (
+                torch.inference_mode(False),
+                torch.enable_grad(),
+                deeper_recursion(),
+                casting,
+                _tensor_hooks_refused(),
+            ):
                 return torch.export.export(step, given, strict=False)
     except PlacewrightError:
         raise

@@ -155,6 +155,12 @@ class SampleJob:
                 by=f"{sum(found.counted)} of them",
                 hint="give a loss_fn with one mean over labels, or a plain mean over samples",
             )
+        if any(found.counted) and found.reduction == "sum":
+            raise UnsupportedError(
+                "a loss that adds a mean over labels and a sum over samples",
+                where=where,
+                hint="make both means, or both sums: nodes weight their gradients by one of them",
+            )
         self._mean = found.counted.index(True) if any(found.counted) else -1
         return found.reduction
 
