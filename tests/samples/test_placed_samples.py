@@ -316,34 +316,6 @@ def test_a_model_that_sees_padding_is_noticed(caplog: pytest.LogCaptureFixture) 
         assert "depends on padding" in caplog.text
 
 
-class Counting(nn.Module):
-    """Divides by how often it was called, which a buffer counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A call."""
-        return self.layer(x) / self.calls.add_(1)
-
-
-def test_counting_labels_changes_no_buffer() -> None:
-    """A loss that is divided by what it counts is looked at before every step."""
-    model, x, y = Counting().double(), torch.randn(16, 4).double(), torch.randint(0, 3, (16,))
-    with train_samples(
-        model,
-        (x, y),
-        tiny([10, 6]).replace(epochs=2),
-        loss_fn=nn.CrossEntropyLoss(),
-        recipe=Recipe(epochs=2, batch=16),
-        speed=1e4,
-    ) as placed:
-        placed.train()
-    assert float(model.calls) == 2.0
-
-
 def test_what_nodes_would_do_otherwise_each_is_refused() -> None:
     """A parameter changed in forward; a mean over labels beside a sum over samples."""
     words, labels = torch.randint(0, 9, (16, 5)), torch.randint(0, 3, (16,))
