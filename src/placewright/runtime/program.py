@@ -89,12 +89,15 @@ class WorkerProgram:
         Whether each worker needs a TCP port on which the others reach it.
     uses_torch
         Whether PyTorch is loaded before workers are forked, which then share its memory.
+    imports_much
+        Whether the program's module is, too: what it imports takes seconds in each process.
     """
 
     messages: ClassVar[tuple[type, ...]] = ()
     noun: ClassVar[str] = "device"
     listens: ClassVar[bool] = False
     uses_torch: ClassVar[bool] = True
+    imports_much: ClassVar[bool] = False
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

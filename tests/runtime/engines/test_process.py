@@ -28,6 +28,12 @@ from tests.runtime.test_session import DUO
 QUICK_S = 0.3
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_server() -> None:
+    """Tests of this file kill it several times: what others had it load it would load each time."""
+    forkserver._forkserver._preload_modules = [process.TORCH]  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is stopped is noticed soon."""
@@ -288,21 +294,21 @@ REPLACED = """
 import os
 from placewright.runtime.engines import process
 
-process.TORCH = "colorsys"
-
-def started(*modules):
-    process.fork_server_context(modules)
+def started(*modules, needed=()):
+    process.fork_server_context(modules, needed)
     process._ensure_fork_server()
     return process._pid()
 
 first = started("json")
 assert started("json", "string") == first  # a module is loaded by who needs it
-second = started("json", process.TORCH)
+second = started("json", needed=["colorsys"])
 assert second != first and not os.path.exists(f"/proc/{first}")
-assert started("json") == started(process.TORCH) == second
+third = started("json", "fractions", needed=["fractions"])
+assert third != second
+assert started("json") == started("json", needed=["colorsys", "fractions"]) == third
 """
 
 
-def test_a_fork_server_without_pytorch_is_replaced_where_a_program_uses_it() -> None:
-    """Else each of its processes would load it for itself."""
+def test_a_fork_server_without_what_a_program_needs_is_replaced() -> None:
+    """Else each of its processes would load it for itself; what it had the next one has, too."""
     subprocess.run([sys.executable, "-c", REPLACED], check=True, timeout=60)

@@ -84,6 +84,7 @@ class StageWorker(WorkerProgram):
     """Stages of a language model; `placewright.layers.generation.generator` orders."""
 
     messages = (StageOrder,)
+    imports_much = True
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)

@@ -68,6 +68,8 @@ class ChildProcess:
         end (`placewright.runtime.program.end_with_parent`).
     preloaded
         Modules that the fork server loads, if this is its first process.
+    needed
+        Those of them without which a fork server is replaced.
     """
 
     def __init__(
@@ -76,10 +78,11 @@ class ChildProcess:
         arguments: Sequence[Any],
         name: str,
         preloaded: Sequence[str] = (),
+        needed: Sequence[str] = (),
     ) -> None:
         # One way, so a pipe: of a socket that a thread waits for, the kernel sends no signal.
         theirs, self._lifeline = Pipe(duplex=False)
-        self.process: BaseProcess = fork_server_context(preloaded).Process(
+        self.process: BaseProcess = fork_server_context(preloaded, needed).Process(
             target=target, args=(*arguments, theirs), name=name, daemon=True
         )
         try:
@@ -160,6 +163,7 @@ class WorkerProcess(ChildProcess):
                 (spec, orders, listening),
                 f"placewright-{spec.device_name}",
                 preloaded=preloaded_for(spec.program),
+                needed=needed_for(spec.program),
             )
         finally:
             orders.close()
@@ -171,12 +175,20 @@ def preloaded_for(program: str) -> tuple[str, ...]:
     return (TORCH, *own) if load_program(program).uses_torch else own
 
 
+def needed_for(program: str) -> tuple[str, ...]:
+    """Those of them that would take each of its workers seconds to load."""
+    loaded = load_program(program)
+    own = (program.partition(":")[0],) if loaded.imports_much else ()
+    return (TORCH, *own) if loaded.uses_torch else own
+
+
 def begin_fork_server(program: str) -> None:
     """Start the fork server, if none is there, and go on while it loads torch and the program.
 
     Where that fails, the first worker tries again and says why.
     """
-    fork_server_context((TORCH, "placewright.runtime.program", program.partition(":")[0]))
+    module = program.partition(":")[0]
+    fork_server_context((TORCH, "placewright.runtime.program", module), (TORCH,))
     with suppress(OSError, EOFError):
         _ensure_fork_server()
 
@@ -230,22 +242,22 @@ _ADDING = threading.RLock()
 _TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
 
 
-def fork_server_context(preloaded: Sequence[str]) -> ForkServerContext:
+def fork_server_context(preloaded: Sequence[str], needed: Sequence[str] = ()) -> ForkServerContext:
     """Where processes are made; the modules are loaded before the first one.
 
-    A fork server that has no torch is replaced where they want it, else every process would load
-    it; its processes live on.
+    A fork server that has not all of `needed` is replaced by one that has, and what it had: every
+    process would load them. Its own processes live on.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read once, when torch is loaded
-    pid = _pid()
-    if pid is not None and TORCH in preloaded and TORCH not in _server()._preload_modules:
+    made, pid = get_context("forkserver"), _pid()
+    known = [] if pid is None else list(_server()._preload_modules)
+    if pid is not None:
+        if set(needed) <= set(known):
+            return made
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    elif pid is not None:
-        return get_context("forkserver")
-    made = get_context("forkserver")
-    made.set_forkserver_preload(list(preloaded))
+    made.set_forkserver_preload([*dict.fromkeys([*known, *preloaded, *needed])])
     return made
 
 
