@@ -15,62 +15,12 @@ import torch
 
 from placewright.cluster.cluster import Cluster
 from placewright.errors import WorkerError, WorkerLostError
-from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.batcher import SMALL_BYTES, Batcher, Step
 from placewright.layers.generation.generator import Generator
 from placewright.runtime.engines.local import LocalGroup
-from tests.layers.generation.test_generator import THREE, boards, model_of, prompts
+from tests.layers.generation.test_generator import THREE, boards, model_of, users
 
 transformers = pytest.importorskip("transformers")
-
-GREEDY: dict[str, Any] = {"do_sample": False}
-
-
-def users(count: int) -> list[dict[str, Any]]:
-    """Prompts of unlike lengths, and of unlike numbers of new tokens."""
-    draw = torch.Generator().manual_seed(4)
-    lengths = [3 + 5 * k % 11 for k in range(count)]
-    return [
-        {
-            "input_ids": torch.randint(1, 96, (1 + k % 2, length), generator=draw),
-            "max_new_tokens": 6 + 4 * k,
-        }
-        | GREEDY
-        for k, length in enumerate(lengths)
-    ]
-
-
-def joined(placed: Generator) -> list[int]:
-    """How many users each order computed tokens of: filled from now on."""
-    found: list[int] = []
-    post = placed.group.post
-
-    def noted(name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        if name == "compute":
-            found.append(len(arguments[0][0]))
-        post(name, arguments)
-
-    placed.group.post = noted  # type: ignore[method-assign]
-    return found
-
-
-@pytest.mark.parametrize("kind", ["llama", "mixtral", "gemma2", "gpt2"])
-def test_tokens_of_each_are_those_alone(kind: str) -> None:
-    """Of one and of two rows, with padding, sampled with a seed; prompts in pieces."""
-    model = model_of(kind)
-    asked = [*users(5), prompts() | {"max_new_tokens": 9} | GREEDY]
-    expected = [model.generate(**each) for each in asked]
-    drawn = {"input_ids": asked[0]["input_ids"], "max_new_tokens": 12} | GREEDY
-    expected.append(model.generate(**drawn, logits_processor=[Draw(7)]))
-    with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed, ThreadPoolExecutor(7) as go:
-        placed.prompt_chunk, sizes = 4, joined(placed)
-        found = [go.submit(placed.generate, **each) for each in asked]
-        found.append(go.submit(placed.generate, **drawn, logits_processor=[Draw(7)]))
-        for each, tokens in zip(found, expected, strict=True):
-            assert torch.equal(each.result(), tokens)
-        # At most half of them: the others pass the other stage at that time.
-        assert 2 <= max(sizes) <= 4
-        assert placed._batcher._users == 0
 
 
 def test_all_go_on_where_layers_are_placed_otherwise_and_where_a_worker_dies() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks.generation import ARCHITECTURES, small_model
 from placewright.cluster.cluster import Cluster, Device, Link
 from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
 from placewright.layers.devicemap.device_map import device_map
+from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.generator import Generator, generating
 from placewright.runtime.engines.local import TESTBED, Local, LocalGroup
 from placewright.testbed.testbed import missing
@@ -47,23 +49,74 @@ def prompts() -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+WAYS: list[dict[str, Any]] = [
+    {"max_new_tokens": 24, "do_sample": False, "no_repeat_ngram_size": 1},
+    {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
+    {"max_new_tokens": 8, "num_beams": 3, "do_sample": False},
+]
+"""Greedy, where random models would repeat a token for good; sampled; by beams."""
+
+
+def equals_one_process(placed: Generator, model: Any) -> None:
+    """Each way for one user."""
+    for options in WAYS:
+        torch.manual_seed(3)
+        expected = model.generate(**prompts(), **options)
+        torch.manual_seed(3)
+        assert torch.equal(placed.generate(**prompts(), **options), expected)
+
+
+def users(count: int) -> list[dict[str, Any]]:
+    """Prompts of unlike lengths, and of unlike numbers of new tokens."""
+    draw = torch.Generator().manual_seed(4)
+    lengths = [3 + 5 * k % 11 for k in range(count)]
+    return [
+        {
+            "input_ids": torch.randint(1, 96, (1 + k % 2, length), generator=draw),
+            "max_new_tokens": 6 + 4 * k,
+            "do_sample": False,
+        }
+        for k, length in enumerate(lengths)
+    ]
+
+
+def joined(placed: Generator) -> list[int]:
+    """How many users each order computed tokens of: filled from now on."""
+    found: list[int] = []
+    post = placed.group.post
+
+    def noted(name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+        if name == "compute":
+            found.append(len(arguments[0][0]))
+        post(name, arguments)
+
+    placed.group.post = noted  # type: ignore[method-assign]
+    return found
+
+
 @pytest.mark.parametrize("kind", DECODERS)
 def test_tokens_are_those_of_one_process(kind: str) -> None:
-    """Greedy with padding, sampled, by beams; on two of three workers, prompts in pieces."""
+    """With padding, on two of three workers, prompts in pieces; then of several users at once.
+
+    Of one and of two rows, with padding, sampled with a seed.
+    """
     model = model_of(kind)
-    ways: list[dict[str, Any]] = [
-        {"max_new_tokens": 24, "do_sample": False},
-        {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
-        {"max_new_tokens": 8, "num_beams": 3, "do_sample": False},
-    ]
-    with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed:
+    asked = [*users(5), prompts() | {"max_new_tokens": 9, "do_sample": False}]
+    expected = [model.generate(**each) for each in asked]
+    drawn = asked[0] | {"max_new_tokens": 12}
+    expected.append(model.generate(**drawn, logits_processor=[Draw(7)]))
+    with Generator(model, {"c": (0, 1), "a": (1, 4)}, THREE) as placed, ThreadPoolExecutor(7) as go:
         placed.prompt_chunk = 4
-        for options in ways:
-            torch.manual_seed(3)
-            expected = model.generate(**prompts(), **options)
-            torch.manual_seed(3)
-            assert torch.equal(placed.generate(**prompts(), **options), expected)
+        equals_one_process(placed, model)
         assert placed.held_bytes[1] == 0
+        sizes = joined(placed)
+        found = [go.submit(placed.generate, **each) for each in asked]
+        found.append(go.submit(placed.generate, **drawn, logits_processor=[Draw(7)]))
+        for each, tokens in zip(found, expected, strict=True):
+            assert torch.equal(each.result(), tokens)
+        # At most half of them: the others pass the other stage at that time.
+        assert 2 <= max(sizes) <= 4
+        assert placed._batcher._users == 0
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -89,37 +142,25 @@ def test_decoding_that_needs_caches_here_is_refused() -> None:
             assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
 
 
-DISTINCT: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "no_repeat_ngram_size": 1}
-"""Random models would repeat a token for good."""
+DISTINCT = WAYS[0]
 
 
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        {"b": (0, 6)},
+def test_an_encoder_before_the_decoder() -> None:
+    """Greedy with padding, sampled, by beams, wherever the cuts are; two threads at a time."""
+    model = model_of("t5", 6)
+    first = model.generate(prompts()["input_ids"][1:], **DISTINCT)
+    second = model.generate(**prompts(), **DISTINCT)
+    assert len(set(first[0].tolist())) == 25
+    cuts: tuple[dict[str, tuple[int, int]], ...] = (
         {"c": (0, 1), "a": (1, 6)},  # c has a part of the encoder only
         {"b": (0, 4), "a": (4, 6)},
         {"c": (0, 2), "b": (2, 4), "a": (4, 6)},
-    ],
-)
-def test_an_encoder_before_the_decoder(ranges: dict[str, tuple[int, int]]) -> None:
-    """Greedy with padding, sampled, by beams, wherever the cuts are; two threads at a time."""
-    model = model_of("t5", 6)
-    ways: list[dict[str, Any]] = [
-        DISTINCT,
-        {"max_new_tokens": 8, "do_sample": True, "temperature": 0.9},
-        {"max_new_tokens": 8, "num_beams": 3, "do_sample": False},
-    ]
-    with Generator(model, ranges, THREE) as placed:
-        for options in ways:
-            torch.manual_seed(3)
-            expected = model.generate(**prompts(), **options)
-            torch.manual_seed(3)
-            assert torch.equal(placed.generate(**prompts(), **options), expected)
-        first = model.generate(prompts()["input_ids"][1:], **DISTINCT)
-        second = model.generate(**prompts(), **DISTINCT)
-        assert len(set(first[0].tolist())) == 25
-        with ThreadPoolExecutor(2) as go:
+    )
+    with Generator(model, {"b": (0, 6)}, THREE) as placed, ThreadPoolExecutor(2) as go:
+        for ranges in ({}, *cuts):
+            if ranges:
+                placed.load(ranges)
+            equals_one_process(placed, model)
             one = go.submit(placed.generate, prompts()["input_ids"][1:], **DISTINCT)
             two = go.submit(placed.generate, **prompts(), **DISTINCT)
             assert torch.equal(one.result(), first)
@@ -165,7 +206,10 @@ def test_three_stages_of_a_folder(tmp_path: Path) -> None:
         weights = sum(each.nbytes for each in {*model.parameters()})
         assert weights <= sum(placed.held_bytes) < 1.05 * weights
     (tmp_path / sorted(each.name for each in tmp_path.glob("*.safetensors"))[1]).unlink()
-    with pytest.raises(WorkerError, match="lacks a tensor"), Generator(tmp_path, ranges, THREE):
+    with (
+        pytest.raises(WorkerError, match="lacks a tensor"),
+        Generator(tmp_path, {"a": (0, 4)}, boards("a")),
+    ):
         pass
 
 
@@ -203,53 +247,39 @@ def test_tokens_on_unequal_nodes_of_a_testbed() -> None:
         assert torch.equal(found, expected)
 
 
-def test_a_worker_that_dies_is_named() -> None:
-    """In mid-generation."""
+def test_calls_go_on_without_workers_that_died() -> None:
+    """Tokens so far, greedy or of beams, are computed again; so does the next call."""
     model = model_of("llama")
-    with Generator(model, {"a": (0, 2), "b": (2, 4)}, boards("a", "b")) as placed:
-        assert isinstance(placed.group, LocalGroup)
-        victim = placed.group.processes[1]
-
-        def stop(ids: Any, scores: Any, **rest: Any) -> Any:
-            victim.kill()
-            return torch.zeros(ids.shape[0], dtype=torch.bool)
-
-        with pytest.raises(WorkerError, match="'b'"):
-            placed.generate(
-                prompts()["input_ids"],
-                max_new_tokens=8,
-                do_sample=False,
-                stopping_criteria=transformers.StoppingCriteriaList([stop]),
-            )
-
-
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}])
-def test_calls_go_on_without_a_worker_that_died(options: dict[str, Any]) -> None:
-    """Tokens so far are computed again by those that are left; so does the next call."""
-    model = model_of("llama")
-    given = prompts() | {"max_new_tokens": 10, "do_sample": False} | options
-    expected = model.generate(**given)
+    greedy = prompts() | {"max_new_tokens": 10, "do_sample": False}
+    beams = greedy | {"num_beams": 3}
     tried: list[tuple[str, ...]] = []
 
     def replan(cluster: Cluster) -> dict[str, tuple[int, int]]:
         tried.append(cluster.device_names)
-        return {cluster.device_names[0]: (0, 3), cluster.device_names[-1]: (3, 4)}
+        first, *others = cluster.device_names
+        return {first: (0, 3), others[-1]: (3, 4)} if others else {first: (0, 4)}
 
-    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE, replan=replan) as placed:
+    def killed_in(placed: Generator, victim: int, given: dict[str, Any]) -> torch.Tensor:
+        """Tokens of a call in which a worker is killed."""
         assert isinstance(placed.group, LocalGroup)
-        victims = [(15, placed.group.processes[1])]
+        victims = [placed.group.processes[victim]]
 
         def stop(ids: Any, scores: Any, **rest: Any) -> Any:
-            if victims and ids.shape[1] == victims[0][0]:
-                victims.pop()[1].kill()
+            if victims and ids.shape[1] == 15:
+                victims.pop().kill()
             return torch.zeros(ids.shape[0], dtype=torch.bool)
 
         criteria = transformers.StoppingCriteriaList([stop])
-        assert torch.equal(placed.generate(**given, stopping_criteria=criteria), expected)
+        found: torch.Tensor = placed.generate(**given, stopping_criteria=criteria)
+        return found
+
+    with Generator(model, {"a": (0, 2), "b": (2, 4)}, THREE, replan=replan) as placed:
+        assert torch.equal(killed_in(placed, 1, greedy), model.generate(**greedy))
         assert (placed.lost, tried) == (["b"], [("a", "c")])
         assert placed.ranges == {"a": (0, 3), "c": (3, 4)}
-        placed.load({"c": (0, 4)})
-        assert torch.equal(placed.generate(**given), expected)
+        assert torch.equal(killed_in(placed, -1, beams), model.generate(**beams))
+        assert (placed.lost, tried[1:]) == (["b", "c"], [("a",)])
+        assert torch.equal(placed.generate(**greedy), model.generate(**greedy))
 
 
 @pytest.mark.parametrize(

@@ -18,22 +18,26 @@ SMALL = {
 NAMES = ("llama", "llama-tied", "mixtral", "gpt2", "t5", "bert", "llama-8b")
 
 
-def model(name: str) -> nn.Module:
-    """A model without values; GPT-2, BERT and T5 tie weights, T5 four of them."""
+def model(name: str, layers: int = 5) -> nn.Module:
+    """A model without values; GPT-2, BERT and T5 tie weights, T5 four of them.
+
+    `layers`: of a Llama.
+    """
     with torch.device("meta"):
-        made: nn.Module = _made(name)
+        made: nn.Module = _made(name, layers)
     made.tie_weights()  # type: ignore[operator]
     return made
 
 
-def _made(name: str) -> nn.Module:
+def _made(name: str, layers: int) -> nn.Module:
     t = transformers
     if name == "llama-8b":
         size = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
         heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
         return t.LlamaForCausalLM(t.LlamaConfig(**size, **heads)).to(torch.bfloat16)
     if name.startswith("llama"):
-        return t.LlamaForCausalLM(t.LlamaConfig(**SMALL, tie_word_embeddings="tied" in name))
+        sizes = SMALL | {"num_hidden_layers": layers}
+        return t.LlamaForCausalLM(t.LlamaConfig(**sizes, tie_word_embeddings="tied" in name))
     if name == "mixtral":
         return t.MixtralForCausalLM(t.MixtralConfig(**SMALL, num_local_experts=4))
     if name == "gpt2":

@@ -126,7 +126,7 @@ def test_work_bounds_how_many_devices_take_part() -> None:
 def test_auto_is_never_above_accelerates_map(training: bool) -> None:
     """On different GPUs and a CPU, where layers have to be shared out; chain-dp has a plan, too."""
     graph = capture(
-        model("llama"), {"input_ids": torch.zeros(1, 16, dtype=torch.long)}, training=training
+        model("llama", 3), {"input_ids": torch.zeros(1, 16, dtype=torch.long)}, training=training
     )
     size = graph.resident_bytes
     room = {"gpu-a": 0.5 * size, "gpu-b": 0.7 * size, "cpu-a": 9.0 * size}

@@ -9,7 +9,7 @@ import pytest
 
 from placewright.errors import InfeasibleError
 from placewright.operators.conformance import tiny
-from placewright.operators.judge import judge
+from placewright.operators.judge import OperatorJudge, judge
 from placewright.operators.plan import OperatorPlan
 from placewright.operators.planners.copied_stages import CopiedStages, groupings
 from placewright.operators.problem import OperatorProblem
@@ -29,17 +29,19 @@ def problem(seed: int, operators: int = 4, memory: float = 100.0) -> OperatorPro
 
 def brute_force(instance: OperatorProblem) -> float:
     """The best value of every chain of stages on all of the devices."""
-    best = np.inf
+    best, known, rules = np.inf, set(), OperatorJudge(instance)
     for groups in groupings(instance):
         leader = np.arange(instance.m)
         for own in groups:
             leader[list(own)] = own[0]
         homes = np.array([own[0] for own in groups])
         for stage in product(range(len(groups)), repeat=instance.n):
-            if list(stage) == sorted(stage):
-                home = homes[list(stage)]
-                plan = OperatorPlan(home, replica_of=_used(leader, home))
-                found = judge(instance, plan)
+            home = homes[list(stage)]
+            used = _used(leader, home)
+            key = (*home.tolist(), *used.tolist())
+            if list(stage) == sorted(stage) and key not in known:
+                known.add(key)
+                found = rules(OperatorPlan(home, replica_of=used))
                 best = min(best, found.value if found.feasible else np.inf)
     return best
 
