@@ -16,7 +16,6 @@ order that the seed decides.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import decimal
 import faulthandler
@@ -27,7 +26,6 @@ import math
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 import types
@@ -43,6 +41,7 @@ from typing import Any
 import numpy as np
 
 import placewright
+from harness import run
 from placewright.adapt.timeline import Timeline
 from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
@@ -119,47 +118,29 @@ def wrong_values(folder: Path) -> dict[str, Callable[[], Any]]:
     nested: list[Any] = []
     for _ in range(200):
         nested = [nested]
-    plain: dict[str, Any] = {
-        "None": None,
-        "True": True,
-        "False": False,
+    by_repr: tuple[Any, ...] = (
+        *(None, True, False, 0, -1, 1, 0.5, -0.5, math.nan, math.inf, -math.inf, 1j),
+        *("", "autp", "latencyy", "no such name", "1", b"auto"),
+        *((), [None], [1, "a"], {}, {"a": None}),
+    )
+    plain: dict[str, Any] = {repr(value): value for value in by_repr} | {
         "np.True_": np.True_,
-        "0": 0,
-        "-1": -1,
-        "1": 1,
-        "0.5": 0.5,
-        "-0.5": -0.5,
-        "nan": math.nan,
-        "inf": math.inf,
-        "-inf": -math.inf,
+        "np.int64(1)": np.int64(1),
+        "np.float64(0.5)": np.float64(0.5),
+        "np.float32(nan)": np.float32(math.nan),
         "2**31": 2**31,
         "10**30": 10**30,
         "10**400": 10**400,
         "1e300": 1e300,
-        "np.int64(1)": np.int64(1),
-        "np.float64(0.5)": np.float64(0.5),
-        "np.float32(nan)": np.float32(math.nan),
-        "1j": 1j,
         "Decimal": decimal.Decimal("0.5"),
         "date": datetime.date(2020, 1, 1),
-        "''": "",
-        "'autp'": "autp",
-        "'latencyy'": "latencyy",
-        "'no such name'": "no such name",
-        "'1'": "1",
         "NUL": "a\0b",
         "surrogate": "\ud800",
         "5,000 letters": "x" * 5000,
-        "b'auto'": b"auto",
         "bytearray": bytearray(b"auto"),
         "folder": folder,
         "str(folder)": str(folder),
         "missing file": folder / "no such" / "file.json",
-        "()": (),
-        "[None]": [None],
-        "[1, 'a']": [1, "a"],
-        "{}": {},
-        "{'a': None}": {"a": None},
         "set": {1, 2},
         "nested": nested,
         "zeros(3, 3, 3)": np.zeros((3, 3, 3)),
@@ -719,40 +700,27 @@ def _files(folders: Iterable[Path]) -> set[str]:
     return {str(path) for folder in folders for path in folder.iterdir()}
 
 
-def main() -> int:
-    """Print a row per function, and every finding."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slowest", type=float, default=5.0)
-    parser.add_argument("--only", default="", help="functions with this in their name")
-    options = parser.parse_args()
+def main(*, seconds: float = math.inf, seed: int = 0, slowest: float = 5.0, only: str = "") -> int:
+    """Print a row per function, and every finding; `only`: functions with this in their name."""
     warnings.simplefilter("ignore")
     faulthandler.enable()
     with tempfile.TemporaryDirectory() as made, chdir(made):
         folder = Path(made)
-        chosen = [case for case in cases(folder) if options.only in case.title]
-        table = tables(
-            chosen,
-            wrong_values(folder),
-            seed=options.seed,
-            seconds=options.seconds,
-            slowest_s=options.slowest,
-            watched=[folder],
-        )
+        chosen = [case for case in cases(folder) if only in case.title]
+        limits = {"seconds": seconds, "slowest_s": slowest}
+        table = tables(chosen, wrong_values(folder), seed=seed, watched=[folder], **limits)
     known = {case.title.partition(".")[0] for case in chosen} | set(LEFT_OUT)
-    if not options.only:
+    if not only:
         table.findings += [f"{name}: no case" for name in set(placewright.__all__) - known]
     kinds = sorted({kind for counts in table.counts.values() for kind in counts})
     print(f"{'function':24}" + "".join(f"{kind:>10}" for kind in kinds))
     for title, counts in sorted(table.counts.items()):
         print(f"{title:24}" + "".join(f"{counts[kind]:>10}" for kind in kinds))
-    for finding in sorted(table.findings):
-        print(finding)
+    print(*sorted(table.findings), sep="\n")
     total = sum(sum(counts.values()) for counts in table.counts.values())
     print(f"{total} calls, {len(table.findings)} findings")
-    return 1 if table.findings else 0
+    return int(bool(table.findings))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

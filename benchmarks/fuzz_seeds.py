@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness import onnx_model
+
 Files = Mapping[str, bytes]
 """What lies in a folder, by name; the first is the one that is named to the reader."""
 
@@ -428,52 +430,27 @@ def _onnx(*, beside: bool = False, functions: bool = False) -> Files:
     """A small model, with its weights in a file beside it, or with a function of its own."""
     import numpy as np
     import onnx
-    from onnx import TensorProto, helper, numpy_helper
 
-    weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
-    constant = numpy_helper.from_array(np.ones((4,), np.float32), "held")
+    ends = "(float[2, 4] x) => (float[2, 4] y)"
+    last = "own.Twice" if functions else "Relu"
+    first = "c = Constant <value = float[4] {1, 1, 1, 1}> (); m = MatMul (x, w)"
+    nodes = f"{first}; s = Add (m, c); y = {last} (s)"
+    model = onnx.ModelProto.FromString(onnx_model(ends, nodes, w=np.ones((4, 4), np.float32)))
+    weight, constant = model.graph.initializer[0], model.graph.node[0].attribute[0].t
+    if functions:
+        model.functions.append(onnx.parser.parse_function(TWICE))
+    if not beside:
+        return {"file.onnx": model.SerializeToString()}
     raw = weight.raw_data
-    if beside:
-        for tensor in (weight, constant):
-            onnx.external_data_helper.set_external_data(tensor, "w.bin", 0, len(tensor.raw_data))
-            tensor.ClearField("raw_data")
-    nodes = [
-        helper.make_node("Constant", [], ["c"], value=constant),
-        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
-        helper.make_node("Add", ["m", "c"], ["s"], name="sum"),
-        helper.make_node("Twice" if functions else "Relu", ["s"], ["y"], name="last",
-                         domain="own" if functions else ""),
-    ]  # fmt: skip
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [value("x", TensorProto.FLOAT, [2, 4])],
-        [value("y", TensorProto.FLOAT, [2, 4])],
-        [weight],
-    )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    twice = helper.make_function(
-        "own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets[:1]
-    )
-    model = helper.make_model(
-        graph, opset_imports=opsets, ir_version=9, functions=[twice] if functions else []
-    )
-    return {"file.onnx": model.SerializeToString()} | ({"w.bin": raw} if beside else {})
+    constant.CopyFrom(onnx.numpy_helper.from_array(np.ones((4,), np.float32), "held"))
+    for tensor in (weight, constant):
+        onnx.external_data_helper.set_external_data(tensor, "w.bin", 0, len(tensor.raw_data))
+        tensor.ClearField("raw_data")
+    return {"file.onnx": model.SerializeToString(), "w.bin": raw}
 
 
-def _open_onnx() -> bytes:
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        "g",
-        [value("x", TensorProto.FLOAT, ["rows", 4])],
-        [value("y", TensorProto.FLOAT, ["rows", 4])],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    return bytes(made.SerializeToString())
+TWICE = '<domain: "own", opset_import: ["" : 20]> Twice (a) => (b) { b = Add (a, a) }'
+OPEN = ("(float[rows, 4] x) => (float[rows, 4] y)", "y = Relu (x)")
 
 
 def _models(folder: Path) -> list[Reader]:
@@ -487,7 +464,7 @@ def _models(folder: Path) -> list[Reader]:
             lambda path: capture_onnx(Path(path)),
             [_onnx(), _onnx(beside=True), _onnx(functions=True)],
         ),
-        Reader("family", read_family, [{**_yaml(family), "m.onnx": _open_onnx()}]),
+        Reader("family", read_family, [{**_yaml(family), "m.onnx": onnx_model(*OPEN)}]),
     ]
     with contextlib.suppress(ImportError):
         import openvino as ov

@@ -37,7 +37,6 @@ out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -50,10 +49,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from harness import Table, run
 
 MARK = "PLACEWRIGHT_FAULTS"
 """In the environment of every process of a schedule."""
@@ -400,23 +401,10 @@ def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Po
 
 @cache
 def _nodes(mark: str) -> str:
-    made = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "placewright",
-            "samples",
-            "generate",
-            "moderate",
-            "--nodes",
-            "3",
-            "-q",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
     import yaml
+
+    words = ["-m", "placewright", "samples", "generate", "moderate", "--nodes", "3", "-q"]
+    made = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
 
     data = yaml.safe_load(made.stdout)
     return yaml.safe_dump(data | {"name": mark})
@@ -429,7 +417,6 @@ def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
         with started(shot.variant, folder, mark) as process:
-            at = time.monotonic()
             shoot(shot, mark, process, usual_s, outcome, chance)
             shot_at = time.monotonic()
             if shot.variant.what == "serve":
@@ -449,7 +436,6 @@ def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
                 kept.mkdir(parents=True, exist_ok=True)
                 for each in ("out", "err"):
                     shutil.copy(folder / each, kept / each)
-        del at
     _clear(mark)
     return outcome
 
@@ -568,8 +554,7 @@ def judge(shot: Shot, folder: Path, outcome: Outcome) -> list[str]:
     """What is wrong with how it ended."""
     faults = []
     err = (folder / "err").read_text(errors="replace")
-    ours = err
-    if TRACEBACK in _without_torchrun(ours):
+    if TRACEBACK in _without_torchrun(err):
         faults.append("traceback")
     if UNEXPECTED in err:
         faults.append(UNEXPECTED)
@@ -633,18 +618,15 @@ def _samples_numbers(shot: Shot, data: Any) -> list[str]:
         return [] if enough and finite else [f"epochs: {json.dumps(epochs)[:200]}"]
     if len(runs) < 2 and shot.signal not in CTRL_C:
         return [f"{len(runs)} runs"]
-    expected = _reference(shot.variant.name)
+    expected = REFERENCES.get(shot.variant.name, {})
     found = {r["name"]: [e["loss"] for e in r["epochs"]] for r in runs}
     if shot.variant.engine == "testbed":
         return []
     return [f"losses of {n} differ" for n in found if n in expected and found[n] != expected[n]]
 
 
-REFERENCES: dict[str, Any] = {}
-
-
-def _reference(name: str) -> dict[str, list[float]]:
-    return dict(REFERENCES.get(name, {}))
+REFERENCES: dict[str, dict[str, list[float]]] = {}
+"""Losses of undisturbed runs of samples, by command."""
 
 
 def _of_snapshot(folder: Path) -> tuple[int, float]:
@@ -702,27 +684,22 @@ def _clear(mark: str) -> None:
 # -- all of them -----------------------------------------------------------------------------------
 
 
-@dataclass
 class Undisturbed:
     """How long each command takes and what it computes, kept in a file from run to run."""
 
-    file: Path | None
-    seconds: dict[str, float] = field(default_factory=dict)
-    losses: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.file is not None and self.file.exists():
-            data = json.loads(self.file.read_text())
-            self.seconds, self.losses = data["seconds"], data["losses"]
-        REFERENCES.update(self.losses)
+    def __init__(self, file: Path | None) -> None:
+        self.file, self.seconds = file, dict[str, float]()
+        if file is not None and file.exists():
+            data = json.loads(file.read_text())
+            self.seconds = data["seconds"]
+            REFERENCES.update(data["losses"])
 
     def of(self, variant: Variant) -> float:
         """Seconds of one; it is started where they are not known yet."""
         if variant.name not in self.seconds:
             self.seconds[variant.name] = usual_seconds(variant, f"{os.getpid()}-u")
-            self.losses |= REFERENCES
             if self.file is not None:
-                self.file.write_text(json.dumps({"seconds": self.seconds, "losses": self.losses}))
+                self.file.write_text(json.dumps({"seconds": self.seconds, "losses": REFERENCES}))
         return self.seconds[variant.name]
 
 
@@ -754,8 +731,8 @@ def usual_seconds(variant: Variant, number: str) -> float:
     return took_s
 
 
-def check(variants: Sequence[Variant], undisturbed: Undisturbed) -> None:
-    """Run each command undisturbed, and end."""
+def check(variants: Sequence[Variant], undisturbed: Undisturbed) -> int:
+    """Run each command undisturbed; how many fail."""
     bad = 0
     for variant in variants:
         try:
@@ -763,75 +740,7 @@ def check(variants: Sequence[Variant], undisturbed: Undisturbed) -> None:
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             bad += 1
             print(error, flush=True)
-    raise SystemExit(bad)
-
-
-def main() -> None:
-    """Print one row per schedule and a summary."""
-    global KEEP, PATIENCE
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--schedules", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", action="append", choices=[v.name for v in VARIANTS])
-    parser.add_argument("--target", help="this process only")
-    parser.add_argument("--signal", choices=sorted(set(SIGNALS)))
-    parser.add_argument("--phase", choices=PHASES)
-    parser.add_argument("--patience", type=float, default=1.0, help="factor of all limits")
-    parser.add_argument(
-        "--undisturbed", type=Path, help="file that keeps what undisturbed runs took and computed"
-    )
-    parser.add_argument("--check", action="store_true", help="undisturbed runs only")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no schedule after these")
-    parser.add_argument("--keep", type=Path, help="what bad schedules printed is kept there")
-    args = parser.parse_args()
-    KEEP, PATIENCE = args.keep, args.patience
-    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
-    until = time.monotonic() + 60 * args.minutes
-    by_signal: Counter[tuple[str, str]] = Counter()
-    by_command: Counter[tuple[str, str]] = Counter()
-    variants = [v for v in VARIANTS if not args.only or v.name in args.only]
-    variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-    undisturbed = Undisturbed(args.undisturbed)
-    if args.check:
-        check(variants, undisturbed)
-    print("| schedule | command | target | signal | phase | ended | after | verdict | last words |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    fine = missed = 0
-    for number in range(args.seed, args.seed + args.schedules):
-        if time.monotonic() > until:
-            break
-        shot = Shot.drawn(variants, number)
-        changes = {k: getattr(args, k) for k in ("target", "signal", "phase") if getattr(args, k)}
-        from dataclasses import replace
-
-        shot = replace(shot, **changes)
-        usual_s = undisturbed.of(shot.variant)
-        mark = f"faults-{os.getpid()}-{number}"
-        outcome = run_schedule(shot, mark, usual_s)
-        by_signal[shot.signal, _kind(outcome)] += 1
-        by_command[shot.variant.name, _kind(outcome)] += 1
-        fine += not outcome.faults
-        missed += not outcome.hit
-        print(
-            f"| {number} | {shot.variant.name} | {shot.target}{'' if outcome.hit else ' (missed)'} "
-            f"| {shot.signal}{_then(shot)} | {shot.phase} | {outcome.code} "
-            f"| {outcome.seconds:.1f} s | {'; '.join(outcome.faults) or 'fine'} "
-            f"| {outcome.error_text} |",
-            flush=True,
-        )
-    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in undisturbed.seconds.items())
-    done = by_signal.total()
-    print(f"\n{fine} of {done} fine ({missed} ended before their signal). Undisturbed: {took}\n")
-    for what, counts in (("signal", by_signal), ("command", by_command)):
-        print(f"| {what} | all | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")
-        for name in sorted({each for each, _ in counts}):
-            row = [counts[name, kind] for kind in KINDS]
-            print(f"| {name} | {sum(row)} | {' | '.join(map(str, row))} |")
-        print()
-    raise SystemExit(0 if fine == done else 1)
+    return bad
 
 
 KINDS = ("right numbers", "interrupted or terminated", "clear error", "killed", "not fine")
@@ -852,5 +761,67 @@ def _then(shot: Shot) -> str:
     return ", CONT" if shot.resumed else ", KILL"
 
 
+def main(  # noqa: PLR0913 - the options of the command line
+    *,
+    schedules: int = 200,
+    seed: int = 0,
+    only: tuple[str, ...] = (),
+    target: str = "",
+    signal_: str = "",
+    phase: str = "",
+    patience: float = 1.0,
+    undisturbed: Path | None = None,
+    check_: bool = False,
+    minutes: float = 1e9,
+    keep: Path | None = None,
+) -> int:
+    """Print one row per schedule and a summary.
+
+    `target`, `signal_`, `phase`: these only; `patience`: factor of all limits; `undisturbed`: a
+    file that keeps what undisturbed runs took and computed; `check_`: these runs only; `minutes`:
+    after which no schedule begins; `keep`: a folder for what bad schedules printed.
+    """
+    global KEEP, PATIENCE
+    KEEP, PATIENCE = keep, patience
+    # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
+    until = time.monotonic() + 60 * minutes
+    counts: dict[str, Counter[tuple[str, str]]] = {"signal": Counter(), "command": Counter()}
+    variants = [v for v in VARIANTS if not only or v.name in only]
+    variants = [v for v in variants if os.geteuid() == 0 or v.engine != "testbed"]
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    usual = Undisturbed(undisturbed)
+    if check_:
+        return check(variants, usual)
+    head = ("target", "signal", "phase", "ended", "after", "verdict", "last words")
+    table, fine, missed = Table("schedule", "command", *head, left=9), 0, 0
+    changes: dict[str, Any] = {"target": target, "signal": signal_, "phase": phase}
+    for number in range(seed, seed + schedules):
+        if time.monotonic() > until:
+            break
+        shot = replace(Shot.drawn(variants, number), **{k: v for k, v in changes.items() if v})
+        name = shot.variant.name
+        outcome = run_schedule(shot, f"faults-{os.getpid()}-{number}", usual.of(shot.variant))
+        counts["signal"][shot.signal, _kind(outcome)] += 1
+        counts["command"][name, _kind(outcome)] += 1
+        fine += not outcome.faults
+        missed += not outcome.hit
+        hit = shot.target + ("" if outcome.hit else " (missed)")
+        verdict = "; ".join(outcome.faults) or "fine"
+        ended = shot.phase, outcome.code, f"{outcome.seconds:.1f} s", verdict
+        table.row(number, name, hit, shot.signal + _then(shot), *ended, outcome.error_text)
+    took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in usual.seconds.items())
+    done = counts["signal"].total()
+    print(f"\n{fine} of {done} fine ({missed} ended before their signal). Undisturbed: {took}\n")
+    for what, found in counts.items():
+        table = Table(what, "all", *KINDS)
+        for name in sorted({each for each, _ in found}):
+            row = [found[name, kind] for kind in KINDS]
+            table.row(name, sum(row), *row)
+        print()
+    return int(fine < done)
+
+
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness import onnx_model
 from placewright import Cluster, Device, place, train
 from placewright.errors import PlacewrightError
 
@@ -184,35 +186,20 @@ def changed_between_calls(change: Callable[[Any], object], *, autocast: bool = F
 
 def _onnx(folder: str, kind: str) -> str:
     """A file whose outputs are special, or in float16."""
-    import numpy as np
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    half = kind == "float16"
-    dtype = TensorProto.FLOAT16 if half else TensorProto.FLOAT
-    info = lambda name, *shape: helper.make_tensor_value_info(name, dtype, shape)  # noqa: E731
-    rng, numbers = np.random.default_rng(0), np.float16 if half else np.float32
-    given = [
-        numpy_helper.from_array((rng.standard_normal((8, 8)) / 3).astype(numbers), f"w{k}")
-        for k in range(2)
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["x", "w0"], ["h"], "first"),
-        helper.make_node("Relu", ["h"], ["r"], "relu"),
-        helper.make_node("MatMul", ["r", "w1"], ["y"], "last"),
-    ]
-    outputs = [info("y", 4, 8)]  # type: ignore[no-untyped-call]
+    dtype = "float16" if kind == "float16" else "float"
+    drawn = np.random.default_rng(0).standard_normal((2, 8, 8)) / 3
+    weights = drawn.astype(np.float16 if kind == "float16" else np.float32)
+    outputs, nodes = f"{dtype}[4, 8] y", "h = MatMul (x, w0); r = Relu (h); y = MatMul (r, w1)"
     if kind == "an initializer as output":
-        outputs.append(info("w1", 8, 8))  # type: ignore[no-untyped-call]
+        outputs += ", float[8, 8] w1"
     if kind == "a constant as output":
-        value = numpy_helper.from_array(np.ones(3, np.float32), "v")
-        nodes.append(helper.make_node("Constant", [], ["k"], "k", value=value))
-        outputs.append(info("k", 3))  # type: ignore[no-untyped-call]
-    graph = helper.make_graph(nodes, "g", [info("x", 4, 8)], outputs, given)  # type: ignore[no-untyped-call]
-    opset = [helper.make_opsetid("", 21)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), f"{folder}/m.onnx")
+        outputs, nodes = f"{outputs}, float[3] k", f"{nodes}; k = Constant <value = {ONES}> ()"
+    data = onnx_model(f"({dtype}[4, 8] x) => ({outputs})", nodes, w0=weights[0], w1=weights[1])
+    Path(folder, "m.onnx").write_bytes(data)
     return "m.onnx"
 
+
+ONES = "float[3] {1.0, 1.0, 1.0}"
 
 KERAS = """
 import keras, numpy as np
