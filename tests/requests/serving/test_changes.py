@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 import pytest
 
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
 from placewright.requests.serving.dispatcher import Dispatcher
@@ -149,6 +149,34 @@ def test_a_server_that_comes_up_while_a_variant_is_added_gets_it_too() -> None:
         return bool(np.isfinite(fleet.table.seconds[0, 2, 1]))
 
     assert asyncio.run(main())
+
+
+@pytest.mark.parametrize("losses", [2, 1000])
+def test_a_variant_is_loaded_again_where_all_servers_are_lost_meanwhile(losses: int) -> None:
+    """Each in its turn; one that servers die of is refused in the end."""
+
+    async def main() -> tuple[bool, int]:
+        hold = Hold()
+        fleet = (await hold.dispatcher("a", "b")).fleet
+        lost = list[str]()
+
+        def lose(order: str, key: str) -> None:
+            if order == "load" and len(lost) < losses:
+                process = next(slot.process for slot in fleet.slots if slot.paused)
+                lost.append(process.name)
+                asyncio.get_running_loop().call_soon(process.lose, "it was killed")
+
+        hold.before = lose
+        adding = fleet.add_variant(0, Variant("best", 0.99, scaled(2.0)))
+        if losses > 2:
+            with pytest.raises(RunError, match="no server could load"):
+                await adding
+        else:
+            await adding
+        await until(lambda: all(slot.up for slot in fleet.slots))
+        return bool(np.isfinite(fleet.table.seconds[:, :, 1]).all()), len(fleet.variants)
+
+    assert asyncio.run(main()) == (True, 2 + (losses == 2))
 
 
 def test_a_server_that_is_added_while_the_fleet_is_closed_is_closed_too() -> None:

@@ -7,19 +7,26 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.runtime.engines import ray_engine
-from tests.requests.serving.models import family
+from tests.requests.serving.test_repository import changed_while_workers_die, two_models
 from tests.requests.serving.test_server import body, infer, many, until
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'placewright[ray]'")
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Running]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the models."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Running]:
     """Two actors, on a Ray of their own: other tests have theirs at the same time."""
     own = not ray.is_initialized()
     if own:
@@ -28,7 +35,7 @@ def running() -> Iterator[Running]:
         ray.init(address="local", num_cpus=2, **quiet)
     try:
         options = ServingOptions(port=0, engine="ray")
-        with serve([family()], {"a": 1.0, "b": 0.5}, options) as found:
+        with serve(two_models(folder), {"a": 1.0, "b": 0.5}, options) as found:
             yield found
     finally:
         if own:
@@ -62,3 +69,8 @@ def test_an_idle_actor_that_dies_is_replaced(running: Running) -> None:
     os.kill(lost, signal.SIGKILL)  # type: ignore[arg-type]
     until(lambda: slot.restarts > restarts and slot.up)
     assert infer(running, body(30_000))[0] == 200
+
+
+def test_models_come_and_go_while_actors_are_killed(running: Running, folder: Path) -> None:
+    """Each is paused for it, so that the other serves alone meanwhile."""
+    assert changed_while_workers_die(running, folder) > 1

@@ -19,6 +19,7 @@ from placewright.requests.serving.server import Running, ServingOptions, serve
 from placewright.requests.serving.workers import LocalProcess
 from placewright.testbed.testbed import Testbed, missing
 from tests.requests.serving.models import family
+from tests.requests.serving.test_repository import changed_while_workers_die, two_models
 from tests.requests.serving.test_server import body, call, infer, many, until
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
@@ -52,6 +53,15 @@ def test_unequal_quotas_and_a_lost_worker() -> None:
         assert status == 400
         assert "fixed" in answer["error"]
         assert "--engine local" in answer["error"]
+
+
+def test_models_come_and_go_while_workers_are_killed(tmp_path: Path) -> None:
+    """A second process takes the first one's place on its node, under the same quota."""
+    options = ServingOptions(port=0, engine="testbed")
+    with serve(two_models(tmp_path), {"a": 0.5, "b": 0.4}, options) as running:
+        assert changed_while_workers_die(running, tmp_path) > 1
+        assert in_its_groups(running, 0)
+        assert in_its_groups(running, 1)
 
 
 def test_a_cut_link_loses_no_request() -> None:

@@ -33,6 +33,9 @@ RESTART_S = (0.0, 0.5, 2.0, 10.0)
 
 ORDER_S = 60.0
 
+LOADS = 3
+"""Times that a variant is loaded where all servers are lost meanwhile."""
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -387,13 +390,18 @@ class Fleet:
         models = {worker_key(*each): model_of(each[1]) for each in added}
         self._models |= models
         taken: dict[int, list[dict[int, list[float]]]] = {}
-        failed = ""
+        failed, lost = "", True
         try:
-            for server in range(len(self.slots)):
-                try:
-                    taken[server] = await self._renewed(server, models, added)
-                except RunError as error:  # it is down: see `_catch_up`
-                    failed = error.brief
+            for _ in range(LOADS):
+                if taken or not lost or not await self._any_up():
+                    break
+                lost = False
+                for server, slot in enumerate(self.slots):
+                    try:
+                        taken[server] = await self._renewed(server, models, added)
+                    except RunError as error:  # it is down: see `_catch_up`
+                        failed = error.brief
+                        lost = lost or slot.restarting or not slot.up
             if not taken:
                 where = f"variant {', '.join(models)}"
                 raise RunError("no server could load the variant", where=where, by=failed)
@@ -401,6 +409,12 @@ class Fleet:
             await self._forget(models)
             raise
         return taken
+
+    async def _any_up(self) -> bool:
+        """Whether a server is up, or comes back."""
+        while self.returning and not any(slot.up for slot in self.slots):
+            await asyncio.sleep(0.01)
+        return any(slot.up for slot in self.slots)
 
     async def _renewed(
         self,
@@ -569,8 +583,7 @@ class Fleet:
         slot.failures += 1
         slot.restarts += 1
         try:
-            await slot.process.start(dict(self._models))
-            await self._time_missing(server)
+            await self._start_with_all(server)
         except (PlacewrightError, OSError):  # no room for its folder, say: that may pass
             return False
         # Removed while it started.
@@ -581,6 +594,17 @@ class Fleet:
         event("server-restarted", server=name, restarts=slot.restarts, pid=pid)
         self._on_state()
         return True
+
+    async def _start_with_all(self, server: int) -> None:
+        """Start a server's process with all variants, those that are added meanwhile too."""
+        process, loaded, known = self.slots[server].process, dict(self._models), None
+        await process.start(loaded)
+        while known != (now := (list(self.variants), set(self._models))):
+            known = now
+            later = {key: model for key, model in self._models.items() if key not in loaded}
+            await process.load(later)
+            loaded |= later
+            await self._time_missing(server)
 
     async def _time_missing(self, server: int) -> None:
         """Time variants that were added while the server was down."""
