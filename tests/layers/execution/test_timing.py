@@ -41,6 +41,7 @@ def test_a_single_sample_is_measured_where_a_layer_may_see_one() -> None:
     """A batch norm over one sample per channel is an error in PyTorch."""
     assert measured_sizes(24) == (1, 3, 8, 24)
     assert measured_sizes(24, whole=True) == (3, 8, 24)
+    assert measured_sizes(8, whole=True) == (2, 8)  # batch norm refuses one row of features
     assert measured_sizes(2) == (1, 2)
 
 

@@ -506,7 +506,8 @@ def measured_sizes(batch: int, *, whole: bool = False) -> tuple[int, ...]:
     A single sample is one of them: dispatching calls takes a part of it that samples do not share.
     Not where a layer looks at a batch as a `whole`: batch norm may refuse a single sample.
     """
-    parts = {max(1, batch // 8), max(1, batch // 3), batch}
+    least = min(2, batch) if whole else 1
+    parts = {max(least, batch // 8), max(least, batch // 3), batch}
     return tuple(sorted(parts if whole else parts | {1}))
 
 
