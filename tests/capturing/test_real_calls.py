@@ -132,3 +132,28 @@ def test_a_loss_that_counts_its_calls_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="call 2 of two"):
         capture_call(source, training=True, real=called(source, training=True))
     assert calls == [0]
+
+
+def test_sparse_tensors_are_refused_with_a_way_out() -> None:
+    """A table in a closure, and a buffer."""
+    table = torch.eye(3).to_sparse()
+    model = Stateful(lambda m, x: torch.sparse.mm(table, m.layer(x)))
+    with pytest.raises(UnsupportedError, match=r"sparse_coo.*\n.*to_dense"):
+        capture_call(ModelSource(model, (torch.randn(3, 3),)))
+    model.register_buffer("table", table)
+    with pytest.raises(UnsupportedError, match="buffer table"):
+        capture_call(ModelSource(model, (torch.randn(3, 3),)))
+
+
+def test_distributions_do_not_check_their_arguments_in_a_trace() -> None:
+    """Which reads values: a sampled latent, its divergence and an entropy."""
+
+    def sampled(m: Any, x: Tensor) -> Tensor:
+        mean = torch.distributions.Normal(m.layer(x), 1.0)
+        prior = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+        chosen = torch.distributions.Categorical(logits=m.layer(x)).entropy()
+        found: Tensor = mean.rsample() + torch.distributions.kl_divergence(mean, prior)
+        return found + chosen[:, None]
+
+    source = ModelSource(Stateful(sampled), (torch.randn(4, 3),))
+    capture_call(source, training=True, real=called(source, training=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,38 @@ def test_five_lines_train_the_model_and_its_optimizer(tmp_path: Path) -> None:
     assert optimizer.state[model[0].weight]["step"] == 4
     with pytest.raises(RunError, match="closed"):
         trainer.step(*data[0])
+
+
+def test_a_loss_gets_what_its_parameters_have_learned() -> None:
+    """As the model does, and a placed model is neither pickled nor copied meanwhile."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return LOSS(outputs * self.scale, targets)
+
+    x, y = batches()[0]
+    model, loss_fn = net(), Scaled()
+    eager, its_loss = copy.deepcopy((model, loss_fn))
+    optimizer, its = (
+        torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
+        for one, other in ((model, loss_fn), (eager, its_loss))
+    )
+    how = {"loss_fn": loss_fn, "targets": y, "optimizer": optimizer, "planner": "round-robin"}
+    with placewright.place(model, x, TRIO, True, method="analytic", trials=False, **how) as placed:
+        with pytest.raises(InputError, match="neither pickled nor copied"):
+            copy.copy(placed)
+        with placed.trainer() as trainer:
+            torch.manual_seed(0)
+            trainer.step(x, y)
+    torch.manual_seed(0)
+    its_loss(eager(x), y).backward()
+    its.step()
+    assert torch.allclose(loss_fn.scale, its_loss.scale)
+    assert not torch.equal(loss_fn.scale, torch.ones(3))
 
 
 def test_training_can_be_compared_with_eager_pytorch_step_by_step(tmp_path: Path) -> None:

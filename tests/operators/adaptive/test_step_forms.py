@@ -132,6 +132,16 @@ def test_a_cycle_that_ends_and_groups_that_come_are_named() -> None:
         settings.before(4)
 
 
+def test_a_number_that_becomes_a_tensor_is_refused() -> None:
+    """Before the step, as it is when a model is placed."""
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=1.0)
+    settings = StepSettings(Program((), (), ()), TrainingRecipe(optimizer))
+    settings.before(1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.5)
+    with pytest.raises(InputError, match="'lr' of a parameter group cannot be sent"):
+        settings.before(2)
+
+
 def test_a_snapshot_with_other_schedulers_is_refused() -> None:
     """And one with other groups, or with a scaler; before anything of it is taken."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))

@@ -22,6 +22,7 @@ from placewright.adapt.snapshot import RANDOM
 from placewright.capturing.containers import constants_of, in_order_of
 from placewright.capturing.model import BATCH, Captured, batch_tensors, capture_call
 from placewright.capturing.source import TrainingRecipe, as_arguments, step_scaler
+from placewright.capturing.update_rule import numbered
 from placewright.capturing.user_optimizer import (
     FIRST,
     HOLD,
@@ -302,6 +303,9 @@ class StepSettings:
             )
         # Schedulers warn where they step before an optimizer that they have not seen a step of.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        for k, group in enumerate(self.optimizer.param_groups):
+            if any(isinstance(value, Tensor) for value in group.values()):
+                numbered(group, f"optimizer {type(self.optimizer).__name__}: group {k}")
         found = current_settings(program or self.program, self.optimizer)
         self._check(found)
         if self.recipe.accumulate > 1:
