@@ -111,7 +111,9 @@ def called(source: ModelSource, *, training: bool) -> RealCalls | None:
     model, loss_fn = source.model, source.loss_fn if training else None
     whole = ModelAndLoss(model, loss_fn)
     held = [*whole.parameters(), *whole.buffers()]
-    if any(x.device.type != "cpu" for x in held) or sum(x.nbytes for x in held) > CHEAP_BYTES:
+    if any(x.device.type != "cpu" or x.layout is not torch.strided for x in held):
+        return None
+    if sum(x.nbytes for x in held) > CHEAP_BYTES:
         return None
     before = PythonState.of(model, *modules_in(loss_fn), loss_fn)
     with _undisturbed(source, training=training):
