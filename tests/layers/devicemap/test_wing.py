@@ -23,6 +23,7 @@ from placewright.layers.devicemap.files import (
 from placewright.layers.devicemap.judge import MapJudgement, judge
 from placewright.layers.devicemap.planners import plan_map
 from placewright.layers.devicemap.problem import MapProblem
+from placewright.layers.devicemap.views import VIEWS
 from placewright.planning.candidates import Status
 from placewright.testing import PlannerConformance, WingConformance
 from tests.cli.run_cli import run_cli
@@ -125,3 +126,12 @@ def test_files_that_are_wrong(change: dict[str, Any], words: str, tmp_path: Path
     path.write_text(json.dumps(problem_json(random_map(1)) | change))
     with pytest.raises(InputError, match=words):
         read_problem(path)
+
+
+def test_a_plan_written_by_hand_has_a_page() -> None:
+    """Devices and their layers are enough; what is not there is not drawn as nought."""
+    ranges = [{"device": "a", "start": 0, "end": 3}, {"device": "b", "start": 3, "end": 4}]
+    data = {"schema_version": 1, "value": 1.5, "plan": {"ranges": ranges, "token_s": 0.01}}
+    page = VIEWS.saved_page("plan", data, Path("plan.json"))
+    assert "10 ms per token of one stream, - tokens/s of all users" in page
+    assert VIEWS.parts(data) == {"a": "0 to 2", "b": "3"}

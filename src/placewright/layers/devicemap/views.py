@@ -7,7 +7,8 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any
 
-from placewright.layers.devicemap.files import plan_json
+from placewright.io.boundary import validate
+from placewright.layers.devicemap.files import MapPlanFile, plan_json
 from placewright.measurement import Measurement
 from placewright.planning.result import Result
 from placewright.planning.views import Data, GenericViews, saved_plan_page
@@ -24,9 +25,10 @@ KINDS = (("weights", 0.9), ("KV caches", 0.55), ("workspace", 0.3))
 
 def times(plan: Data) -> str:
     """Predicted times in a sentence."""
+    rate = plan["tokens_per_s"]
     return (
         f"{_number(plan['token_s'])} per token of one stream, "
-        f"{plan['tokens_per_s'] or 0:.4g} tokens/s of all users, "
+        f"{'-' if rate is None else f'{rate:.4g}'} tokens/s of all users, "
         f"first token after {_number(plan['first_token_s'])}"
     )
 
@@ -145,8 +147,15 @@ def _hop(hop: Data, y: float) -> str:
     )
 
 
+def _whole(data: Data, where: str) -> Data:
+    """The plan of a file with what one written by hand may leave out."""
+    return validate(MapPlanFile, data, where=where).plan.model_dump()
+
+
 def _layers(each: Data) -> str:
-    first, last = each["layers"]
+    first, last = (
+        each["layers"] if any(each["layers"]) else (str(each["start"]), str(each["end"] - 1))
+    )
     spilled = f", the last {each['from_disk']} from disk" if each["from_disk"] else ""
     return (first if first == last else f"{first} to {last}") + spilled
 
@@ -172,11 +181,11 @@ class MapViews(GenericViews):
         """The page of a problem or a plan file."""
         if "plan" not in data:
             return super().saved_page(kind, data, path)
-        return saved_plan_page(data, path, kind, [map_section(data["plan"])])
+        return saved_plan_page(data, path, kind, [map_section(_whole(data, str(path)))])
 
     def parts(self, data: Data) -> dict[str, str]:
         """Layers of every device in a saved plan."""
-        return {each["device"]: _layers(each) for each in data["plan"]["ranges"]}
+        return {each["device"]: _layers(each) for each in _whole(data, "plan")["ranges"]}
 
 
 VIEWS = MapViews("s")
