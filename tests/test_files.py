@@ -19,6 +19,7 @@ from placewright.operators.readers.neural_networks import read_msr
 from placewright.operators.readers.task_graphs import read_dag
 from placewright.planning.solving import solve
 from placewright.planning.wings import wings
+from tests.cli.run_cli import run_cli
 from tests.published import published
 
 QUICK = {"operators": "heft", "layers": "dp", "samples": "nothing", "requests": "jf"}
@@ -93,6 +94,17 @@ def test_published_formats_are_read_by_their_names() -> None:
     piper = next(published("piper").rglob("*.json"))
     wanted = read_piper(piper, devices=4, memory_bytes=16 * 2.0**30)
     assert read(f"piper:{piper}?devices=4&memory=16GiB").hash() == wanted.hash()
+
+
+@pytest.mark.parametrize("verb", ["operators plan dag", "layers plan piper", "layers plan flow"])
+def test_a_folder_is_refused_where_one_problem_is_wanted(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name without a file, too: that is not the current folder."""
+    (tmp_path / "a.json").write_text("{}")
+    *words, form = verb.split()
+    assert f"{tmp_path}: is a folder" in run_cli(capsys, *words, f"{form}:{tmp_path}").err
+    assert "names no file" in run_cli(capsys, *words, f"{form}:?").err
 
 
 DAG = {

@@ -60,21 +60,17 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
         wing_of(problem)  # before anything is read
     if isinstance(source, Mapping):
         return _of_data(dict(source))
-    name, colon, rest = str(source).partition(":")
-    form, query = "", ""
-    if colon and not Path(source).exists():
-        form, rest, query = f"{name}:", *rest.partition("?")[::2]
-    folder = Path(rest if form else source)
-    if folder.is_dir():
-        ending = f"?{query}" if query else ""
+    form, path, query = _parts(source)
+    if path.is_dir():
+        before, ending = f"{form}:" if form else "", f"?{query}" if query else ""
         return {
-            path.name: read(f"{form}{path}{ending}", problem=problem, **options)
-            for path in sorted(folder.iterdir())
-            if path.is_file() and not path.name.startswith((".", "README"))
+            file.name: read(f"{before}{file}{ending}", problem=problem, **options)
+            for file in sorted(path.iterdir())
+            if file.is_file() and not file.name.startswith((".", "README"))
         }
     if form:
-        return _published(str(source), name, rest, query, options)
-    path, where = Path(source), str(source)
+        return _published(str(source), form, path, query, options)
+    where = str(source)
     kind = kind_of(read_document(path), where=where)
     if kind in _OF_NO_WING:
         return _called(_OF_NO_WING[kind], path, options, where)
@@ -92,6 +88,25 @@ def read(source: str | Path | Mapping[str, Any], *, problem: Any = None, **optio
             hint="give the problem that it was made for",
         )
     return files.read_proposal(path, problem).plan
+
+
+def read_file(source: str | Path, **options: Any) -> Any:
+    """What `read` finds in one file; `InputError` where a folder is named."""
+    if _parts(source)[1].is_dir():
+        hint = "give a file in it; `placewright bench` takes folders"
+        raise InputError("is a folder", where=str(source), hint=hint)
+    return read(source, **options)
+
+
+def _parts(source: str | Path) -> tuple[str, Path, str]:
+    """Format, path and query of ``FORMAT:PATH?QUERY``; no format for the path of our own file."""
+    form, colon, rest = str(source).partition(":")
+    path, _, query = rest.partition("?")
+    if not colon or Path(source).exists():
+        form, path, query = "", str(source), ""
+    if not path:
+        raise InputError("names no file", where=repr(str(source)), hint="give a path")
+    return form, Path(path), query
 
 
 @checked
@@ -152,7 +167,7 @@ def _kinds(files: Files) -> tuple[str, str]:
     return files.plan_document.kind, files.problem_document.kind
 
 
-def _published(source: str, name: str, path: str, query: str, options: Mapping[str, Any]) -> Any:
+def _published(source: str, name: str, path: Path, query: str, options: Mapping[str, Any]) -> Any:
     """The problem of a file whose format is named."""
     known = formats()
     if name not in known:

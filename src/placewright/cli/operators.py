@@ -578,10 +578,10 @@ def train(
 
 def _operator_problem(source: str) -> OperatorProblem:
     """Of a file; `InputError` where it holds something else."""
-    from placewright.files import read
+    from placewright.files import read_file
     from placewright.operators.problem import OperatorProblem
 
-    problem = read(source)
+    problem = read_file(source)
     if not isinstance(problem, OperatorProblem):
         hint = "name a problem of operators, or a graph of tasks"
         raise InputError("is no problem that this planner learns on", where=source, hint=hint)

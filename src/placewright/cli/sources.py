@@ -294,7 +294,7 @@ def _kept_profile(options: SourceOptions, console: Console) -> ProfileTable:
 
 def _published(scheme: str, options: SourceOptions) -> LoadedSource:
     """The problem of a published format, on ``--on`` where it has no devices of its own."""
-    from placewright.files import formats, read
+    from placewright.files import formats, read_file
 
     _only_models(options)
     _only_profiled(options)
@@ -305,7 +305,7 @@ def _published(scheme: str, options: SourceOptions) -> LoadedSource:
         cluster = find_cluster(options.on)
     given: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
     given |= {"objective": "latency"} if "objective" in takes else {}
-    return LoadedSource(options.of(read(options.source, **given)), cluster=cluster)
+    return LoadedSource(options.of(read_file(options.source, **given)), cluster=cluster)
 
 
 def _kept_problem(path: Path, options: SourceOptions) -> OperatorProblem:

@@ -291,9 +291,9 @@ def find_problem(
     if on is not None:
         hint = "leave --on out, or name a model: zoo:NAME, package.module:factory"
         raise InputError("has its own workers", where=source, by=f"got --on {on}", hint=hint)
-    from placewright.files import read
+    from placewright.files import read_file
 
-    found = read(source) if colon and scheme in SCHEMES else _file(source)
+    found = read_file(source) if colon and scheme in SCHEMES else _file(source)
     if batch is None:
         return found
     if not isinstance(found, LayerProblem):
@@ -337,13 +337,13 @@ def _file(source: str) -> LayerProblem | FlowProblem | RingProblem | MapProblem:
     try:
         return read_problem(source)
     except InputError as error:
-        from placewright.files import document_kind, read
+        from placewright.files import document_kind, read_file
 
         kind = ""
         with suppress(InputError):  # no document of ours: Piper's are none
             kind = document_kind(Path(source))
         if kind in SCHEMES:
-            found: FlowProblem | RingProblem | MapProblem = read(source)
+            found: FlowProblem | RingProblem | MapProblem = read_file(source)
             return found
         if ": layer_names" not in error.where:
             raise

@@ -153,9 +153,8 @@ def _whole(data: Data, where: str) -> Data:
 
 
 def _layers(each: Data) -> str:
-    first, last = (
-        each["layers"] if any(each["layers"]) else (str(each["start"]), str(each["end"] - 1))
-    )
+    counted = str(each["start"]), str(each["end"] - 1)
+    first, last = each["layers"] if any(each["layers"]) else counted
     spilled = f", the last {each['from_disk']} from disk" if each["from_disk"] else ""
     return (first if first == last else f"{first} to {last}") + spilled
 
