@@ -165,3 +165,9 @@ def test_folders_that_fit_no_node_are_refused(tmp_path: Path) -> None:
         files_in(tmp_path / "z", read)
     with pytest.raises(InputError, match="give read"):
         files_in(folder, None)
+
+
+def test_a_name_too_long_for_any_folder_is_named() -> None:
+    """The system's own error would be raised otherwise."""
+    with pytest.raises(InputError, match="no such folder"):
+        files_in(Path("x" * 5000), None)

@@ -70,9 +70,10 @@ def config_file(source: str) -> Path:
     Raises `InputError`: there is none.
     """
     path = Path(source)
-    if path.is_dir():
+    # By os.path, which says no to a name that is too long for any file.
+    if os.path.isdir(path):
         path = path / CONFIG
-    if path.is_file():
+    if os.path.isfile(path):
         return path
     cached = _cached(source)
     if cached is not None:

@@ -7,6 +7,7 @@ the largest shape of all: it is collated beside the samples that have it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,8 @@ def files_in(
     Raises `InputError`: there is no folder, no file, or no `read`.
     Raises `UnknownNameError`: a folder beside those of nodes has the name of none.
     """
-    if not folder.is_dir():
+    # By os.path, which says no to a name that is too long for any file.
+    if not os.path.isdir(folder):
         raise InputError("no such folder", where=str(folder))
     if read is None:
         raise InputError(
