@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from placewright.errors import InputError, UnknownNameError, UnsupportedError
+from placewright.errors import InputError, RunError, UnknownNameError, UnsupportedError
 from placewright.samples.placed_samples import placed_job, train_samples
 from placewright.samples.problem import Overlap
 from placewright.samples.training.node_training import Recipe
@@ -108,6 +109,30 @@ def test_labels_that_are_ignored_count_for_nothing_on_any_node() -> None:
     ) as placed:
         (run,) = placed.run(None, baselines=["none"])
     assert run.trained.epochs[0].loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_terms_beside_a_mean_over_labels_need_equal_numbers_of_them() -> None:
+    """One weight of a node fits both; where labels are ignored it would not."""
+
+    def loss_fn(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets) + outputs.square().mean()
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 4).double()
+        x, y = torch.randn(16, 3).double(), torch.randint(0, 4, (16,))
+    alone, recipe = copy.deepcopy(model), Recipe(epochs=1, batch=16)
+    given: Any = {"loss_fn": loss_fn, "lr": 0.1, "recipe": recipe, "speed": 1e4}
+    with train_samples(model, (x, y), tiny([10, 6]), **given) as placed:
+        placed.train()
+    gradient = torch.autograd.grad(loss_fn(alone(x), y), alone.weight)[0]
+    torch.testing.assert_close(model.weight, alone.weight - 0.1 * gradient)
+    y[12:] = -100
+    with (
+        train_samples(model, (x, y), tiny([10, 6]), **given) as placed,
+        pytest.raises(RunError, match="unlike numbers of labels"),
+    ):
+        placed.train()
 
 
 class Counting(nn.Module):

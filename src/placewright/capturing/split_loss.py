@@ -224,6 +224,18 @@ def split_loss(source: ModelSource) -> LossSplit:
     return LossSplit()
 
 
+def labels_of_a_row(source: ModelSource, mean: int) -> float:
+    """What a row must count where a loss has other terms beside its mean over labels; else 0.
+
+    Those count by rows, the mean by labels: one weight for both fits as long as all rows have as
+    many labels.
+
+    `mean`: the number of that mean.
+    """
+    with _still(source, training=True):
+        return _Comparison(source).labels_of_a_row(mean)
+
+
 @contextmanager
 def _still(source: ModelSource, *, training: bool) -> Iterator[None]:
     """The model's mode; dropout and batch norm treat each sample by itself."""
@@ -260,10 +272,29 @@ class _Comparison:
     rows: int = field(init=False)
     whole: _Evaluated = field(init=False)
 
-    def verdict(self) -> LossSplit | None:
-        """``None`` where the whole cannot be evaluated, or is another one each time."""
+    def __post_init__(self) -> None:
         given = tensors_of((self.source.inputs, self.source.targets))
         self.rows = next((int(x.shape[0]) for x in given if x.dim()), 0)
+
+    def labels_of_a_row(self, mean: int) -> float:
+        """See `labels_of_a_row`: the other terms are others for other parts of the batch."""
+        rows = torch.arange(self.rows)
+        if len(rows) < 2:
+            return 0.0
+        self.whole = self._evaluated(rows)
+        first, second = (self._beside(part, mean) for part in torch.split(rows, _sizes(len(rows))))
+        if abs(first - second) <= self._tolerance() * abs(float(self.whole.loss)):
+            return 0.0
+        return float(self.whole.means.counts[mean]) / len(rows)
+
+    def _beside(self, taken: Tensor, mean: int) -> float:
+        """The loss without its mean, which halves where its divisor is doubled."""
+        once = self._evaluated(taken)
+        doubled = self._evaluated(taken, [*[None] * mean, 2.0 * once.means.counts[mean]])
+        return 2.0 * float(doubled.loss) - float(once.loss)
+
+    def verdict(self) -> LossSplit | None:
+        """``None`` where the whole cannot be evaluated, or is another one each time."""
         if self.rows < 2 or _without_statistics(self.source.model):
             return LossSplit()
         tried = torch.linspace(0, self.rows - 1, min(self.rows, MOST_ROWS)).long()

@@ -18,7 +18,7 @@ from placewright.capturing.guards import Guards
 from placewright.capturing.lowered import input_name
 from placewright.capturing.mode import in_mode
 from placewright.capturing.source import ModelSource, as_arguments
-from placewright.capturing.split_loss import CountedMeans, split_loss
+from placewright.capturing.split_loss import CountedMeans, labels_of_a_row, split_loss
 from placewright.capturing.updates import (
     GivenOptimizer,
     Update,
@@ -79,6 +79,8 @@ class SampleJob:
         that of the epoch.
     reduction
         ``mean`` or ``sum``: how the loss is made of those of the samples.
+    labels
+        Of every sample; 0: any number.
     """
 
     model: nn.Module
@@ -88,6 +90,7 @@ class SampleJob:
     lr: float = 0.1
     test: SampleSet | None = None
     reduction: str = field(init=False)
+    labels: float = field(init=False)
     _guards: Guards = field(init=False)
     _gradients: BatchPrograms = field(init=False)
     _tests: BatchPrograms = field(init=False)
@@ -135,7 +138,8 @@ class SampleJob:
 
     def _demand_samples_apart(self) -> str:
         """How the loss of a batch is made of those of its samples: ``mean`` or ``sum``."""
-        found = split_loss(self._source(min(len(self.samples), EXAMPLE)))
+        source = self._source(min(len(self.samples), EXAMPLE))
+        found = split_loss(source)
         where = f"model {type(self.model).__name__}"
         if found.refusal:
             raise UnsupportedError(
@@ -162,6 +166,7 @@ class SampleJob:
                 hint="make both means, or both sums: nodes weight their gradients by one of them",
             )
         self._mean = found.counted.index(True) if any(found.counted) else -1
+        self.labels = labels_of_a_row(source, self._mean) if self._mean >= 0 else 0.0
         return found.reduction
 
     def _note_padding(self) -> None:

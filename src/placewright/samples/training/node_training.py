@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from placewright.capturing.gradients import MESSAGES, BatchProgram, ProgramRun
 from placewright.capturing.update_rule import UpdateRule
 from placewright.capturing.updates import OPTIMIZER, Update
+from placewright.errors import InputError
 from placewright.io.arguments import Count, checked
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.runtime.program import Worker, WorkerProgram, order
@@ -124,7 +125,7 @@ class TrainingOrder:
     programs, counts
         Loss and gradients, for every size of part that the node may have; and what the loss of so
         many samples is divided by, where that is not their number.
-    reduction, update
+    reduction, labels, update
         As of `placewright.samples.training.job.SampleJob`.
     state
         File of the training state that it starts from.
@@ -150,6 +151,7 @@ class TrainingOrder:
     programs: tuple[BatchProgram, ...]
     counts: tuple[BatchProgram, ...]
     reduction: str
+    labels: float
     update: Update
     state: str
     tests: tuple[BatchProgram, ...] = ()
@@ -346,6 +348,7 @@ class Learner:
 
     def __init__(self, order: TrainingOrder) -> None:
         self.recipe, self.mean = order.recipe, order.reduction == "mean"
+        self.labels = order.labels
         kept = load_file(order.state)
         self.state = {n: v for n, v in kept.items() if not n.startswith(OPTIMIZER)}
         trained = {o.name for p in order.programs[:1] for o in p.outputs} - {"loss"}
@@ -406,6 +409,14 @@ class Learner:
         leaves = [leaf[rows] for leaf in self.leaves]
         made = self.runs[len(samples)](leaves)
         count = self._count(leaves)
+        if self.labels and not math.isclose(count, self.labels * len(samples), rel_tol=1e-6):
+            raise InputError(
+                "the loss adds other terms to a mean over labels, and samples have unlike numbers "
+                "of labels",
+                where=f"{len(samples)} samples of a step",
+                by=f"{count:g} labels, {self.labels * len(samples):g} expected",
+                hint="let each term be a mean over samples, or ignore no labels",
+            )
         flat = torch.cat([made[name].reshape(-1) for name in self.trained])
         if count == 0:  # no label of the part counts, and nothing is divided by zero
             self.gradient = torch.zeros_like(flat)

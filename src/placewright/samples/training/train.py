@@ -207,6 +207,7 @@ def training_orders(
             programs=job.programs(sorted(sizes[i] or set.union(*sizes))),
             counts=job.counts(sorted(sizes[i] | tested)),
             reduction=job.reduction,
+            labels=job.labels,
             update=job.update,
             state=str(begun),
             tests=tests,
