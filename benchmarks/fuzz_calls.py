@@ -370,7 +370,7 @@ CANDIDATE: dict[str, set[str]] = {
 RESULT: dict[str, set[str]] = {
     "planner": TEXT,
     "objective": TEXT,
-    "interrupted": FLAG,
+    **dict.fromkeys(("interrupted", "own_objective"), FLAG),
     **dict.fromkeys(("value", "bound"), ANY_NUMBER),
     "candidates": EMPTY,
     "bound_names": {"{}"},
@@ -453,8 +453,8 @@ def builders() -> Iterator[Case]:
              "context": 64, "users": 1, "prompt": 0, "dtype": "bf16", "objective": "latency",
              "memory_share": 0.9}  # fmt: skip
     yield Case("device_map", placewright.device_map, given, {
-        "context": COUNT, "users": COUNT, "prompt": WHOLE, "dtype": NONE, "objective": NONE,
-        "memory_share": SHARE})  # fmt: skip
+        "context": COUNT, "users": COUNT, "prompt": WHOLE, "dtype": NONE | {"''"},
+        "objective": NONE, "memory_share": SHARE})  # fmt: skip
     tiny = _tiny("operators")
     place = dict.fromkeys(tiny.operator_names, tiny.device_names[0])
     yield Case("OperatorPlan.of", placewright.OperatorPlan.of, {
@@ -494,7 +494,8 @@ def clusters(folder: Path) -> Iterator[Case]:
     yield _constructor(cluster, name=TEXT, links=EMPTY)
     yield _constructor(cluster.devices[0], name=TEXT, kind=TEXT, node=TEXT, cores=COUNT,
                        speed=POSITIVE, memory_bytes=POSITIVE | {"inf"}, peak_flops=POSITIVE | NONE,
-                       memory_bandwidth=POSITIVE | NONE, launch_overhead_s=NUMBER | NONE,
+                       memory_bandwidth=POSITIVE | NONE, disk_bandwidth=POSITIVE | NONE,
+                       launch_overhead_s=NUMBER | NONE,
                        speed_by_kind={"{}"}, efficiency={"{}"}, precision=TEXT)  # fmt: skip
     yield _constructor(cluster.links[0], source=TEXT, target=TEXT, bandwidth=POSITIVE,
                        latency_s=NUMBER, channel=TEXT)  # fmt: skip
@@ -524,7 +525,8 @@ def clusters(folder: Path) -> Iterator[Case]:
     yield Case("register_wing", register_wing, {"wing": wings()["layers"]})
     makers = ("problem_type", "plan_type", "planning", "files", "views", "command_line")
     yield _constructor(wings()["layers"], name=TEXT, unit=TEXT, places_models=FLAG,
-                       explain={"None", "len"}, simplifier=MAKERS, conformance=MAKERS,
+                       families=NOTHING, language=MAKERS, explain={"None", "len"},
+                       simplifier=MAKERS, conformance=MAKERS,
                        **dict.fromkeys(makers, MAKERS))  # fmt: skip
 
 
@@ -586,7 +588,8 @@ def models(folder: Path) -> Iterator[Case]:
     right = {p.name: p.default for p in signature(placewright.train_samples).parameters.values()}
     right |= {"nodes": _tiny("samples"), "model": model, "loss_fn": torch.nn.MSELoss()}
     right["dataset"] = [(torch.zeros(3, 4), torch.zeros(2))] * 12
-    yield Case("train_samples", placewright.train_samples, right, RUN | {"test": NONE}, costly=True)
+    yield Case("train_samples", placewright.train_samples, right, RUN | {
+        "test": NONE, "collate": NONE, "read": CALLED}, costly=True)  # fmt: skip
     yield from _measured()
     for function in (placewright.place, placewright.train, placewright.layer_problem):
         options = {p.name: p.default for p in signature(function).parameters.values()}
@@ -633,7 +636,8 @@ def _measured() -> Iterator[Case]:
     yield _constructor(placewright.ServingOptions(), token=TEXT,
                        hosts=EMPTY, policy={"range"}, drain_s=UNLIMITED,
                        log={"None", "folder", "missing file"},
-                       port={"0", "1", "np.int64(1)"},
+                       port={"0", "1", "np.int64(1)"}, origins=EMPTY,
+                       grpc_port={"None", "0", "1", "np.int64(1)"}, tls_cert=NONE, tls_key=NONE,
                        **dict.fromkeys(("most_waiting", "most_batch"), COUNT))  # fmt: skip
     right = {"families": (), "servers": {"a": 1.0}, "options": None}
     yield Case("serve", placewright.serve, right, SERVED, costly=True)
