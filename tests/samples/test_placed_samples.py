@@ -194,6 +194,9 @@ def test_models_and_samples_that_cannot_be_shared_are_refused() -> None:
     odd = [*samples[:-1], (torch.randn(5).double(), samples[0][1])]
     with pytest.raises(InputError, match="do not make a batch"):
         train_samples(model, odd[-2:], tiny([1, 1]), loss_fn=nn.MSELoss())
+    wide = nn.ParameterList([torch.ones(4, 2, dtype=torch.complex128)])
+    with pytest.raises(UnsupportedError, match=r"cannot be written.*complex128"):
+        train_samples(wide, samples, nodes, loss_fn=nn.MSELoss())
     pair = (torch.zeros(3, 4), torch.zeros(2, 2))
     with pytest.raises(InputError, match="differ in their number of rows"):
         train_samples(model, pair, nodes, loss_fn=nn.MSELoss())

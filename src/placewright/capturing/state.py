@@ -12,7 +12,7 @@ from torch import Tensor
 
 from placewright.capturing.source import ModelSource
 from placewright.capturing.user_optimizer import current_settings, optimizer_state
-from placewright.errors import InputError
+from placewright.errors import InputError, UnsupportedError
 from placewright.graph.graph import Program, ProgramInput, TensorSpec
 from placewright.io.arguments import checked
 from placewright.io.tensor_files import AnyTensor, StoredTensor
@@ -86,6 +86,16 @@ def stored_state(
     _check_lacking(weights, lacking, state)
     _warn_of_others(weights, {n for own in names.values() for n in own}, program)
     return state
+
+
+def demand_written(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raise `UnsupportedError` where a tensor has a type that safetensors, our files, lack."""
+    for name, value in tensors.items():
+        if value.dtype is torch.complex128 or value.is_quantized:
+            kind = str(value.dtype).removeprefix("torch.")
+            hint = "convert the model: complex64 has a place in files of safetensors"
+            by = f"{name!r} is {kind}"
+            raise UnsupportedError("weights cannot be written", where=where, by=by, hint=hint)
 
 
 def _check_lacking(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from placewright.adapt.trials import AHEAD, FAR, SURE, ShortTrials, hold_trials
 from placewright.capturing.source import ModelSource, TrainingRecipe
+from placewright.capturing.state import demand_written
 from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
@@ -75,8 +76,9 @@ class LayerSession(WorkerSession):
 
     def begin(self) -> None:
         """Give the workers the initial state."""
-        file = Path(self._folder.name) / "state.safetensors"
-        save_file(self.model.state(), file)
+        file, state = Path(self._folder.name) / "state.safetensors", self.model.state()
+        demand_written(state, f"model {self.model.source.name}")
+        save_file(state, file)
         self.group.limit_s = limits.order_s(file.stat().st_size)
         self.states = self.group.distribute(file)
 

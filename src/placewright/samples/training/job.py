@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from placewright.capturing.lowered import input_name
 from placewright.capturing.mode import in_mode
 from placewright.capturing.source import ModelSource, as_arguments
 from placewright.capturing.split_loss import CountedMeans, labels_of_a_row, split_loss
+from placewright.capturing.state import demand_written
 from placewright.capturing.updates import (
     GivenOptimizer,
     Update,
@@ -109,6 +111,8 @@ class SampleJob:
         refuse_trained_loss(self.model, self.loss_fn)
         if isinstance(self.optimizer, Optimizer):
             check_parameters(self.optimizer, self.model, type(self.model).__name__)
+        held = chain(self.model.named_parameters(), self.model.named_buffers())
+        demand_written(dict(held), f"model {type(self.model).__name__}")
         self._capture()
         self._note_padding()
 
