@@ -9,11 +9,11 @@ import torch
 
 from placewright.capturing.zoo.language import small_gpt
 
-_FACTORS = itertools.chain([1.0, 1.0, 1.0], itertools.repeat(2.0))
+_FACTORS = itertools.chain([1.0] * 4, itertools.repeat(2.0))
 
 
 class Drifting(torch.nn.Module):
-    """Computes something else after three calls: one that fills caches, two of a capture."""
+    """Computes something else after four calls: two for real, two of a capture."""
 
     def __init__(self) -> None:
         super().__init__()
