@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,9 +35,6 @@ KEEP_ALIVE_S = 30
 
 LAUNCH_S = 1.0
 """From listening to loading DBOS, which would keep the first page waiting for half a second."""
-
-TURN_S = 0.5e-3
-"""A thread that computes gives way after it: some thirty threads answer and watch."""
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -145,7 +141,6 @@ def serve_forever(
     """
     if not Path("/proc/self/environ").exists():
         raise UnsupportedError("jobs are found again by /proc", hint="serve on Linux")
-    sys.setswitchinterval(TURN_S)
     with _locked(options.folder), listen(options.host, options.port) as listening:
         with collector_paused():  # a second is spent on imports
             service, server, made = _server(options, operations, listening)
