@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewright.errors import RunError
-from placewright.samples.data import Shard, counted, deal, held_by, numbered
+from placewright.samples.data import Shard, checksum, counted, deal, held_by, numbered
 from placewright.samples.move import transfers_of
 from placewright.samples.plan import SamplePlan
 from tests.samples.jobs import images
@@ -22,6 +22,26 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "arriving" / "7.npz").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: '.*arriving/7.npz'"):
         shard.put(7, [np.zeros((8, 8), dtype=np.uint8)], 1)
+
+
+def test_a_line_of_the_journal_that_was_cut_off_is_no_arrival(tmp_path: Path) -> None:
+    """Sample 12 is not taken for one that has come because 123 was noted in part."""
+    first = Shard(tmp_path)
+    first.create()
+    first.accept(0, 5, b"five", checksum(b"five"))
+    with (tmp_path / "journal" / "0").open("ab") as note:
+        note.write(b"12")
+    again = Shard(tmp_path)
+    assert again.arrived(0, 5)
+    assert not again.arrived(0, 12)
+    for sample in (12, 123):
+        again.accept(0, sample, b"x", checksum(b"x"))
+        again.drop(sample)
+        again.accept(0, sample, b"x", checksum(b"x"))  # a second copy, after it was sent on
+        assert not again.has(sample)
+    assert all(Shard(tmp_path).arrived(0, sample) for sample in (5, 12, 123))
+    again.forget()
+    assert not again.arrived(0, 5)
 
 
 def test_classes_are_labels_from_the_deal_to_the_transfer(tmp_path: Path) -> None:

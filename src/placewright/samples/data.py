@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,9 +32,13 @@ FRAME_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The samples of one node, in one folder."""
+    """The samples of one node, in one folder.
+
+    `noted`: samples in the journal, by transfer, once they have been read; one process writes it.
+    """
 
     folder: Path
+    noted: dict[int, set[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def create(self) -> None:
         """Make the folder."""
@@ -45,6 +49,7 @@ class Shard:
         """Empty the journal: all is where it belongs, and transfers count from 0 again."""
         for note in (self.folder / "journal").iterdir():
             note.unlink()
+        self.noted.clear()
 
     def put(
         self,
@@ -91,9 +96,7 @@ class Shard:
 
     def arrived(self, transfer: int, sample: int) -> bool:
         """Whether, by the journal, this transfer brought the sample."""
-        with suppress(FileNotFoundError):
-            return b"\n%d\n" % sample in b"\n" + self._note(transfer).read_bytes()
-        return False
+        return sample in self._noted(transfer)
 
     def accept(self, transfer: int, sample: int, content: bytes, digest: str) -> None:
         """Take a sample over; a second copy of one that has arrived is thrown away.
@@ -108,8 +111,13 @@ class Shard:
         # Behind the file: noted and not there would be a sample that was sent on, and its sender's
         # copy would be thrown away.
         # A file for each note would take longer than writing a small sample.
-        with self._note(transfer).open("ab") as note:
-            note.write(b"%d\n" % sample)
+        try:
+            with self._note(transfer).open("ab") as note:
+                note.write(b"%d\n" % sample)
+        except OSError:  # a full disk may have taken a part of the line: read it again
+            self.noted.pop(transfer, None)
+            raise
+        self._noted(transfer).add(sample)
 
     def drop(self, sample: int) -> None:
         """Delete a sample that another node has."""
@@ -124,6 +132,18 @@ class Shard:
 
     def _place(self, sample: int) -> Path:
         return self.folder / "samples" / f"{sample:d}.npz"
+
+    def _noted(self, transfer: int) -> set[int]:
+        """What the journal of a transfer has; a line that was not written to its end is cut off."""
+        if transfer not in self.noted:
+            content, path = b"", self._note(transfer)
+            with suppress(FileNotFoundError):
+                content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                os.truncate(path, len(whole))
+            return self.noted.setdefault(transfer, {*map(int, whole.split())})
+        return self.noted[transfer]
 
     def _note(self, transfer: int) -> Path:
         return self.folder / "journal" / f"{transfer:d}"
