@@ -31,7 +31,7 @@ and, with the heads and tails of `placewright.operators.bounds`, for any a and b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ class RelaxedProgram:
         self.work: FloatArray = np.minimum(work, LONGEST)
         linear.enter(linear.rows(shape[0], 1.0, 1.0)[:, None], self.of_group, 1.0)
         self._loads()
-        arrivals = [self._arrivals(k) for k in range(self.problem.t)]
+        arrivals = self._arrivals()
         if self.problem.links is Links.CONTENDED:
             self._channels(arrivals)
         self._paths(arrivals)
@@ -116,32 +116,41 @@ class RelaxedProgram:
         share = self.groups.resident_bytes[:, None] / np.where(limited, p.memory_bytes, 1.0)
         linear.enter(linear.rows(p.m, high=1.0, where=limited), self.of_group, share)
 
-    def _arrivals(self, k: int) -> _Arrivals:
+    def _arrivals(self) -> _Arrivals:
         """Columns of into[k, g, d], no less than x[g, d] - x[maker of k, d]."""
         p, own, linear = self.problem, self.groups.group, self.linear
-        maker = int(own[p.tensor_producer[k]])
-        others = np.setdiff1d(own[p.readers(k)], [maker])
-        # From the best source that is left, whichever the maker has in fractions: a lower bound.
-        way = self._least_transfer_s(k, maker) if len(others) else np.zeros(p.m)
-        where = (way > NOTHING) & (self.of_group[others] >= 0)
+        tensor = np.repeat(np.arange(p.t), np.diff(p.consumer_offsets))
+        maker, reader = own[p.tensor_producer], own[p.consumers]
+        pairs, of_edge = np.unique(np.stack([tensor, reader], axis=1), axis=0, return_inverse=True)
+        elsewhere = pairs[:, 1] != maker[pairs[:, 0]]
+        of_edge = np.where(elsewhere, np.cumsum(elsewhere) - 1, -1)[of_edge.ravel()]
+        k, g = pairs[elsewhere].T
+        least = self._least_transfer_s(maker)
+        way, theirs = least[k], self.of_group[g]
+        where = (way > NOTHING) & (theirs >= 0)
         # Where nothing leads there, the reader is on `d` no more than the maker is.
-        high = np.where(np.isfinite(way), 1.0, 0.0)
-        into = linear.columns(where.shape, high=high, where=where)
+        into = linear.columns(where.shape, high=np.where(np.isfinite(way), 1.0, 0.0), where=where)
         rows = linear.rows(where.shape, low=0.0, where=where)
         linear.enter(rows, into, 1.0)
-        linear.enter(rows, self.of_group[others], -1.0)
-        linear.enter(rows, self.of_group[maker], 1.0)
-        return _Arrivals(others, into, np.where(np.isfinite(way), np.minimum(way, LONGEST), 0.0))
+        linear.enter(rows, theirs, -1.0)
+        linear.enter(rows, self.of_group[maker[k]], 1.0)
+        bounded = np.where(np.isfinite(least), np.minimum(least, LONGEST), 0.0)
+        return _Arrivals(k, into, bounded, tensor, of_edge)
 
-    def _least_transfer_s(self, k: int, maker: int) -> FloatArray:
-        """Shape (m,): the least time of tensor k to each device from another one."""
-        p = self.problem
-        seconds = p.latency_s + p.tensor_bytes[k] * p.seconds_per_byte
-        seconds = np.where(linked(p), seconds, np.inf)
-        least: FloatArray = seconds[self.of_group[maker] >= 0].min(axis=0, initial=np.inf)
+    def _least_transfer_s(self, maker: IntArray) -> FloatArray:
+        """Shape (t, m): the least time of each tensor to each device from another one.
+
+        From the best source that is left, whichever the maker has in fractions: a lower bound.
+        """
+        p, pair = self.problem, linked(self.problem)
+        least = np.full((p.t, p.m), np.inf)
+        for source in range(p.m):
+            seconds = p.latency_s[source] + p.tensor_bytes[:, None] * p.seconds_per_byte[source]
+            there = pair[source] & (self.of_group[maker, source, None] >= 0)
+            np.minimum(least, np.where(there, seconds, np.inf), out=least)
         return least / self.scale_s
 
-    def _channels(self, arrivals: Sequence[_Arrivals]) -> None:
+    def _channels(self, arrivals: _Arrivals) -> None:
         """Rows: transfers into a device, and all transfers, fit the channels that they have."""
         p, pair, linear = self.problem, linked(self.problem), self.linear
         # Each transfer holds one channel, and each channel has T: together so many times T.
@@ -149,32 +158,36 @@ class RelaxedProgram:
         into, all_of_them = linear.rows(p.m, high=0.0), linear.rows(high=0.0)
         linear.enter(into, END, -np.array(channels, dtype=np.float64))
         linear.enter(all_of_them, END, -float(len(np.unique(p.channel[pair]))))
-        for arrival in arrivals:
-            sent = self._any(np.where(arrival.way > 0, arrival.into, -1))
-            linear.enter(into, sent, arrival.way)
-            linear.enter(all_of_them, sent, arrival.way)
+        sent = self._sent(arrivals)
+        linear.enter(into, sent, arrivals.way)
+        linear.enter(all_of_them, sent, arrivals.way)
 
-    def _any(self, columns: IntArray) -> IntArray:
-        """A column no less than each of these, device by device: itself where there is one."""
-        some = self.linear.columns(columns.shape[1], high=1.0, where=(columns >= 0).sum(axis=0) > 1)
-        rows = self.linear.rows(columns.shape, low=0.0, where=(columns >= 0) & (some >= 0))
-        self.linear.enter(rows, some, 1.0)
-        self.linear.enter(rows, columns, -1.0)
-        return np.where(some >= 0, some, columns.max(axis=0, initial=-1))
+    def _sent(self, arrivals: _Arrivals) -> IntArray:
+        """Columns no less than those of all groups that take a tensor in, shape (t, m)."""
+        tensor, linear = arrivals.tensor, self.linear
+        into = np.where(arrivals.way[tensor] > 0, arrivals.into, -1)
+        count, only = np.zeros(arrivals.way.shape, dtype=np.int64), np.full(arrivals.way.shape, -1)
+        np.add.at(count, tensor, into >= 0)
+        np.maximum.at(only, tensor, into)
+        some = linear.columns(count.shape, high=1.0, where=count > 1)
+        rows = linear.rows(into.shape, low=0.0, where=(into >= 0) & (some[tensor] >= 0))
+        linear.enter(rows, some[tensor], 1.0)
+        linear.enter(rows, into, -1.0)
+        return np.where(some >= 0, some, only)
 
-    def _paths(self, arrivals: Sequence[_Arrivals]) -> None:
+    def _paths(self, arrivals: _Arrivals) -> None:
         """Readers start after their producers and what is sent, and all end before T."""
-        p, own, linear = self.problem, self.groups.group, self.linear
+        p, linear = self.problem, self.linear
+        k, producer = arrivals.of_edge, p.tensor_producer[arrivals.of_edge]
+        rows = linear.rows(len(k), low=0.0)
+        linear.enter(rows, self.start[p.consumers], 1.0)
+        linear.enter(rows, self.start[producer], -1.0)
+        linear.enter(rows[:, None], self.place[producer], -self.work[producer])
+        sent = np.flatnonzero(arrivals.arrival >= 0)
+        into = arrivals.into[arrivals.arrival[sent]]
+        linear.enter(rows[sent, None], into, -arrivals.way[k[sent]])
         last = np.ones(p.n, dtype=np.bool_)
-        for k, (others, into, way) in enumerate(arrivals):
-            i, readers = int(p.tensor_producer[k]), p.readers(k)
-            last[i] &= not len(readers)
-            rows = linear.rows(len(readers), low=0.0)
-            linear.enter(rows, self.start[readers], 1.0)
-            linear.enter(rows, int(self.start[i]), -1.0)
-            linear.enter(rows[:, None], self.place[i], -self.work[i])
-            for g, columns in zip(others.tolist(), into, strict=True):
-                linear.enter(rows[own[readers] == g, None], columns, -way)
+        last[producer] = False
         end = linear.rows(p.n, low=0.0, where=last)
         linear.enter(end, END, 1.0)
         linear.enter(end, self.start, -1.0)
@@ -182,14 +195,27 @@ class RelaxedProgram:
 
 
 class _Arrivals(NamedTuple):
-    """Columns into[k, g, d] of a tensor for `others`, the groups that read it elsewhere.
+    """Columns into[k, g, d] of all tensors k and groups g that read them elsewhere.
 
-    `way`: shape (m,), the least time to each device, 0 where nothing leads there.
+    Attributes
+    ----------
+    tensor
+        Shape (arrivals,), k.
+    into
+        Shape (arrivals, m).
+    way
+        Shape (t, m), the least time to each device, 0 where nothing leads there.
+    of_edge
+        Shape (edges,), the tensor that the reader of an edge reads.
+    arrival
+        Shape (edges,), the row of `into`, -1 where the reader's group is the maker's.
     """
 
-    others: IntArray
+    tensor: IntArray
     into: IntArray
     way: FloatArray
+    of_edge: IntArray
+    arrival: IntArray
 
 
 MARGIN = 1e-6
