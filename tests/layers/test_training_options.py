@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from placewright.capturing.source import TrainingRecipe
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError
 from placewright.layers.adaptive import smaller
+from placewright.layers.execution.session import LayerSession
 from placewright.layers.placed_training import train
-from placewright.layers.plan import LayerPlan, Replica, Stage
+from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.training import train_steps
 
 pytestmark = pytest.mark.usefixtures("measured_once", "one_thread")
@@ -31,6 +33,10 @@ DATA = [
 ONE = LayerPlan((Stage(0, LAYERS - 1, (Replica((0,), BATCH),)),))
 HALVES = LayerPlan((Stage(0, LAYERS - 1, (Replica((0,), 5), Replica((1,), 3))),))
 DIVIDED = LayerPlan((Stage(0, LAYERS - 1, (Replica((0,), 4), Replica((1,), 4)), zero_stage=3),))
+OWN_STATES = LayerPlan((replace(DIVIDED.stages[0], zero_stage=1),))
+SPLIT = LayerPlan(
+    (Stage(0, 1, (Replica((0, 1), BATCH),), 2, strategies=(Strategy.TENSOR, Strategy.DATA)),)
+)
 CHAIN = LayerPlan(
     (Stage(0, 0, (Replica((0,), 4),)), Stage(1, 1, (Replica((1,), 4),))), micro_batches=2
 )
@@ -56,6 +62,20 @@ class Net(nn.Module):
 def overflowing(x: Tensor, y: Tensor) -> Tensor:
     """A loss whose scaled gradients are infinite until the scale has shrunk."""
     return nn.functional.mse_loss(x, y) * 1e3
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[LayerPlan]:
+    """Plans with which workers were given weights."""
+    found: list[LayerPlan] = []
+    load = LayerSession.load
+
+    def noted(session: LayerSession, plan: LayerPlan, *args: Any, **options: Any) -> None:
+        found.append(plan)
+        load(session, plan, *args, **options)
+
+    monkeypatch.setattr(LayerSession, "load", noted)
+    return found
 
 
 def eager(
@@ -88,6 +108,9 @@ OPTIONS: dict[str, tuple[LayerPlan, dict[str, Any], float]] = {
     "an odd batch": (ONE, {}, EXACT),
     "an odd batch of two workers": (HALVES, {}, ROUNDING),
     "an odd batch of a chain": (CHAIN, {}, ROUNDING),
+    "an odd batch of divided weights": (DIVIDED, {}, ROUNDING),
+    "an odd batch of divided states": (OWN_STATES, {"clip_norm": 0.5}, ROUNDING),
+    "an odd batch of split layers": (SPLIT, {}, ROUNDING),
     "accumulation": (ONE, {"accumulate": 3}, EXACT),
     "accumulation and clipping": (HALVES, {"accumulate": 2, "clip_norm": 0.5}, ROUNDING),
     "accumulation of divided weights": (DIVIDED, {"accumulate": 3}, ROUNDING),
@@ -109,8 +132,11 @@ OPTIONS: dict[str, tuple[LayerPlan, dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_steps_are_those_of_an_ordinary_loop(name: str) -> None:
-    """Losses, weights, the optimizer's state and the scaler; smaller batches among the others."""
+def test_steps_are_those_of_an_ordinary_loop(name: str, loads: list[LayerPlan]) -> None:
+    """Losses, weights, the optimizer's state and the scaler; smaller batches among the others.
+
+    Weights are loaded for the first one: smaller batches are computed with what the workers hold.
+    """
     plan, options, most = OPTIONS[name]
     loss_fn = overflowing if "scaler" in options else nn.functional.mse_loss
     torch.manual_seed(0)
@@ -126,8 +152,11 @@ def test_steps_are_those_of_an_ordinary_loop(name: str) -> None:
         train(model, DATA[0][0], TWO, plan=plan, trials=False, **how) as placed,
         placed.trainer(adapt=False) as trainer,
     ):
-        losses = [trainer.step(x, y) for x, y in DATA]
+        losses = [trainer.step(*DATA[0])]
+        loads.clear()
+        losses += [trainer.step(x, y) for x, y in DATA[1:]]
         trainer.finish()
+    assert not loads
     for found, right in zip(losses, expected, strict=True):
         assert math.isclose(found, right, rel_tol=most)
     for (key, value), right in zip(model.state_dict().items(), known.parameters(), strict=True):
@@ -182,7 +211,32 @@ def test_a_plan_for_fewer_samples_takes_no_more_at_a_time() -> None:
     """Else a worker might lack the memory."""
     for rows in range(1, BATCH):
         for plan in (ONE, HALVES, CHAIN):
-            found = smaller(plan, rows)
-            assert found.micro_batch * found.micro_batches == rows
-            assert found.micro_batch <= max(plan.stages[0].shares)
-            assert [len(stage.replicas) for stage in found.stages] == [1] * len(plan.stages)
+            *same, alone = smaller(plan, rows)
+            assert alone.micro_batch * alone.micro_batches == rows
+            assert alone.micro_batch <= max(plan.stages[0].shares)
+            assert [len(stage.replicas) for stage in alone.stages] == [1] * len(plan.stages)
+            for found in same:
+                assert found.micro_batch * found.micro_batches == rows
+                assert found.workers == plan.workers
+                shares = zip(found.stages[0].shares, plan.stages[0].shares, strict=True)
+                assert all(1 <= share <= most for share, most in shares)
+    assert [len(smaller(HALVES, rows)) for rows in range(1, BATCH)] == [1] + [2] * 6
+
+
+def test_a_batch_of_fewer_samples_than_replicas_goes_to_one_worker(loads: list[LayerPlan]) -> None:
+    """It loads that plan, and the former one again."""
+    torch.manual_seed(0)
+    model = Net()
+    known, (x, y) = copy.deepcopy(model), DATA[0]
+    optimizer = torch.optim.SGD(known.parameters(), lr=0.1)
+    recipe = TrainingRecipe(optimizer)
+    data = [(x, y), (x[:1], y[:1]), (x, y)]
+    expected = eager(known, recipe, nn.functional.mse_loss, data)
+    how: Any = {"loss_fn": nn.functional.mse_loss, "targets": y, "optimizer": "sgd", "lr": 0.1}
+    with (
+        train(model, x, TWO, plan=HALVES, trials=False, **how) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        losses = [trainer.step(*batch) for batch in data]
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert [len(plan.workers) for plan in loads[-2:]] == [1, 2]

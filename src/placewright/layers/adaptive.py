@@ -215,20 +215,21 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         return times
 
     def _size(self, session: LayerSession, rows: int) -> None:
-        """Load the plan for batches of so many samples, with the state as it is."""
+        """Take batches of so many samples, with the state as it is."""
         if rows == session.loaded.batch:
             return
         model = self.job.sized(rows)
         plan = self.plan if model is self.job.model else self._smaller_plan(model)
-        session.load(plan, session.training_state(), rows=model)
+        session.resize(plan, model)
 
     def _smaller_plan(self, model: TracedModel) -> LayerPlan:
-        """The plan's stages on one replica each, or if they cannot be executed, one worker alone.
+        """The plan on all its workers, on one replica of each stage, or on one worker alone.
 
-        Raises `UnsupportedError`: it cannot be executed either.
+        The first of these that can be executed.
+        Raises `UnsupportedError`: none can.
         """
         alone = Stage(0, self.problem.n - 1, (Replica((self.plan.workers[0],), model.batch),))
-        for plan in (smaller(self.plan, model.batch), LayerPlan((alone,))):
+        for plan in (*smaller(self.plan, model.batch), LayerPlan((alone,))):
             try:
                 demand_executable(model, plan, self.problem.w, exact=self.job.exact)
             except UnsupportedError as error:
@@ -301,16 +302,41 @@ class AdaptiveLayerRun(FaultTolerantRun[LayerSession]):
         return next(executables(problem, self.planner, demand, **limits))
 
 
-def smaller(plan: LayerPlan, rows: int) -> LayerPlan:
-    """The plan for fewer samples: the largest replica of each stage, its share at a time."""
+def smaller(plan: LayerPlan, rows: int) -> tuple[LayerPlan, ...]:
+    """The plan for fewer samples, with no more of them at a time on any worker.
+
+    On the same workers, where each has a sample, in proportion to its share; then on the largest
+    replica of each stage.
+    """
     largest = [max(stage.replicas, key=lambda replica: replica.share) for stage in plan.stages]
-    most = max(1, largest[0].share)
-    parts = next(m for m in range(1, rows + 1) if rows % m == 0 and rows // m <= most)
+    count = _parts(rows, largest[0].share)
     stages = [
-        replace(stage, replicas=(replace(replica, share=rows // parts),), zero_stage=0)
+        replace(stage, replicas=(replace(replica, share=rows // count),), zero_stage=0)
         for stage, replica in zip(plan.stages, largest, strict=True)
     ]
-    return replace(plan, stages=tuple(stages), micro_batches=parts)
+    alone = replace(plan, stages=tuple(stages), micro_batches=count)
+    count = _parts(rows, plan.micro_batch)
+    if any(rows // count < len(stage.replicas) for stage in plan.stages):
+        return (alone,)
+    stages = [_with_rows(stage, rows // count) for stage in plan.stages]
+    return replace(plan, stages=tuple(stages), micro_batches=count), alone
+
+
+def _parts(rows: int, most: int) -> int:
+    """The least number of equal parts of at most so many rows."""
+    return next(m for m in range(1, rows + 1) if rows % m == 0 and rows // m <= max(1, most))
+
+
+def _with_rows(stage: Stage, rows: int) -> Stage:
+    """The stage with fewer samples of a micro-batch: each replica its part, and one at least."""
+    exact = [rows * share / sum(stage.shares) for share in stage.shares]
+    found = [max(1, math.floor(each)) for each in exact]
+    while sum(found) != rows:
+        step = 1 if sum(found) < rows else -1
+        free = [k for k in range(len(found)) if found[k] + step >= 1]
+        found[max(free, key=lambda k: step * (exact[k] - found[k]))] += step
+    pairs = zip(stage.replicas, found, strict=True)
+    return replace(stage, replicas=tuple(replace(r, share=share) for r, share in pairs))
 
 
 def shares(problem: LayerProblem, plan: LayerPlan) -> str:

@@ -60,6 +60,19 @@ class LayerProgram:
     specs: Mapping[str, TensorSpec]
     autocast: str = ""
 
+    def same_tensors(self, other: LayerProgram, degree: int, shared: frozenset[str]) -> bool:
+        """Whether a module of this layer, over `degree` workers, has what the other program needs.
+
+        `other`: of the same layer on another number of samples.
+        """
+        return self._held(degree, shared) == other._held(degree, shared)
+
+    def _held(self, degree: int, shared: frozenset[str]) -> dict[str, Cut | None]:
+        """Tensors of the model by name, and how each is cut."""
+        cuts = self.split(degree, shared).parameters if degree > 1 else {}
+        whole = dict.fromkeys((*self.buffers.values(), *self.constants.values()))
+        return whole | {name: cuts.get(value) for value, name in self.parameters.items()}
+
     def split(self, degree: int, shared: frozenset[str] = frozenset()) -> Split:
         """The layer over `degree` workers; parameters named in `shared` stay whole."""
         free = frozenset(v for v, name in self.parameters.items() if name not in shared)
@@ -217,21 +230,22 @@ class LayerModule(nn.Module):
         column: int | None = None,
     ) -> None:
         super().__init__()
-        self.program, self.column = program, column
-        self.draws = [draws(i) for i in program.instructions]
-        self.attributes: dict[str, str] = {}
-        self.use = use
-        for value, name in program.parameters.items():
-            attribute = name.replace(".", "/")
-            self.attributes[value] = attribute
+        self.column, self.use = column, use
+        for name in program.parameters.values():
             held = state[name]
             self.register_parameter(
-                attribute, held if isinstance(held, nn.Parameter) else nn.Parameter(held)
+                _attribute(name), held if isinstance(held, nn.Parameter) else nn.Parameter(held)
             )
-        for value, name in (*program.buffers.items(), *program.constants.items()):
-            attribute = name.replace(".", "/")
-            self.attributes[value] = attribute
-            self.register_buffer(attribute, state[name])
+        for name in (*program.buffers.values(), *program.constants.values()):
+            self.register_buffer(_attribute(name), state[name])
+        self.take(program)
+
+    def take(self, program: LayerProgram) -> None:
+        """Execute the calls of the layer on another number of samples, with the same tensors."""
+        self.program = program
+        self.draws = [draws(i) for i in program.instructions]
+        held = {**program.parameters, **program.buffers, **program.constants}
+        self.attributes = {value: _attribute(name) for value, name in held.items()}
         self.calls = [
             (resolve_target(i.target), materialise(i.args), i.kwargs, i.results)
             for i in program.instructions
@@ -279,6 +293,11 @@ class LayerModule(nn.Module):
             values.update(zip(results, made, strict=True))
 
 
+def _attribute(name: str) -> str:
+    """As which a module holds a tensor of the model: its names have no dots."""
+    return name.replace(".", "/")
+
+
 def casting(dtype: str, values: Iterable[Any]) -> AbstractContextManager[object]:
     """Autocast to this dtype on the device of the values; empty for none."""
     if not dtype:
@@ -317,7 +336,7 @@ class TensorModule(LayerModule):
         peers: Peers,
         shared: frozenset[str] = frozenset(),
     ) -> None:
-        self.peers = peers
+        self.peers, self.shared = peers, shared
         self.split = program.split(len(peers.rows), shared)
         self.parts: dict[str, Cut] = {}
         own = dict(state)
@@ -331,6 +350,11 @@ class TensorModule(LayerModule):
             )
             self.parts[name] = cut
         super().__init__(program, own)
+
+    def take(self, program: LayerProgram) -> None:
+        """See `LayerModule.take`."""
+        self.split = program.split(len(self.peers.rows), self.shared)
+        super().take(program)
 
     def forward(self, *inputs: Tensor, feeds: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """See `LayerModule.forward`."""

@@ -26,8 +26,13 @@ from placewright.capturing.updates import GivenOptimizer, Update, update_of
 from placewright.cluster.cluster import Cluster
 from placewright.errors import InputError, PlacewrightError
 from placewright.graph.graph import TensorSpec
-from placewright.layers.execution.layer_module import WorkerStepTimes
-from placewright.layers.execution.stage_orders import TracedModel, groups_of, stage_orders
+from placewright.layers.execution.layer_module import StageOrder, WorkerStepTimes
+from placewright.layers.execution.stage_orders import (
+    TracedModel,
+    groups_of,
+    same_parts,
+    stage_orders,
+)
 from placewright.layers.judge import judge
 from placewright.layers.plan import LayerPlan
 from placewright.planning.candidates import Candidate, Outcome, Status, TriedPlan
@@ -73,6 +78,7 @@ class LayerSession(WorkerSession):
         self._folder = Scratch()
         self.states: list[str] = []
         self.plan: LayerPlan | None = None
+        self.orders: list[tuple[StageOrder, ...]] = []
 
     def begin(self) -> None:
         """Give the workers the initial state."""
@@ -98,8 +104,8 @@ class LayerSession(WorkerSession):
         `rows`: the model traced on another number of samples, which the plan is for.
         Raises `UnsupportedError`: the plan cannot be executed.
         """
-        self.loaded, workers = rows or self.model, len(self.cluster.devices)
-        orders = stage_orders(self.loaded, plan, workers, self.update)
+        self.loaded = rows or self.model
+        orders = self.orders = self._orders(plan)
         files = self.states if state is None else self._distributed(state)
         self.group.order_all("join_groups", groups_of(orders))
         trained = self.model.trained()
@@ -108,6 +114,26 @@ class LayerSession(WorkerSession):
         )
         self.plan = plan
         self.feed(self.loaded.source)
+
+    def resize(self, plan: LayerPlan, rows: TracedModel) -> None:
+        """Put a plan for batches of another number of samples on the workers, with what they hold.
+
+        Where every worker keeps its layers, their tensors stay where they are; the next batch has
+        to be fed.
+
+        `rows`: the model traced on so many samples.
+        Raises `UnsupportedError`: the plan cannot be executed.
+        """
+        before, self.loaded = self.orders, rows
+        orders = self._orders(plan)
+        if not same_parts(before, orders):
+            self.load(plan, self.training_state(), rows=rows)
+            return
+        self.group.order("resize_stage", [(own,) for own in orders])
+        self.orders, self.plan = orders, plan
+
+    def _orders(self, plan: LayerPlan) -> list[tuple[StageOrder, ...]]:
+        return stage_orders(self.loaded, plan, len(self.cluster.devices), self.update)
 
     def feed(self, source: ModelSource) -> None:
         """Train on the inputs and targets of `source` from the next step on."""

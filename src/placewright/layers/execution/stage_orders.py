@@ -196,6 +196,29 @@ def stage_orders(
     return orders
 
 
+def same_parts(
+    before: Sequence[Sequence[StageOrder]], after: Sequence[Sequence[StageOrder]]
+) -> bool:
+    """Whether every worker holds the same tensors for both: only numbers of samples differ."""
+
+    def place(order: StageOrder) -> tuple[object, ...]:
+        names = tuple((layer.name, layer.strategy) for layer in order.layers)
+        groups = order.chain, order.across, order.inside, order.everyone
+        ways = order.zero_stage, order.recompute, order.shared, order.update
+        return order.stage, order.stages, order.replica, order.column, names, groups, ways
+
+    for mine, others in zip(before, after, strict=True):
+        if list(map(place, mine)) != list(map(place, others)):
+            return False
+        for own, other in zip(mine, others, strict=True):
+            shared, degree = frozenset(own.shared), len(own.inside)
+            for a, b in zip(own.layers, other.layers, strict=True):
+                cut = degree if a.strategy == Strategy.TENSOR else 1
+                if not a.program.same_tensors(b.program, cut, shared):
+                    return False
+    return True
+
+
 def worker_groups(plan: LayerPlan) -> tuple[tuple[int, ...], ...]:
     """Workers of the stages, each group once: fewer than stages where these are interleaved."""
     return tuple(dict.fromkeys(stage.workers for stage in plan.stages))

@@ -99,11 +99,23 @@ class StageStep:
         else:
             self.optimizer = order.update.made(self.updated.values(), names)
         self.frozen_states: dict[str, Tensor] = {}
-        self.pipeline = None
-        if order.stages > 1:
-            chain = groups[order.chain]
-            self.pipeline = PipelinePart(orders, self.wrapped, device, chain, stretch)
+        self.chain = groups[order.chain] if order.stages > 1 else None
+        self.pipeline = self._pipeline()
         self.batched: dict[str, Tensor] = {}
+
+    def resize(self, orders: Sequence[StageOrder]) -> None:
+        """Compute the same stages on another number of samples; the next batch has so many."""
+        self.orders, self.order, self.batched = orders, orders[0], {}
+        if self.peers is not None:
+            self.peers.rows = _rows(self.order)
+        for stage, own in zip(self.stages, orders, strict=True):
+            stage.take(own)
+        self.pipeline = self._pipeline()
+
+    def _pipeline(self) -> PipelinePart | None:
+        if self.chain is None:
+            return None
+        return PipelinePart(self.orders, self.wrapped, self.device, self.chain, self.stretch)
 
     def draw_from(self, random: bytes) -> None:
         """Let the next step draw from a state of the generator.
@@ -343,25 +355,12 @@ class StageStep:
         order = self.order
         if len(order.inside) == 1:
             return None
-        share, degree = order.shares[order.replica], len(order.inside)
-        rows = tuple(share // degree + (k < share % degree) for k in range(degree))
-        return Peers(groups[order.inside], order.column, rows, self.stretch)
+        return Peers(groups[order.inside], order.column, _rows(order), self.stretch)
 
     def _stage(self, order: StageOrder) -> StageModule:
         shared = frozenset(order.shared)
-        ring, number = order.chain, order.stage
-        passes = order.draws_in_order
-        return StageModule(
-            [_layer(entry, self.state, self.peers, shared) for entry in order.layers],
-            [entry.strategy for entry in order.layers],
-            self.peers,
-            is_last=order.stage == order.stages - 1,
-            recompute=order.recompute,
-            draws_after=ring[(number - 1) % len(ring)] if passes and number else None,
-            draws_before=ring[(number + 1) % len(ring)]
-            if passes and number < order.stages - 1
-            else None,
-        )
+        layers = [_layer(entry, self.state, self.peers, shared) for entry in order.layers]
+        return StageModule(layers, order, self.peers)
 
     def _wrapped(self, order: StageOrder, stage: StageModule, across: Any) -> nn.Module:
         """DDP over the replicas (ZeRO 0 and 1), or FSDP2 over them (2 and 3)."""
@@ -484,10 +483,11 @@ class StageModule(nn.Module):
 
     Parameters
     ----------
-    strategies
-        By layer.
     peers
         The workers of the replica; ``None`` for one alone.
+
+    Attributes
+    ----------
     draws_after, draws_before
         Ranks of the stages before and behind it, where these draw from one generator in turn.
     shared_feeds
@@ -495,24 +495,24 @@ class StageModule(nn.Module):
     """
 
     def __init__(
-        self,
-        layers: Sequence[LayerModule],
-        strategies: Sequence[str],
-        peers: Peers | None,
-        *,
-        is_last: bool,
-        recompute: bool,
-        draws_after: int | None = None,
-        draws_before: int | None = None,
+        self, layers: Sequence[LayerModule], order: StageOrder, peers: Peers | None
     ) -> None:
         super().__init__()
-        self.draws_after, self.draws_before = draws_after, draws_before
         self.passed: Any = None
         self.layers = nn.ModuleList(layers)
+        strategies = [entry.strategy for entry in order.layers]
         self.in_rows = [peers is not None and s in IN_ROWS for s in strategies]
-        self.peers, self.is_last, self.recompute = peers, is_last, recompute
+        self.peers, self.recompute = peers, order.recompute
+        self.is_last = order.stage == order.stages - 1
+        self.draws_after, self.draws_before = _drawing_neighbours(order)
         self.shared_feeds: Mapping[str, Tensor] = {}
         self.waited_s = 0.0
+
+    def take(self, order: StageOrder) -> None:
+        """Compute the same layers on another number of samples."""
+        for layer, entry in zip(self.layers, order.layers, strict=True):
+            layer.take(entry.program)  # type: ignore[operator]
+        self.draws_after, self.draws_before = _drawing_neighbours(order)
 
     def forward(self, *values: Tensor, **batched: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Activations of the next stage, or the loss of the worker's samples."""
@@ -576,6 +576,21 @@ class StageModule(nn.Module):
             return values
         change = to_rows if to else to_whole
         return tuple(change(value, self.peers) for value in values)
+
+
+def _rows(order: StageOrder) -> tuple[int, ...]:
+    """Samples of a micro-batch of every worker of the replica, where each takes its own."""
+    share, degree = order.shares[order.replica], len(order.inside)
+    return tuple(share // degree + (k < share % degree) for k in range(degree))
+
+
+def _drawing_neighbours(order: StageOrder) -> tuple[int | None, int | None]:
+    """Ranks of the stages before and behind it, where these draw from one generator in turn."""
+    if not order.draws_in_order:
+        return None, None
+    ring, number = order.chain, order.stage
+    after = ring[(number - 1) % len(ring)] if number else None
+    return after, ring[(number + 1) % len(ring)] if number < order.stages - 1 else None
 
 
 def _sendable_gradient(value: Tensor) -> Tensor:

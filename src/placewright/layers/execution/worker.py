@@ -112,6 +112,12 @@ class LayerWorker(WorkerProgram):
         self.step = StageStep(stages, state, self.device, self.groups, self.stretch)
         self.step.restore(of_optimizer)
 
+    @order("taking another number of samples")
+    def resize_stage(self, stages: tuple[StageOrder, ...]) -> None:
+        """Compute the loaded stages on batches of another size."""
+        if self.step is not None:
+            self.step.resize(stages)
+
     @order("taking a batch")
     def feed(self, batch: bytes) -> None:
         """Inputs and targets of all steps from the next one on, as safetensors."""
