@@ -75,7 +75,9 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
     if is_star_latency(problem):
         return {"path": _rounded_down(float(least_tails(problem).max()), problem.n)}
     work = _group_work(problem, groups, fits)
-    found = {"load": _load(problem, groups, work)}
+    load, weights = load_bound(work, groups.resident_bytes, problem.memory_bytes)
+    largest = 0.0 if problem.pipeline.replication else float(work.min(axis=1).max())
+    found = {"load": _rounded_down(max(largest, load), problem.n)}
     # Around host memory devices pay for transfers on their own, and throughput knows no overlap.
     serial = problem.overlap is Overlap.SERIAL and pairwise_only(problem) is None
     if serial and not problem.pipeline.replication:
@@ -84,7 +86,8 @@ def bounds(problem: OperatorProblem) -> dict[str, float]:
         tables = ceft(problem)
         found["ceft"] = tables.critical_s
         if not serial:
-            found["head-load-tail"] = _head_load_tail(problem, tables, work)
+            weights = balanced_weights(work) if weights is None else weights
+            found["head-load-tail"] = _head_load_tail(problem, tables, weights, groups)
     return found
 
 
@@ -169,19 +172,18 @@ def _group_work(
     return np.where(fits, work, np.inf)
 
 
-def _load(problem: OperatorProblem, groups: Groups, work: FloatArray) -> float:
-    largest = 0.0 if problem.pipeline.replication else float(work.min(axis=1).max())
-    shared = load_bound(work, groups.resident_bytes, problem.memory_bytes)
-    return _rounded_down(max(largest, shared), problem.n)
-
-
-def _head_load_tail(problem: OperatorProblem, tables: Ceft, group_work: FloatArray) -> float:
+def _head_load_tail(
+    problem: OperatorProblem, tables: Ceft, of_groups: FloatArray, groups: Groups
+) -> float:
+    """`of_groups`: weights of devices that balance the work of groups."""
     work = np.where(problem.allowed(), problem.compute_s, np.inf)
     own = np.where(np.isfinite(work), work, 0.0)
     head = np.where(np.isfinite(work), tables.ceft_s - own, np.inf).min(axis=1)
     tail = np.where(np.isfinite(work), tables.ceft_up_s - own, np.inf).min(axis=1)
     known = np.isfinite(tail)
-    weights = [balanced_weights(group_work), balanced_weights(work)]
+    weights = [of_groups]
+    if len(groups.first) < problem.n:  # else every operator is a group
+        weights.append(balanced_weights(work))
     found = head_load_tail_bound(work[known], np.maximum(0.0, head[known]), tail[known], weights)
     return _rounded_down(found, problem.n)
 

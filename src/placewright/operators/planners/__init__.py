@@ -146,7 +146,7 @@ def prepared_judge(problem: OperatorProblem) -> PreparedJudge:
 BOUNDS_S = 1e-6
 """Seconds that bounds take per operator and device."""
 
-LARGE = 2_000_000
+LARGE = 500_000
 """Operators times devices from which on bounds are computed after the planners: they take longer
 than a list schedule."""
 
