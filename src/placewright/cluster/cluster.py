@@ -207,6 +207,14 @@ class Cluster:
         """The devices of this machine."""
         return Cluster(detected_devices(), name=machine_name())
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the drawing, of very many hosts the table."""
+        from placewright.cluster.drawing import cluster_drawing  # which few programs need
+        from placewright.report.page import html_fragment, scroll, tag, text
+
+        drawn = cluster_drawing(self)
+        return html_fragment(scroll(drawn) if drawn else tag("pre", text(repr(self))))
+
     def __repr__(self) -> str:
         return _cluster_table(self)
 

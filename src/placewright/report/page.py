@@ -181,13 +181,15 @@ def label(x: float, y: float, value: object, class_: str = "", anchor: str = "")
     return tag("text", text(value), x=x, y=y, class_=class_ or None, text_anchor=anchor or None)
 
 
-def drawing(width: float, height: float, *inside: str, title: str) -> str:
-    """A drawing that is as wide as the page allows."""
+def drawing(width: float, height: float, *inside: str, title: str, class_: str = "") -> str:
+    """A drawing that is as wide as the page allows; of a class, no wider than it is."""
+    own = {"class_": class_, "height": height} if class_ else {}
     return tag(
         "svg",
         *inside,
         viewBox=f"0 0 {number(width)} {number(height)}",
-        width="100%",
+        width=width if class_ else "100%",
+        **own,
         role="img",
         aria_label=title,
     )
