@@ -34,6 +34,7 @@ from numba import njit
 from numba.core import event, types
 from numba.core.compiler_lock import global_compiler_lock
 
+from placewright.numerics.call_types import remember_call_types
 from placewright.numerics.collector import collector_paused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -152,27 +153,30 @@ def _digest(source: Path) -> bytes:
 
 
 def njit_cached(function: F) -> F:
-    """Compile a function that may allocate arrays; the machine code is cached on disk."""
-    result: F = _compile(cache=True)(function)
+    """Compile a function that may allocate arrays; the machine code is cached on disk.
+
+    Here and below without a wrapper for C, which nobody calls.
+    """
+    result: F = _compile(cache=True, no_cfunc_wrapper=True)(function)
     return result
 
 
 def njit_nogil(function: F) -> F:
     """As `njit_cached`; releases the GIL, so that other threads run meanwhile."""
-    result: F = _compile(cache=True, nogil=True)(function)
+    result: F = _compile(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
     return result
 
 
 def njit_no_refcount(function: F) -> F:
     """Compile a function that allocates no array: without Numba's runtime and reference counts."""
-    result: F = _compile(cache=True, _nrt=False)(function)
+    result: F = _compile(cache=True, _nrt=False, no_cfunc_wrapper=True)(function)
     return result
 
 
 def njit_internal(function: F) -> F:
     """As `njit_no_refcount`, for functions that only compiled functions call.
 
-    Without wrappers for Python and C there is half as much to compile.
+    Without a wrapper for Python, too, there is about half as much to compile.
     """
     result: F = _compile(cache=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
         function
@@ -300,3 +304,4 @@ def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None
 _make_signals_wait(type(global_compiler_lock), raises=True)
 _make_signals_wait(type(ffi.lib._lock), raises=False)
 gc.callbacks.append(_make_signals_wait_for_collections)
+remember_call_types()
