@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from sqlalchemy import event
 
 from placewright.cli.main import every_verb
 from placewright.service.app import Service, api
@@ -112,6 +117,31 @@ def test_an_option_that_is_not_known_is_refused_with_the_nearest(application: Ac
     assert parts["next"] == "did you mean 'planner'?"
 
 
+def test_a_full_disk_of_the_database_is_said_and_passes(tmp_path: Path) -> None:
+    """What was stored before is there, and with space again everything works."""
+    service, guarded = made(tmp_path)
+    client, names, space = TestClient(guarded), list[str](), 1
+
+    @event.listens_for(service.store.engine, "checkout")
+    def limit(connection: Any, *rest: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={space}")  # at least what it has
+
+    send = partial(client.put, "/api/v1/files/x.json", content=b"{}")
+    answer = send()
+    while answer.status_code == 201 and len(names) < 400:
+        names.append(answer.json()["name"])
+        answer = send()
+    assert answer.status_code == 503, answer.text
+    parts = answer.json()["error"]
+    assert parts["what"] == "the database cannot be used: database or disk is full"
+    assert parts["where"] == str(tmp_path / "x.sqlite")
+    stored = client.get("/api/v1/files?most=500").json()["files"]
+    assert {each["name"] for each in stored} >= set(names)
+    assert len(list((tmp_path / "files").iterdir())) == len(stored)
+    space = 1 << 20
+    assert send().status_code == 201
+
+
 def test_pages_of_the_list_hold_every_job_once(tmp_path: Path) -> None:
     """In order, by the identifier of the last one."""
     service, guarded = made(tmp_path)
@@ -153,3 +183,20 @@ def test_what_is_not_foreseen_is_an_error_with_four_parts(
     assert answer.status_code == 500
     assert answer.json()["error"]["what"] == "this should not happen: ZeroDivisionError"
     assert "division by" not in answer.text
+
+
+def test_a_full_disk_of_the_files_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is stored by half; other errors of the system are not foreseen."""
+    service, guarded = made(tmp_path)
+    client = TestClient(guarded, raise_server_exceptions=False)
+    for code, status in ((errno.ENOSPC, 507), (errno.EIO, 500)):
+
+        def refused(*args: object, code: int = code) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(Path, "rename", refused)
+        answer = client.put("/api/v1/files/x.json", content=b"{}")
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"what", "where", "by", "next"}
+        assert not list((tmp_path / "files").iterdir())
+        assert not service.store.names()

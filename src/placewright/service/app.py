@@ -7,6 +7,7 @@ Every error is an object with the four parts of our errors:
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,7 +35,17 @@ from placewright.planning.wings import wings
 from placewright.service.files import NAME, FileStore, TooLargeError
 from placewright.service.jobs import Jobs, TooManyJobsError
 from placewright.service.operations import Operation, find
-from placewright.service.store import ENDED, SERVED, Job, JobState, Store, StoredFile, Tokens, paged
+from placewright.service.store import (
+    ENDED,
+    SERVED,
+    DatabaseError,
+    Job,
+    JobState,
+    Store,
+    StoredFile,
+    Tokens,
+    paged,
+)
 from placewright.version import __version__
 from placewright.web.access import COOKIE, REPORT_CONTENT
 
@@ -221,6 +232,7 @@ def api(service: Service) -> FastAPI:
     app.add_exception_handler(PlacewrightError, _answer_error)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _answer_invalid)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
+    app.add_exception_handler(OSError, _answer_full)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _answer_unexpected)
     app.openapi = partial(_schema, app, service)  # type: ignore[method-assign]
     static = Path(__file__).with_name("static")
@@ -594,7 +606,7 @@ def owner_of(request: Request) -> str:
 def _status(error: PlacewrightError) -> int:
     if isinstance(error, UnknownNameError) and not error.where:
         return 404
-    return {TooLargeError: 413, TooManyJobsError: 429}.get(type(error), 422)
+    return {TooLargeError: 413, TooManyJobsError: 429, DatabaseError: 503}.get(type(error), 422)
 
 
 def _error(
@@ -615,6 +627,14 @@ async def _answer_invalid(request: Request, error: RequestValidationError) -> JS
     by = "" if first["type"] == "missing" else f"got {given:.200}"
     hint = "GET /api/openapi.json has the schema of every request"
     return _error(422, InputError(first["msg"], where=where, by=by, hint=hint))
+
+
+async def _answer_full(request: Request, error: OSError) -> JSONResponse:
+    """A full disk under the service's folder; other errors of the system are not foreseen."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    hint = "free space on the disk of the service's folder, or delete files and jobs"
+    return _error(507, RunError(str(error.strerror), where=request.url.path[:200], hint=hint))
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> JSONResponse:

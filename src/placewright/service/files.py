@@ -106,8 +106,13 @@ class FileStore:
         return await asyncio.to_thread(self._received, row)
 
     def _received(self, row: StoredFile) -> StoredFile:
-        row.kind, row.created_s = document_kind(self.uploads / row.id, row.name), time.time()
-        return self._named(row)
+        file = self.uploads / row.id
+        try:
+            row.kind, row.created_s = document_kind(file, row.name), time.time()
+            return self._named(row)
+        except BaseException:  # without a row nobody could name it, or remove it
+            file.unlink(missing_ok=True)
+            raise
 
     def keep_output(self, job: str, output: str, name: str, owner: str) -> StoredFile:
         """Let requests name a file that a job has written."""

@@ -24,6 +24,7 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     Engine,
+    ExceptionContext,
     ForeignKey,
     Index,
     String,
@@ -35,9 +36,10 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from placewright.errors import InputError
+from placewright.errors import InputError, RunError
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -350,10 +352,17 @@ class Store:
             return session.scalar(select(func.sum(StoredFile.bytes))) or 0
 
 
+class DatabaseError(RunError):
+    """The database does not do what it should: its disk is full, or its server is gone."""
+
+
 def _engine(url: str) -> Engine:
     if not url.startswith("sqlite"):
-        return create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+        engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+        event.listen(engine, "handle_error", _refused, retval=True)
+        return engine
     engine = create_engine(url, connect_args={"timeout": 30})
+    event.listen(engine, "handle_error", _refused, retval=True)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: object) -> None:
@@ -362,6 +371,21 @@ def _engine(url: str) -> Engine:
             connection.execute(f"PRAGMA {setting}")
 
     return engine
+
+
+def _refused(context: ExceptionContext) -> DatabaseError | None:
+    """What the database refused, in our words; ``None``: another error, which stays what it is."""
+    if not isinstance(context.sqlalchemy_exception, OperationalError):
+        return None
+    url = context.engine.url if context.engine is not None else None
+    lite = url is not None and url.drivername.startswith("sqlite")
+    return DatabaseError(
+        f"the database cannot be used: {str(context.original_exception).splitlines()[0]:.200}",
+        where=str(url.database) if url is not None and lite else "--database",
+        hint="free space there, and see that this user may write it"
+        if lite
+        else "see that its server is up and has space",
+    )
 
 
 class Tokens:
