@@ -45,11 +45,10 @@ def run(main: Callable[..., Any], words: Sequence[str] | None = None) -> None:
     for name, parameter in parameters.items():
         _add(parser, parameter, hints[name])
     given = vars(parser.parse_args(words))
-    kept = KeptRows(given.pop("out", None), given.pop("minutes", math.inf))
-    several: list[Any] = []
+    kept, several = KeptRows(), list[Any]()
     for name, parameter in parameters.items():
         if hints[name] is KeptRows:
-            given[name] = kept
+            given[name] = kept = KeptRows(given.pop("out"), given.pop("minutes"))
         elif parameter.kind is Parameter.VAR_POSITIONAL:
             several = given.pop(name)
         elif given[name] is None:

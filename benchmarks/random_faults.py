@@ -1,13 +1,13 @@
-"""Check that every command ends by itself when random signals hit its processes.
+"""Check that every command ends by itself, and whole, when faults hit it at random moments.
 
     python benchmarks/random_faults.py [--schedules 200] [--seed 0] [--only NAME] [--patience 1]
     python benchmarks/random_faults.py --check     # every command undisturbed, nothing else
 
-Each schedule starts one command of `VARIANTS`, in an order that has each of them once before any of
-them again: on local workers, a testbed, torchrun and Ray ``operators run`` (training with and
-without ``--adapt``, inference, a stream), ``layers run`` and a Python script that calls ``place``;
-``samples run`` and ``requests serve`` where they run. It waits for a random
-moment of one phase and sends one signal, or two, to one of its processes:
+Each schedule starts one command of `fault_commands.VARIANTS`, in an order that has each of them
+once before any of them again: on local workers, a testbed, torchrun and Ray ``operators run``
+(training with and without ``--adapt``, inference, a stream), ``layers run`` and a Python script
+that calls ``place``; ``samples run``, ``requests serve`` and others where they run. It waits for a
+random moment of one phase and does one thing, or two, to one of its processes or files:
 
     begin     before the first worker: imports, capture, profile, planning
     start     within a second after the target's process has come up: joining, loading, first steps
@@ -16,23 +16,30 @@ moment of one phase and sends one signal, or two, to one of its processes:
 
     KILL, TERM, INT (Ctrl-C: to the whole process group, as a terminal does), STOP; INT2: Ctrl-C
     twice; KILL2: two processes of that kind, one after another
+    FULL: the disk of the results, or of temporary files; LOCK: nothing may be made or removed in
+    the folder of the results; HEAD: the reader of stdout leaves (``| head``); CUT: connections of a
+    process are aborted
 
-A server is asked to end (TERM) where the signal has left it running.
+A server is asked to end (TERM) where the fault has left it running.
 A launcher (or torchrun's agent) that is stopped is continued, or killed, after some seconds:
-nothing else could end it. Every other process stays stopped.
+nothing else could end it. Every other process stays stopped. Half of the disks are given space
+again after some seconds, the others when the command has ended.
 
-A schedule is fine where, within 60 s after the signal (or after it was continued),
+A schedule is fine where, within 60 s after the fault (or after it was continued),
 - the command has ended,
-- it exited with 0 and its numbers are right, or with another code and words, and there is neither a
-  traceback nor an unexpected error on stderr: the parameters of ``operators run --adapt`` are
-  compared with eager PyTorch, ``--check`` compares those of the others; losses of ``samples run``
-  with those of an undisturbed run,
-- nothing is left 10 s later: processes, network namespaces, control groups, devices, folders. Only
-  what a launcher that was killed outright had in the temporary folder may wait for the next start.
+- it exited with 0 and its numbers are right, or with another documented code and words, and there
+  is neither a traceback nor an unexpected error on stderr: the parameters of ``operators run
+  --adapt`` are compared with eager PyTorch, ``--check`` compares those of the others; losses of
+  ``samples run`` with those of an undisturbed run,
+- every file of the results is that of before, or whole,
+- nothing is left 10 s later: processes, network namespaces, control groups, devices, folders,
+  shared memory. Only what a launcher that was killed outright had in the temporary folder may wait
+  for the next start,
+- the same command again ends with 0, and goes on from what was left where there is something.
 
 On a busy machine ``--patience 4`` multiplies these limits, and those of the commands, by four. The
-exit code is 1 where a schedule is not fine. Root is needed for testbeds; without it they are left
-out.
+exit code is 1 where a schedule is not fine. Root is needed for testbeds, and for all that happens
+to files and connections; without it they are left out.
 """
 
 from __future__ import annotations
@@ -40,30 +47,36 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from fault_commands import REFERENCES, SERVERS, VARIANTS, Users, Variant, half_written, numbers
 from harness import Table, run
+from placewright.web.client import ENDED
 
 MARK = "PLACEWRIGHT_FAULTS"
 """In the environment of every process of a schedule."""
 
-STEPS = 100
-"""A run that nothing disturbs has to end well within the limit."""
-
 PHASES = ("begin", "start", "steady", "ending")
 SIGNALS = ("KILL", "KILL", "KILL2", "STOP", "STOP", "INT", "INT2", "TERM")
+FILE_FAULTS = ("FULL", "FULL", "LOCK", "HEAD", "CUT")
+DISK_BYTES = 48 << 20
+"""Of the results of a command, and of its temporary files."""
+
+CODES = (0, 1, 2, 3, 129, 130, 143)
+"""That are documented; a negative one is that of a signal that nothing can answer."""
 CTRL_C = ("INT", "INT2")
 RESUMED_AFTER_S = 8.0
 TRACEBACK = "Traceback (most recent call last)"
@@ -73,6 +86,10 @@ PYTHON_S = 1.0
 """Before the first line of the command Python itself prints a traceback at Ctrl-C."""
 
 COMMANDS = ("launcher", "agent", "lead")
+ROOT = os.geteuid() == 0
+
+FILLER = "filler"
+"""File that fills a disk."""
 
 LIMIT_S, SETTLE_S = 60.0, 10.0
 """A command has to end after its fault, and its processes after it."""
@@ -82,156 +99,6 @@ UNDISTURBED_S = 300.0
 
 OTHERS_FOLDERS = ("torchelastic_", "ray", "torchinductor_", "nccl-")
 """Of torchrun, Ray and PyTorch: what their own killed processes leave is not ours to remove."""
-
-
-def small() -> Any:
-    """Linear layers with batch norms (buffers) and dropout (random numbers): a user's factory."""
-    import torch
-
-    torch.manual_seed(0)
-    layers: list[torch.nn.Module] = []
-    for _ in range(4):
-        layers += [torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.3)]
-    return torch.nn.Sequential(*layers), torch.randn(16, 64)
-
-
-def plain() -> Any:
-    """Linear layers whose batch can be split, and whose samples can be streamed: a factory."""
-    import torch
-
-    torch.manual_seed(0)
-    layers = [each for _ in range(4) for each in (torch.nn.Linear(64, 64), torch.nn.ReLU())]
-    return torch.nn.Sequential(*layers), torch.randn(16, 64)
-
-
-SCRIPT = """
-import json
-import sys
-
-if __name__ == "__main__":
-    try:
-        import placewright
-        import random_faults
-        from placewright.operators.run import as_json
-
-        model, x = random_faults.small()
-        with placewright.place(
-            model, x, "{cluster}", training=True, planner="round-robin", engine="{engine}"
-        ) as placed:
-            measured = placed.run({steps}, adapt=True, check=True, snapshots="{snapshots}")
-        print(json.dumps(as_json(measured, placed.result)))
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
-    except placewright.PlacewrightError as error:
-        sys.exit(f"error: {{error}}")
-"""
-
-CLUSTER = """
-name: {name}
-devices:
-  - {{name: a, kind: cpu, cores: 1, speed: 0.5, node: a}}
-  - {{name: b, kind: cpu, cores: 1, speed: 0.5, node: b}}
-  - {{name: c, kind: cpu, cores: 1, speed: 0.5, node: c}}
-links:
-  - {{from: a, to: b, bandwidth: 1Gbps, latency: 200us}}
-  - {{from: b, to: c, bandwidth: 1Gbps, latency: 200us}}
-  - {{from: a, to: c, bandwidth: 1Gbps, latency: 200us}}
-"""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One command."""
-
-    name: str
-    targets: tuple[str, ...]
-    engine: str = "local"
-    adapt: bool = False
-    what: str = "training"
-    """``training``, ``inference``, ``stream``, ``layers``, ``samples``, ``serve``, ``script``"""
-
-    @property
-    def samples(self) -> bool:
-        """Whether it trains by samples."""
-        return self.what == "samples"
-
-    @property
-    def snapshots(self) -> bool:
-        """Whether it leaves parameters to compare with eager ones."""
-        return self.adapt and self.what in ("training", "script")
-
-    def command(self, folder: Path) -> list[str]:
-        """What is started; files are in `folder`."""
-        program = ["-m", "placewright", *self._verb(folder)]
-        if self.what == "script":
-            text = SCRIPT.format(
-                cluster=folder / "cluster.yaml",
-                steps=STEPS,
-                snapshots=folder / "snapshots",
-                engine=self.engine,
-            )
-            (folder / "script.py").write_text(text)
-            program = [str(folder / "script.py")]
-        if self.engine == "torchrun":
-            launch = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--master-port"]
-            return [sys.executable, *launch, str(_free_port()), *program]
-        return [sys.executable, *program]
-
-    def _verb(self, folder: Path) -> list[str]:
-        on = str(folder / "cluster.yaml")
-        if self.what == "serve":
-            servers = ["--server", "a:1", "--server", "b:0.5"]
-            return ["requests", "serve", "--port", "0", *servers, "--engine", self.engine]
-        if self.what == "layers":
-            verb = ["layers", "run", "random_faults:plain", "--on", on, "--train", str(STEPS)]
-            verb += ["--check", "-f", "json", "--time-limit", "2", "--engine", self.engine]
-            return verb
-        if self.samples:
-            verb = ["samples", "run", str(folder / "nodes.yaml"), "--epochs", "4", "-f", "json"]
-            verb += ["--engine", "testbed"] if self.engine == "testbed" else ["--speed", "20"]
-            verb += ["--adapt"] if self.adapt else ["--baseline", "none"]
-            verb += ["--time-limit", "3", "--planner", "lp"]
-            return verb
-        model = "random_faults:small" if self.what == "training" else "random_faults:plain"
-        verb = ["operators", "run", model, "-f", "json", "--check", "--on", on]
-        verb += ["--steps", str(STEPS), "--planner", "round-robin", "--engine", self.engine]
-        verb += ["--training"] if self.what == "training" else []
-        verb += ["--objective", "throughput"] if self.what == "stream" else []
-        verb += ["--adapt", "--snapshots", str(folder / "snapshots")] if self.adapt else []
-        return verb
-
-
-_OWN = ("launcher", "fork server", "tracker", "worker", "worker")
-_RUN = ("agent", "lead", "keeper", "fork server", "tracker", "worker", "worker")
-_RAY = ("launcher", "worker", "worker", "raylet", "gcs")
-_TARGETS = {"local": _OWN, "testbed": (*_OWN, "emulator"), "torchrun": _RUN, "ray": _RAY}
-VARIANTS = (
-    Variant("local", _OWN),
-    Variant("local-adapt", _OWN, adapt=True),
-    Variant("testbed", _TARGETS["testbed"], "testbed"),
-    Variant("testbed-adapt", _TARGETS["testbed"], "testbed", adapt=True),
-    Variant("torchrun", _RUN, "torchrun"),
-    Variant("torchrun-adapt", _RUN, "torchrun", adapt=True),
-    Variant("ray", _RAY, "ray"),
-    Variant("ray-adapt", _RAY, "ray", adapt=True),
-    Variant("samples", _OWN, what="samples"),
-    Variant("samples-adapt", _OWN, adapt=True, what="samples"),
-    Variant("samples-testbed", _TARGETS["testbed"], "testbed", what="samples"),
-    Variant("samples-testbed-adapt", _TARGETS["testbed"], "testbed", adapt=True, what="samples"),
-    *(
-        Variant(what if engine == "local" else f"{what}-{engine}", targets, engine, adapt, what)
-        for what, adapt in (
-            ("inference", False),
-            ("stream", False),
-            ("layers", True),
-            ("script", True),
-        )
-        for engine, targets in _TARGETS.items()
-    ),
-    Variant("serve", _OWN, what="serve"),
-    Variant("serve-testbed", _TARGETS["testbed"], "testbed", what="serve"),
-    Variant("serve-ray", _RAY, "ray", what="serve"),
-)
 
 
 @dataclass(frozen=True)
@@ -246,6 +113,23 @@ class Shot:
     """Share of the phase."""
     resumed: bool
 
+    @property
+    def of_process(self) -> bool:
+        """Whether it hits a process."""
+        return self.signal not in ("FULL", "LOCK", "HEAD")
+
+    @property
+    def stays(self) -> bool:
+        """Whether a disk stays full until the command has ended."""
+        return not self.resumed
+
+    @property
+    def outright(self) -> bool:
+        """Whether a command is ended without being able to do anything."""
+        deadly = ("KILL", "KILL2", "STOP")
+        scripts = ["TERM"] if self.variant.what in ("script", "train-samples") else []
+        return self.signal in (*deadly, *scripts) and self.target in (*COMMANDS, "keeper", "job")
+
     @classmethod
     def drawn(cls, variants: Sequence[Variant], seed: int) -> Shot:
         """The schedule of a seed."""
@@ -254,10 +138,14 @@ class Shot:
         round_of_all, place_in_it = divmod(seed, len(variants))
         order = random.Random(round_of_all).sample(list(variants), len(variants))
         variant = order[place_in_it]
-        target, name = chance.choice(variant.targets), chance.choice(SIGNALS)
+        faults = SIGNALS + (FILE_FAULTS if variant.engine == "local" and ROOT else ())
+        target, name = chance.choice(variant.targets), chance.choice(faults)
         phase = chance.choice(PHASES)
         if phase == "begin":
             target = "agent" if variant.engine == "torchrun" else "launcher"
+        if name in ("FULL", "LOCK", "HEAD"):
+            disks = ("results", "tmp") if variant.what != "service" else ("results",)
+            target = {"FULL": chance.choice(disks), "LOCK": "results"}.get(name, "stdout")
         return cls(variant, target, name, phase, chance.random(), chance.random() < 0.5)
 
 
@@ -311,6 +199,8 @@ def role(pid: int, words: list[str], all_words: dict[int, list[str]], main: int)
         return "raylet"
     if "gcs_server" in line:
         return "gcs"
+    if "placewright.service.process" in line or (parent(pid) == main and "operators plan" in line):
+        return "job"
     if pid == main:
         return "agent" if "torch.distributed.run" in line else "launcher"
     if ("placewright" in line or "script.py" in line) and parent(pid) == main:
@@ -331,14 +221,6 @@ def _environment(pid: int) -> dict[str, str]:
         lines = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
         return dict(line.split("=", 1) for line in lines if "=" in line)
     return {}
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # -- what is there besides processes ---------------------------------------------------------------
@@ -366,12 +248,29 @@ def folders(where: Path) -> list[str]:
 
 
 @contextmanager
-def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, as the leader of a process group; what is left of it is killed at the end."""
-    (folder / "tmp").mkdir()
-    (folder / "cluster.yaml").write_text(CLUSTER.format(name=mark))
-    if variant.samples:
-        (folder / "nodes.yaml").write_text(_nodes(mark))
+def disks(folder: Path, variant: Variant) -> Iterator[None]:
+    """Folders of results and of temporary files, each a disk of its own where it may be filled."""
+    made = [folder / "results", folder / "tmp"]
+    small = ROOT and variant.engine == "local"
+    for each in made:
+        each.mkdir()
+        if small:
+            size = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs"]
+            subprocess.run(["mount", *size, str(each)], check=True)
+    try:
+        yield
+    finally:
+        end_faults_of_files(folder)
+        for each in made if small else ():
+            subprocess.run(["umount", "-l", str(each)], check=True)
+
+
+@contextmanager
+def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, as the leader of a process group; what is left of it is killed at the end.
+
+    Its stdout goes through a pipe to the file ``out``, until the reader leaves (`READERS`).
+    """
     here = Path(__file__).resolve().parent
     environment = os.environ | {
         MARK: mark,
@@ -380,16 +279,18 @@ def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Po
         "OMP_NUM_THREADS": "1",
         "PLACEWRIGHT_PATIENCE": f"{PATIENCE:g}",
     }
-    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+    (folder / "out").write_bytes(b"")
+    with (folder / "err").open("w") as err:
         process = subprocess.Popen(
             variant.command(folder),
             stdin=subprocess.DEVNULL,
-            stdout=out,
+            stdout=subprocess.PIPE,
             stderr=err,
-            text=True,
             env=environment,
             start_new_session=True,
         )
+    assert process.stdout is not None
+    reader = READERS[mark] = Reader(process.stdout, folder / "out")
     try:
         yield process
     finally:
@@ -397,47 +298,122 @@ def started(variant: Variant, folder: Path, mark: str) -> Iterator[subprocess.Po
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
+        reader.leave()
+        del READERS[mark]
 
 
-@cache
-def _nodes(mark: str) -> str:
-    import yaml
+class Reader(threading.Thread):
+    """Copies what a command prints to a file, until it ends or the reader leaves."""
 
-    words = ["-m", "placewright", "samples", "generate", "moderate", "--nodes", "3", "-q"]
-    made = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+    def __init__(self, pipe: IO[bytes], file: Path) -> None:
+        super().__init__(daemon=True)
+        self.pipe, self.file, self.left = pipe, file, False
+        self.start()
 
-    data = yaml.safe_load(made.stdout)
-    return yaml.safe_dump(data | {"name": mark})
+    def run(self) -> None:
+        """Copy."""
+        with self.file.open("ab", buffering=0) as out:
+            while not self.left:
+                ready, _, _ = select.select([self.pipe], [], [], 0.05)
+                if ready:
+                    data = os.read(self.pipe.fileno(), 1 << 16)
+                    if not data:
+                        return
+                    out.write(data)
+
+    def finish(self) -> None:
+        """Wait for what is still on its way."""
+        self.join(1.0)
+
+    def leave(self) -> None:
+        """Close the pipe."""
+        self.left = True
+        self.join()
+        self.pipe.close()
+
+
+READERS: dict[str, Reader] = {}
+"""Of commands that run, by mark."""
 
 
 def run_schedule(shot: Shot, mark: str, usual_s: float) -> Outcome:
-    """Start, wait, shoot, wait, look."""
-    limit_s = PATIENCE * LIMIT_S
-    outcome, chance = Outcome(), random.Random(shot.when)
-    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+    """Start, wait, shoot, wait, look, and start again."""
+    outcome, chance, variant = Outcome(), random.Random(shot.when), shot.variant
+    with tempfile.TemporaryDirectory(prefix="faults-") as name, disks(Path(name), shot.variant):
         folder = Path(name)
-        with started(shot.variant, folder, mark) as process:
-            shoot(shot, mark, process, usual_s, outcome, chance)
-            shot_at = time.monotonic()
-            if shot.variant.what == "serve":
-                _sleep(process, RESUMED_AFTER_S)
-                end_server(mark, process)
+        variant.prepare(folder, mark)
+        shared, users = shared_memory(), Users(variant, folder)
+        with started(variant, folder, mark) as process:
+            with users.working():
+                shoot(shot, mark, folder, process, usual_s, outcome, chance)
+                shot_at = time.monotonic()
+                if variant.what in SERVERS:
+                    _sleep(process, RESUMED_AFTER_S)
+                    if not shot.stays:
+                        end_faults_of_files(folder)
+                    end_server(variant, mark, process)
+            limit_s = PATIENCE * LIMIT_S
             try:
                 process.wait(limit_s if outcome.hit else max(limit_s, 3 * usual_s))
             except subprocess.TimeoutExpired:
                 outcome.faults.append(f"has not ended after {limit_s:g} s: {_stuck(mark, process)}")
             outcome.code, outcome.seconds = process.poll(), time.monotonic() - shot_at
             if outcome.code is not None:
-                find_leftovers(shot, mark, folder, outcome)
+                find_leftovers(shot, mark, folder, outcome, shared)
+            READERS[mark].finish()
             outcome.faults += judge(shot, folder, outcome)
-            outcome.error_text = _last_words((folder / "err").read_text(errors="replace"))
-            if outcome.faults and KEEP is not None:
-                kept = KEEP / mark
-                kept.mkdir(parents=True, exist_ok=True)
-                for each in ("out", "err"):
-                    shutil.copy(folder / each, kept / each)
+            outcome.faults += users.faults(killed=shot.outright or outcome.code != 0)
+        end_faults_of_files(folder)
+        outcome.faults += half_written(folder / "results", killed=shot.outright)
+        outcome.error_text = _last_words((folder / "err").read_text(errors="replace"))
+        if outcome.faults and KEEP is not None:
+            shutil.copytree(folder, KEEP / mark, dirs_exist_ok=True)
+        if variant.repeated and outcome.code is not None and outcome.hit:
+            outcome.faults += again(variant, f"{mark}-again", folder, users, usual_s)
     _clear(mark)
     return outcome
+
+
+def again(variant: Variant, mark: str, folder: Path, users: Users, usual_s: float) -> list[str]:
+    """What is wrong with the same command once more, on what the first one has left."""
+    faults = []
+    with started(variant, folder, mark) as process:
+        if variant.what == "service":
+            faults += jobs_lost(users)
+            process.terminate()
+        try:
+            code = process.wait(PATIENCE * LIMIT_S + 3 * usual_s)
+            if code not in (0, 143 if variant.what == "service" else 0):
+                faults.append(f"again: exit code {code}")
+        except subprocess.TimeoutExpired:
+            faults.append(f"again: has not ended: {_stuck(mark, process)}")
+    words = (folder / "err").read_text(errors="replace")
+    faults += ["again: traceback"] if TRACEBACK in words else []
+    faults += [f"again: {each}" for each in half_written(folder / "results", killed=False)]
+    if faults and KEEP is not None:
+        shutil.copytree(folder, KEEP / mark, dirs_exist_ok=True)
+    return [f"{each} ({_last_words(words)})" for each in faults]
+
+
+def jobs_lost(users: Users) -> list[str]:
+    """Jobs that the service had accepted, and that do not end in a state, or are unknown."""
+    import placewright
+
+    users.ends.clear()
+    url = users.url()
+    if not url:
+        return []
+    service, faults = placewright.connect(url), []
+    for id in users.jobs:
+        deadline = time.monotonic() + PATIENCE * 30
+        state = ""
+        while state not in ENDED and time.monotonic() < deadline:
+            with suppress(placewright.PlacewrightError):
+                state = str(service.ask("GET", f"jobs/{id}")["state"])
+            time.sleep(0.2)
+        if state not in ENDED:
+            faults.append(f"job {id} is {state or 'unknown'}")
+    return faults
 
 
 KEEP: Path | None = None
@@ -448,25 +424,32 @@ PATIENCE = 1.0
 def shoot(
     shot: Shot,
     mark: str,
-    process: subprocess.Popen[str],
+    folder: Path,
+    process: subprocess.Popen[bytes],
     usual_s: float,
     outcome: Outcome,
     chance: random.Random,
 ) -> None:
-    """Wait for the moment, then send the signal."""
-    first = "worker" if shot.target in COMMANDS else shot.target
+    """Wait for the moment, then do it."""
+    first = shot.target if shot.of_process and shot.target not in COMMANDS else "worker"
+    there = lambda: find(first, mark, process.pid, chance) is not None  # noqa: E731
+    never = first not in shot.variant.targets  # no such process: the moment is one of time
     if shot.phase == "begin":
         _sleep(process, PYTHON_S + shot.when * 0.5 * usual_s)
-    elif shot.phase == "start":
-        _until(process, lambda: find(first, mark, process.pid, chance) is not None)
-        _sleep(process, 1.5 * shot.when)
-    elif shot.phase == "steady":
-        _until(process, lambda: find(first, mark, process.pid, chance) is not None)
-        _sleep(process, shot.when * 0.5 * usual_s)
+    elif shot.phase in ("start", "steady") and not never:
+        _until(process, there)
+        _sleep(process, 1.5 * shot.when if shot.phase == "start" else shot.when * 0.5 * usual_s)
+    elif shot.phase in ("start", "steady"):
+        _sleep(process, PYTHON_S + shot.when * usual_s)
     else:
         _sleep(process, (0.8 + 0.25 * shot.when) * usual_s)
+    if process.poll() is not None:
+        return
+    if not shot.of_process:
+        outcome.hit = fault_of_files(shot, mark, folder)
+        return
     pid = find(shot.target, mark, process.pid, chance)
-    if pid is None or process.poll() is not None:
+    if pid is None:
         return
     with suppress(ProcessLookupError):
         send(shot, pid, process)
@@ -478,8 +461,11 @@ def shoot(
                 os.kill(other, signal.SIGKILL)
 
 
-def send(shot: Shot, pid: int, process: subprocess.Popen[str]) -> None:
+def send(shot: Shot, pid: int, process: subprocess.Popen[bytes]) -> None:
     """The signal; a stopped launcher is continued or killed later."""
+    if shot.signal == "CUT":
+        abort_connections(pid)
+        return
     if shot.signal in CTRL_C:
         os.killpg(process.pid, signal.SIGINT)
         if shot.signal == "INT2":
@@ -493,25 +479,71 @@ def send(shot: Shot, pid: int, process: subprocess.Popen[str]) -> None:
         os.kill(pid, signal.SIGCONT if shot.resumed else signal.SIGKILL)
 
 
-def end_server(mark: str, process: subprocess.Popen[str]) -> None:
+def abort_connections(pid: int) -> None:
+    """Abort every TCP connection of a process, as a link that is gone does in the end."""
+    words = subprocess.run(["ss", "-Htnp"], capture_output=True, text=True, check=True).stdout
+    for line in words.splitlines():
+        if f"pid={pid}," in line:
+            source, target = (end.rpartition(":")[2] for end in line.split()[3:5])
+            ends = ["sport", "=", f":{source}", "and", "dport", "=", f":{target}"]
+            subprocess.run(["ss", "-HKtn", *ends], capture_output=True, check=False)
+
+
+def fault_of_files(shot: Shot, mark: str, folder: Path) -> str:
+    """Fill a disk, lock a folder, or leave stdout; what was hit."""
+    where = folder / shot.target
+    if shot.signal == "HEAD":
+        READERS[mark].leave()
+    elif shot.signal == "LOCK":
+        subprocess.run(["chattr", "+i", str(where)], check=True)
+    else:
+        with suppress(OSError), (where / FILLER).open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 16)):
+                pass
+    if not shot.stays and shot.variant.what not in SERVERS:
+        threading.Timer(RESUMED_AFTER_S, end_faults_of_files, (folder,)).start()
+    return str(where)
+
+
+def end_faults_of_files(folder: Path) -> None:
+    """Give disks space again, and let folders be written."""
+    for where in (folder / "results", folder / "tmp"):
+        if where.exists() and ROOT:
+            subprocess.run(["chattr", "-i", str(where)], capture_output=True, check=False)
+            (where / FILLER).unlink(missing_ok=True)
+
+
+def shared_memory() -> set[str]:
+    """Names of segments that are not mapped by any process that lives."""
+    names = {each.name for each in Path("/dev/shm").iterdir()}
+    if names:
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            with suppress(OSError):
+                text = maps.read_text()
+                names = {name for name in names if f"/dev/shm/{name}" not in text}
+    return names
+
+
+def end_server(variant: Variant, mark: str, process: subprocess.Popen[bytes]) -> None:
     """Ask a server to end that does not end by itself."""
-    _until(process, lambda: find("worker", mark, process.pid, random.Random(0)) is not None)
+    if "worker" in variant.targets:
+        _until(process, lambda: find("worker", mark, process.pid, random.Random(0)) is not None)
     with suppress(ProcessLookupError):
         process.terminate()
 
 
-def _sleep(process: subprocess.Popen[str], seconds: float) -> None:
+def _sleep(process: subprocess.Popen[bytes], seconds: float) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
 
 
-def _until(process: subprocess.Popen[str], so: Callable[[], bool]) -> None:
+def _until(process: subprocess.Popen[bytes], so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE * UNDISTURBED_S
     while process.poll() is None and not so() and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
-def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
+def _stuck(mark: str, process: subprocess.Popen[bytes]) -> str:
     """Who is still there, and how."""
     all_words = members(mark)
     states = []
@@ -523,7 +555,7 @@ def _stuck(mark: str, process: subprocess.Popen[str]) -> str:
     return ", ".join(states)
 
 
-def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> None:
+def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome, shared: set[str]) -> None:
     """Whether anything is left, some seconds later."""
     deadline = time.monotonic() + PATIENCE * SETTLE_S
     while (members(mark) or things(mark)) and time.monotonic() < deadline:
@@ -535,9 +567,13 @@ def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome) -> Non
     if left := things(mark):
         outcome.faults.append(f"left: {', '.join(sorted(left))}")
     left_folders = folders(folder / "tmp")
-    outright = ("KILL", "KILL2", "STOP", *(["TERM"] if shot.variant.what == "script" else []))
-    killed = shot.signal in outright and shot.target in (*COMMANDS, "keeper")
-    if left_folders and killed:
+    left_folders = [each for each in left_folders if each != FILLER]
+    if more := shared_memory() - shared:
+        time.sleep(1.0)  # of another program, which has only made it then
+        more &= shared_memory()
+    if more:
+        outcome.faults.append(f"shared memory left: {', '.join(sorted(more))}")
+    if left_folders and shot.outright:
         _next_start(folder / "tmp")
         left_folders = folders(folder / "tmp")
     if left_folders:
@@ -558,9 +594,11 @@ def judge(shot: Shot, folder: Path, outcome: Outcome) -> list[str]:
         faults.append("traceback")
     if UNEXPECTED in err:
         faults.append(UNEXPECTED)
-    if outcome.code == 0:
+    if outcome.code is not None and outcome.code > 0 and outcome.code not in CODES:
+        faults.append(f"exit code {outcome.code}")
+    if outcome.code == 0 and shot.signal != "HEAD":
         with suppress(ImportError):
-            faults += numbers(shot, folder)
+            faults += numbers(shot.variant, folder, interrupted=shot.signal in CTRL_C)
     elif outcome.code is not None and not err.strip() and outcome.code > 0:
         faults.append(f"exit code {outcome.code} without a word")
     return faults
@@ -582,87 +620,6 @@ def _without_torchrun(err: str) -> str:
             chains.append(piece)
     outside = [chain for chain in chains if "torch/distributed/run.py" not in chain]
     return TRACEBACK.join(["", *outside]) if outside else ""
-
-
-def numbers(shot: Shot, folder: Path) -> list[str]:
-    """What is wrong with the results of a command that says that all is well."""
-    text = (folder / "out").read_text()
-    if shot.variant.what == "serve":
-        return []
-    if not text.strip():
-        return ["exit code 0 and no result"]
-    data = json.loads(text)
-    if shot.variant.samples:
-        return _samples_numbers(shot, data)
-    if shot.variant.what == "layers":  # its own check has compared the losses
-        return [] if data["training"] is not None else ["nothing was trained"]
-    faults = []
-    unchecked = shot.variant.adapt and shot.signal in CTRL_C  # no check after Ctrl-C
-    if data.get("max_abs_error") != 0.0 and not (unchecked and data["check"] is None):
-        faults.append(f"--check: {data.get('max_abs_error')}")
-    if shot.variant.snapshots:
-        done, error = _of_snapshot(folder / "snapshots")
-        if done != STEPS and shot.signal not in CTRL_C:
-            faults.append(f"the last snapshot is of step {done}")
-        if error != 0.0:
-            faults.append(f"parameters after {done} steps are off by {error:g}")
-    return faults
-
-
-def _samples_numbers(shot: Shot, data: Any) -> list[str]:
-    runs = data.get("runs")
-    if runs is None:
-        epochs = data["epochs"]
-        enough = len(epochs) == 4 or shot.signal in CTRL_C
-        finite = all(e["loss"] is not None for e in epochs)
-        return [] if enough and finite else [f"epochs: {json.dumps(epochs)[:200]}"]
-    if len(runs) < 2 and shot.signal not in CTRL_C:
-        return [f"{len(runs)} runs"]
-    expected = REFERENCES.get(shot.variant.name, {})
-    found = {r["name"]: [e["loss"] for e in r["epochs"]] for r in runs}
-    if shot.variant.engine == "testbed":
-        return []
-    return [f"losses of {n} differ" for n in found if n in expected and found[n] != expected[n]]
-
-
-REFERENCES: dict[str, dict[str, list[float]]] = {}
-"""Losses of undisturbed runs of samples, by command."""
-
-
-def _of_snapshot(folder: Path) -> tuple[int, float]:
-    """Step of the last whole snapshot, and how far its parameters and buffers are from eager's."""
-    from safetensors.torch import load_file
-
-    whole = sorted(folder.glob("step-*"))
-    if not whole:
-        return 0, 0.0
-    state: dict[str, Any] = {}
-    for file in whole[-1].glob("*.safetensors"):
-        state.update(load_file(file))
-    step = int(whole[-1].name.rpartition("-")[2])
-    expected = _eager(step)
-    return step, max(
-        (float((state[n] - e).abs().max()) for n, e in expected.items() if n in state), default=9.9
-    )
-
-
-@cache
-def _captured() -> Any:
-    from placewright.capturing.model import capture_source
-    from placewright.capturing.source import load_model
-
-    source = load_model("random_faults:small", None, True, weights=True)
-    return source, capture_source(source, training=True)
-
-
-@cache
-def _eager(step: int) -> dict[str, Any]:
-    from placewright.operators.check import run_eager
-
-    source, graph = _captured()
-    found = run_eager(source, training=True, steps=step).state
-    inputs = [i for i in graph.program.inputs if i.role in ("parameter", "buffer")]
-    return {i.name: found[i.key] for i in inputs if i.mutated}
 
 
 def _last_words(err: str) -> str:
@@ -706,24 +663,30 @@ class Undisturbed:
 def usual_seconds(variant: Variant, number: str) -> float:
     """How long the undisturbed command takes; it must be fine, or nothing else means anything."""
     shot = Shot(variant, "nobody", "KILL", "begin", 0.0, False)
-    begun = time.monotonic()
     mark = f"faults-{number}-{variant.name}"
-    with tempfile.TemporaryDirectory(prefix="faults-") as name:
+    with tempfile.TemporaryDirectory(prefix="faults-") as name, disks(Path(name), variant):
         folder = Path(name)
+        variant.prepare(folder, mark)
+        shared, users = shared_memory(), Users(variant, folder)
+        begun = time.monotonic()
         with started(variant, folder, mark) as process:
-            if variant.what == "serve":
-                end_server(mark, process)
+            with users.working():
+                if variant.what in SERVERS:
+                    _sleep(process, RESUMED_AFTER_S)
+                    end_server(variant, mark, process)
             code = process.wait(PATIENCE * UNDISTURBED_S)
             took_s = time.monotonic() - begun
             outcome = Outcome(code=code)
-            find_leftovers(shot, mark, folder, outcome)
+            find_leftovers(shot, mark, folder, outcome, shared)
+            READERS[mark].finish()
             faults = outcome.faults + judge(shot, folder, outcome)
-            if code not in (0, 143 if variant.what == "serve" else 0) or faults:
+            faults += half_written(folder / "results", killed=False) + users.faults(killed=False)
+            if code not in (0, 143 if variant.what in SERVERS else 0) or faults:
                 raise RuntimeError(
                     f"{variant.name} undisturbed: exit code {code}, {faults}\n"
                     + (folder / "err").read_text()
                 )
-            if variant.samples and not variant.adapt:
+            if variant.what == "samples" and not variant.adapt:
                 data = json.loads((folder / "out").read_text())
                 REFERENCES[variant.name] = {
                     r["name"]: [e["loss"] for e in r["epochs"]] for r in data["runs"]
