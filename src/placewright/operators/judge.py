@@ -81,18 +81,24 @@ class OperatorJudge:
     full
         State of the full simulator, for compiled searches:
         ``simulate(*judge.full, judge.mode(), placement, order)``.
-    fast
-        State of the fast simulator.
     """
 
-    __slots__ = ("fast", "full", "problem")
+    __slots__ = ("_fast", "full", "problem")
 
     def __init__(self, problem: OperatorProblem) -> None:
         self.problem = problem
         costs = kernel_costs(problem)
         second_pass = problem.is_backward if problem.pipeline.diffmaxima else None
         self.full = make_state(costs, len(problem.channel_names), second_pass)
-        self.fast = make_fast_state(costs, len(problem.channel_names))
+        self._fast: FastState | None = None
+
+    @property
+    def fast(self) -> FastState:
+        """State of the fast simulator, for batches and searches."""
+        if self._fast is None:
+            costs = kernel_costs(self.problem)
+            self._fast = make_fast_state(costs, len(self.problem.channel_names))
+        return self._fast
 
     def mode(self, dispatch: Dispatch = Dispatch.READY, *, memory: bool = True) -> Mode:
         """What the problem asks the simulators for."""

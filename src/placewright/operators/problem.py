@@ -249,8 +249,11 @@ class OperatorProblem(Problem["OperatorPlan", "OperatorJudgement"]):
         own = np.isfinite(self.compute_s)
         pinned = self.pinned >= 0
         own[pinned] &= np.arange(self.m) == self.pinned[pinned, None]
-        whole = np.ones((int(group.max()) + 1, self.m), dtype=np.bool_)
-        np.logical_and.at(whole, group, own)
+        _, first = np.unique(group, return_index=True)
+        whole: np.ndarray[Any, np.dtype[np.bool_]] = own[first]
+        others = np.ones(self.n, dtype=np.bool_)
+        others[first] = False
+        np.logical_and.at(whole, group[others], own[others])
         return whole
 
     def replace(self, **changes: Any) -> OperatorProblem:
@@ -268,8 +271,9 @@ class OperatorProblem(Problem["OperatorPlan", "OperatorJudgement"]):
             value = getattr(self, item.name)
             if item.name in _NO_INPUT or (item.name in _LATER and _is_default(item.name, value)):
                 continue
-            data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-            digest.update(item.name.encode() + b"\0" + data)
+            digest.update(item.name.encode() + b"\0")
+            array = isinstance(value, np.ndarray)
+            digest.update(np.ascontiguousarray(value).data if array else repr(value).encode())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
