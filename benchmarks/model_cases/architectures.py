@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, prune, rnn
 
 from placewright.capturing.source import ModelSource, TrainingRecipe, mean_square
 
@@ -152,6 +152,21 @@ def _windows(m: Any, x: Tensor) -> Tensor:
     x = x.roll((-2, -2), (2, 3)).reshape(b, c, h // 4, 4, w // 4, 4).permute(0, 2, 4, 3, 5, 1)
     x = _attend(m, x.reshape(-1, 16, c)).reshape(b, h // 4, w // 4, 4, 4, c)
     return x.permute(0, 5, 1, 3, 2, 4).reshape(b, c, h, w).roll((2, 2), (2, 3))
+
+
+def _packed(m: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    again, last = m.b(m.a(packed)[0])
+    outputs: Tensor = rnn.pad_packed_sequence(again, batch_first=True)[0]
+    made: Tensor = outputs.sum(1) + last[0]
+    return made
+
+
+def _spectral(m: Any, x: Tensor) -> Tensor:
+    window = torch.hann_window(16)
+    spectrum = torch.stft(x, 16, 4, window=window, return_complex=True)
+    mask = m.f(spectrum.abs().mT).sigmoid().mT
+    return torch.istft(spectrum * mask, 16, 4, window=window, length=x.shape[-1])
 
 
 def _experts(m: Any, x: Tensor) -> Tensor:
@@ -481,6 +496,13 @@ ARCHITECTURES: dict[str, Make] = {
         lambda m, x: torch.autocast("cpu", torch.bfloat16)(m.f)(x).float(), **_F
     ),
     "padded encoder": _encoder,
+    "packed sequences": _net(
+        _packed,
+        lambda: (_sequence(), torch.tensor([3, 5, 1, 4])),
+        a=lambda: nn.LSTM(8, 6, 2, batch_first=True, bidirectional=True, dropout=0.1),
+        b=lambda: nn.GRU(12, 4, batch_first=True),
+    ),
+    "spectral mask": _net(_spectral, lambda: _rows(4, 64), f=_linear(9, 9)),
 }
 """Name -> factory; as inference, training and layers training."""
 
@@ -501,6 +523,13 @@ def _labelled(loss: Callable[[Tensor, Tensor], Tensor]) -> Make:
 def _mask_mean(o: Tensor, t: Tensor) -> Tensor:
     mask = t >= 0
     return (o.square().mean(-1) * mask).sum() / mask.sum()
+
+
+def _ctc(o: Tensor, t: Tensor) -> Tensor:
+    """Three times the same class probabilities, and a target of one class."""
+    times, ones = torch.full((len(o),), 3), torch.ones(len(o), dtype=torch.long)
+    scores = o.log_softmax(-1).expand(3, -1, -1)
+    return functional.ctc_loss(scores, t.clamp(1, 3)[:, None], times, ones)
 
 
 def _contrastive(o: Tensor, t: Tensor) -> Tensor:
@@ -528,6 +557,10 @@ LOSSES: dict[str, Make] = {
             o, t[:, None].clamp(min=0).expand(-1, 4).float()
         ),
         "of no targets": lambda o, t: -o.logsumexp(-1).mean(),
+        "CTC": _ctc,
+        "Gaussian": lambda o, t: functional.gaussian_nll_loss(
+            o[:, 0], t.clamp(min=0).float(), o[:, 1].exp()
+        ),
     }.items()
 }
 """Losses under micro-batches, and over layers that are split along samples."""

@@ -18,6 +18,7 @@ PAIR = Cluster((Device("a"), Device("b")), name="pair")
 DOZEN = [
     "autocast",
     "LSTM",
+    "packed sequences",
     "tied weights",
     "LoRA",
     "input changed in place",

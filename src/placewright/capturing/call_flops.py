@@ -48,7 +48,7 @@ def rule_of(target: torch._ops.OpOverload) -> Callable[[Any, Any, Any], Work] | 
     packet = target.overloadpacket
     if packet in flop_registry:
         return lambda args, kwargs, made: Work(_registered(packet, args, kwargs, made))
-    formula = _FORMULAS.get(str(packet)) if target.namespace == "aten" else None
+    formula = _FORMULAS.get(str(packet))
     if formula is not None:
         return lambda args, kwargs, made: Work(float(formula(args, made)))
     rest = elementwise_rule(target)
@@ -214,6 +214,12 @@ _FORMULAS: dict[str, _Formula] = {
         (_encoder_layer, "_transformer_encoder_layer_fwd"),
     )
     for name in names.split()
+} | {
+    "placewright.packed_recurrent": lambda args, made: _recurrent_layers((args[1], args[4]), made),
+    # The forward pass again, and gradients of inputs and weights.
+    "placewright.packed_recurrent_backward": lambda args, made: (
+        3.0 * _recurrent_layers((args[1], args[4]), made)
+    ),
 }
 """By operation, where PyTorch's counter has no formula."""
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import random
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,13 +180,13 @@ def trace_error(
     where = f"model {model}" + (f", module {module!r}" if module else "")
     text = " ".join(str(error).split())[:300]
     kind = type(error).__name__
-    if "DataDependent" in kind or "data-dependent" in text or "DynamicOutputShape" in kind:
+    if reads_values(error):
+        read, hint = _value_read(text)
         return UnsupportedError(
-            "what it computes depends on values, not on shapes alone",
-            where=where,
+            f"what it computes depends on values, not on shapes alone: {read}",
+            where=where + _line_of(error),
             by=f"{kind}: {text}",
-            hint="replace `.item()`, `if tensor:` and boolean indexing by torch.where, or capture "
-            "a part of the model that has none",
+            hint=hint,
         )
     if "UnsupportedOperator" in kind:
         return UnsupportedError(
@@ -216,6 +218,72 @@ def trace_error(
         hint="check that model(*inputs), in training also loss_fn(outputs, targets), runs in plain "
         "PyTorch on the CPU; if so, an operation has no shape rule for fake tensors there",
     )
+
+
+def reads_values(error: BaseException) -> bool:
+    """Whether PyTorch raised it because a trace has no values."""
+    kind = type(error).__name__
+    named = any(name in kind for name in ("DataDependent", "DynamicOutputShape"))
+    return named or "data-dependent" in str(error)
+
+
+_VALUE_READS: Sequence[tuple[str, str, str]] = (
+    (
+        "nonzero masked_select",
+        "boolean indexing or nonzero() makes as many rows as are true",
+        "compute on all rows and keep what is wanted: torch.where(mask, new, old) in place of "
+        "old[mask] = new, a sum of x * mask in place of x[mask]; of experts every one on all "
+        "tokens, by its gate, which is 0 where it was not chosen",
+    ),
+    (
+        "repeat_interleave",
+        "repeat_interleave by a tensor makes as many rows as its sum",
+        "give it output_size=... and repeats that are no input, or gather by an index that is one",
+    ),
+    (
+        "unique bincount histc",
+        "a tensor has as many elements as different values are found",
+        "give the number of classes: one_hot(x, n) or zeros(n).index_add(...) in place of it",
+    ),
+    (
+        "_local_scalar_dense item equal is_nonzero",
+        "a number of Python is made of a tensor: `.item()`, `.tolist()`, `int(...)`, "
+        "`if tensor:`, torch.equal",
+        "keep it a tensor: torch.where in place of `if`, arange(n) < length in place of "
+        "range(int(length)); or give the number as an input that is no tensor",
+    ),
+)
+"""Operators that read values, what of a model's code they are, and what to write instead."""
+
+
+def _value_read(text: str) -> tuple[str, str]:
+    """What reads values, and the way out."""
+    named = text.partition("aten.")[2].partition(".")[0] or "item"
+    for names, read, hint in _VALUE_READS:
+        if any(named.strip("_").startswith(name.strip("_")) for name in names.split()):
+            return read, hint
+    return f"{named} reads them", (
+        "replace it by operations whose results have a known shape, such as torch.where, or "
+        "capture a part of the model that has none"
+    )
+
+
+_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch, np))
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of code that is neither PyTorch's nor ours, with what it says."""
+    own = str(Path(__file__).parents[1])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*_LIBRARIES, own, "<"))
+    ]
+    if not frames:
+        return ""
+    last = frames[-1]
+    said = f" ({last.line})" if last.line else ""
+    return f", {Path(last.filename).name} line {last.lineno}{said[:100]}"
 
 
 _FAR = 100_003

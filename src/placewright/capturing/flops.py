@@ -69,7 +69,8 @@ collapse_view convert_element_type device_put _jagged_to_padded_dense_forward
 _padded_dense_to_jagged_forward _pack_padded_sequence _unsafe_masked_index masked_scatter_backward
 lu_unpack complex _conj_copy _neg_view_copy _reshape_alias_copy _reshape_copy alias_copy detach
 detach_copy lift resize_as range _lazy_clone _chunk_cat _stack fill_diagonal _to_dense
-to_padded_tensor _functional_assert_async _functional_assert_scalar
+to_padded_tensor packed_padded packed_padded_backward checked _functional_assert_async
+_functional_assert_scalar
 """
 MOVES = frozenset(_MOVING.split())
 """Move, select or write elements and compute nothing; views do not even move them."""
@@ -104,6 +105,7 @@ PER_ELEMENT = {
     "native_group_norm_backward": 14.0, "_fused_rms_norm": 5.0, "_fused_rms_norm_backward": 11.0,
     "native_batch_norm": 8.0, "_native_batch_norm_legit": 8.0,
     "_native_batch_norm_legit_functional": 8.0, "_native_batch_norm_legit_no_training": 4.0,
+    "counted_batch_norm": 8.0,
     "_batch_norm_with_update": 8.0, "_batch_norm_with_update_functional": 8.0,
     "_batch_norm_no_update": 4.0, "batch_norm_backward": 14.0, "native_batch_norm_backward": 14.0,
     "cudnn_batch_norm": 8.0, "cudnn_batch_norm_backward": 14.0, "_weight_norm_interface": 4.0,
@@ -120,7 +122,8 @@ PER_ELEMENT = {
     "smooth_l1_loss_backward": 5.0, "huber_loss": 5.0, "huber_loss_backward": 5.0,
     "binary_cross_entropy": 25.0, "binary_cross_entropy_backward": 6.0, "soft_margin_loss": 22.0,
     "soft_margin_loss_backward": 14.0, "multi_margin_loss": 3.0, "multilabel_margin_loss_forward":
-    3.0, "_ctc_loss": 60.0, "_ctc_loss_backward": 60.0,
+    3.0, "_ctc_loss": 60.0, "_ctc_loss_backward": 60.0, "ctc_loss": 60.0,
+    "ctc_loss_backward": 120.0,
     # gradients that are added up where indices meet, and updates of parameters
     "embedding_dense_backward": 1.0, "_embedding_bag": 1.0, "_embedding_bag_forward_only": 1.0,
     "_embedding_bag_backward": 1.0, "index_add": 1.0, "index_reduce": 1.0, "scatter_add": 1.0,

@@ -74,6 +74,7 @@ from placewright.capturing.rewrites import (
     update_strided,
 )
 from placewright.capturing.source import Loss, ModelAndLoss, ModelSource
+from placewright.capturing.value_reads import ValueReads, batches_counted
 from placewright.errors import InputError, PlacewrightError, Terminated, UnsupportedError
 from placewright.graph.graph import Role
 from placewright.numerics.collector import collector_paused
@@ -127,6 +128,8 @@ def _record(
             recorded_rng_state() as restores,
             known_values_readable(),
             padding_as_in_eager(),
+            batches_counted(),
+            ValueReads(known_largest),
             # Both read values, which fakes have not.
             torch.autograd.set_detect_anomaly(False),
             patch.object(torch.distributions.Distribution, "_validate_args", False),
@@ -333,13 +336,23 @@ def known_value(tensor: Tensor) -> Tensor | None:
     if ancestors is None or _changed_in_place(mode.tracer.graph, ancestors):
         return None
     values: dict[fx.Node, Any] = {}
+    constants: Any = mode.tracer
     with _disable_current_modes(), torch.no_grad():
         # Later ones come first in the list: so every argument is there before it is read.
         for node in reversed(ancestors):
+            if node.op == "get_attr":
+                values[node] = getattr(constants.root, str(node.target))
+                continue
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
     made: Tensor = values[slot.proxy.node]
     return made
+
+
+def known_largest(tensor: Tensor) -> int | None:
+    """The largest of whole numbers, ``None`` where they are unknown."""
+    value = known_value(tensor) if isinstance(tensor, FakeTensor) else tensor
+    return None if value is None else int(value.max())
 
 
 def _constant_ancestors(last: fx.Node) -> list[fx.Node] | None:
@@ -347,7 +360,7 @@ def _constant_ancestors(last: fx.Node) -> list[fx.Node] | None:
     pending, found = [last], dict[fx.Node, None]()
     while pending:
         node = pending.pop()
-        if node.op != "call_function" or is_random(node) or _is_mutable(node):
+        if node.op not in ("get_attr", "call_function") or is_random(node) or _is_mutable(node):
             return None
         if node not in found:
             found[node] = None

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-import placewright.capturing.rewrites  # noqa: F401  registers placewright.bernoulli
+import placewright.capturing.rewrites
+import placewright.capturing.value_reads  # noqa: F401  both register operations of our own
 from placewright.capturing.update_rule import UPDATE, is_own_optimizer, rule_of
 from placewright.errors import InputError
 from placewright.graph.graph import Const, Instruction, Program, Ref

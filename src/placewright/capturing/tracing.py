@@ -295,7 +295,9 @@ def _check_gradients(gradients: Mapping[str, Tensor]) -> None:
             raise UnsupportedError(
                 f"a gradient of layout {gradient.layout}",
                 where=f"parameter {key!r}",
-                hint="build the embedding with sparse=False",
+                hint="build the embedding with sparse=False; for SparseAdam, which takes no "
+                "others, train with Adam, which also moves rows that a batch does not look up, "
+                "or with SGD or Adagrad without momentum, which do not",
             )
 
 

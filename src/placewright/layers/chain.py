@@ -395,6 +395,8 @@ def draws(call: Instruction) -> bool:
         return bool(args[1] > 0 and args[2])
     if call.target == ATTENTION:
         return bool(args[4] if len(args) > 4 else call.kwargs.get("dropout_p", 0.0))
+    if call.target == "placewright.packed_recurrent.default":
+        return bool(args[7] > 0)
     rate = {"aten.lstm.input": 5, "aten.gru.input": 5}.get(call.target)
     if rate is not None:
         return bool(args[rate] > 0 and args[6])

@@ -26,6 +26,7 @@ from placewright.capturing.checks import (
     check_repeatable,
     python_draws_refused,
     python_generators_kept,
+    reads_values,
     trace_error,
 )
 from placewright.capturing.functional import deeper_recursion
@@ -41,6 +42,7 @@ from placewright.capturing.source import (
 )
 from placewright.capturing.split_loss import CountedMeans, LossSplit
 from placewright.capturing.tracing import check_loss, loss_value
+from placewright.capturing.value_reads import ValueReads, batches_counted
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.graph import Const, Instruction, Ref, TensorSpec
 from placewright.io.arguments import described_value
@@ -278,13 +280,15 @@ def _exported(step: _PartStep, source: ModelSource) -> torch.export.ExportedProg
                 torch.enable_grad(),
                 deeper_recursion(),
                 casting,
+                batches_counted(),
+                ValueReads(lambda lengths: None),
                 _tensor_hooks_refused(),
             ):
                 return torch.export.export(step, given, strict=False)
     except PlacewrightError:
         raise
     except Exception as error:
-        if isinstance(error, RecursionError) or ONE_ROW in str(error):
+        if isinstance(error, RecursionError) or ONE_ROW in str(error) or reads_values(error):
             raise trace_error(error, "", source.name) from error
         raise UnsupportedError(
             "the model cannot be traced as layers",

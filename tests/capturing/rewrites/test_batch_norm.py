@@ -14,6 +14,8 @@ LAYERS = {
     "plain": lambda: nn.BatchNorm2d(4),
     "without statistics": lambda: nn.BatchNorm2d(4, track_running_stats=False),
     "without weights": lambda: nn.BatchNorm2d(4, affine=False, momentum=0.3),
+    "cumulative": lambda: nn.BatchNorm2d(4, momentum=None),
+    "cumulative, without weights": lambda: nn.BatchNorm2d(4, affine=False, momentum=None),
     "instance": lambda: nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
     "group": lambda: nn.GroupNorm(2, 4),
     "local response": lambda: nn.LocalResponseNorm(2),

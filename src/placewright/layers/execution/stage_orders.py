@@ -467,7 +467,8 @@ def _splits(model: TracedModel, degree: int) -> list[Split]:
 def whole_batch_reason(call: Instruction) -> str:
     """Why a call has to see the whole batch at once; empty if it need not."""
     args = call.args
-    if call.target in NORMS and len(args) > 5 and args[5]:
+    counted = call.target == "placewright.counted_batch_norm.default"
+    if counted or (call.target in NORMS and len(args) > 5 and args[5]):
         return "batch norm takes mean and variance over the samples of one worker only"
     return DRAWN if draws(call) else ""
 
