@@ -8,7 +8,6 @@ import numba
 import numpy as np
 import pytest
 from numba.core import types
-from numba.core.types.functions import BaseFunction
 
 from placewright.numerics import call_types
 
@@ -27,7 +26,8 @@ def _compiled(**options: bool) -> tuple[Any, list[str], list[Any]]:
     rows = np.zeros(4, dtype=[("x", "f8"), ("n", "u4")])
     arguments = [np.arange(4.0), rows, np.arange(1, 5), 2, 0.5]
     dispatcher: Any = numba.njit(**options)(_kernel)
-    results = [dispatcher(*arguments) for _ in range(2)]
+    with call_types.remembered_call_types():
+        results = [dispatcher(*arguments) for _ in range(2)]
     (overload,) = dispatcher.overloads.values()
     calls = [str(call) for call in overload.type_annotation.calltypes.values()]
     return results, calls, [x.tolist() for x in arguments[:3]]  # type: ignore[attr-defined]
@@ -42,9 +42,19 @@ def test_functions_are_typed_and_computed_as_by_numba_alone(
     """Also for other flags than those which the calls were resolved for before."""
     _compiled()
     remembered = _compiled(**options), _compiled(**options)
-    monkeypatch.setattr(BaseFunction, "get_call_type", call_types.resolve)
+    monkeypatch.setattr(call_types, "_get_call_type", call_types.resolve)
     alone = _compiled(**options)
     assert remembered == (alone, alone)
+
+
+def test_functions_of_users_ask_numba_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may add implementations between two kernels."""
+    _compiled()
+    asked: list[Any] = []
+    resolve = call_types.resolve
+    monkeypatch.setattr(call_types, "resolve", lambda *of: asked.append(of) or resolve(*of))  # type: ignore[func-returns-value]
+    numba.njit(lambda values: values[0] + values[1])(np.arange(3.0))
+    assert asked
 
 
 def test_a_call_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:

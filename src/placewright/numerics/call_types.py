@@ -3,6 +3,8 @@
 For every ``a[i]`` and every sum, Numba asks its implementations (of lists, dicts, text, arrays and
 more) one after another which of them takes these types, and builds a message for each that does
 not: a quarter of what compiling takes. The answer follows from the types and the compiler's flags.
+
+Only while our kernels are compiled: a user's own may add implementations at any time.
 """
 
 # Numba has no annotations.
@@ -10,6 +12,9 @@ not: a quarter of what compiling takes. The answer follows from the types and th
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +29,19 @@ resolve = BaseFunction.get_call_type
 """Numba's own."""
 
 
-def remember_call_types() -> None:
+_compiling = threading.local()
+
+
+@contextmanager
+def remembered_call_types() -> Iterator[None]:
     """Let Numba resolve a call with arguments of plain types once, for each set of flags."""
     BaseFunction.get_call_type = _get_call_type  # type: ignore[method-assign]
+    outer = getattr(_compiling, "ours", False)
+    _compiling.ours = True
+    try:
+        yield
+    finally:
+        _compiling.ours = outer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,8 @@ _resolved: dict[tuple[int, int, tuple[Any, ...]], _Resolved] = {}
 
 
 def _get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+    if not getattr(_compiling, "ours", False):
+        return resolve(self, context, args, kws)
     if kws or type(self) is not types.Function or not all(isinstance(x, _PLAIN) for x in args):
         return resolve(self, context, args, kws)
     key, flags = (id(self), id(context), tuple(args)), ConfigStack.top_or_none()

@@ -34,7 +34,7 @@ from numba import njit
 from numba.core import event, types
 from numba.core.compiler_lock import global_compiler_lock
 
-from placewright.numerics.call_types import remember_call_types
+from placewright.numerics.call_types import remembered_call_types
 from placewright.numerics.collector import collector_paused
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,7 +100,7 @@ def _compile_in_one_process(dispatcher: Any) -> None:
             return compile_now(signature)
         try:
             _lock(lock, key, dispatcher)
-            with collector_paused():
+            with collector_paused(), remembered_call_types():
                 return compile_now(signature)
         finally:
             with suppress(OSError):
@@ -304,4 +304,3 @@ def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None
 _make_signals_wait(type(global_compiler_lock), raises=True)
 _make_signals_wait(type(ffi.lib._lock), raises=False)
 gc.callbacks.append(_make_signals_wait_for_collections)
-remember_call_types()
