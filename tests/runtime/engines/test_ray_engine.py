@@ -580,6 +580,16 @@ def test_an_error_is_the_actors_own_without_colours() -> None:
     assert "\x1b" not in str(caught.value)
 
 
+def test_an_error_of_our_own_says_what_to_do_without_a_traceback() -> None:
+    """As it was raised in the worker."""
+    words = f"Traceback:\n  line 3\nplacewright.errors.{InputError.__name__}: "
+    words += str(InputError("is too long", by="8 of 9 steps", hint="cut it"))
+    with group(Rays({"obey": Call(RayTaskError(words))}, {})) as started:
+        error = started.raised_error(0, words)
+    assert error.by == "InputError: is too long (8 of 9 steps)"
+    assert error.hint == "cut it"
+
+
 def test_a_neighbours_death_is_the_cause_of_an_error() -> None:
     """The living one raises because the other is gone: the dead one is named."""
     rays = Rays({"obey": Call(RayTaskError("connection reset"))}, {})

@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, Self, TypeAlias
 
 from placewright.cluster.cluster import Cluster
-from placewright.errors import InputError, UnknownNameError, WorkerError, WorkerLostError
+from placewright.errors import (
+    InputError,
+    PlacewrightError,
+    UnknownNameError,
+    WorkerError,
+    WorkerLostError,
+)
 from placewright.io.arguments import OneOf
 from placewright.runtime import limits
 from placewright.runtime.host import Host
@@ -168,13 +174,17 @@ class WorkerGroup(ABC):
         return f"{noun} {', '.join(repr(self.names[rank]) for rank in ranks)}"
 
     def raised_error(self, rank: int, traceback: str) -> WorkerError:
-        """The error of a worker that raised one."""
+        """The error of a worker that raised one: of our own what to do next, of others all."""
         lines = [line for line in traceback.splitlines() if line[:1].strip()]
+        by = lines[-1]  # what follows is indented: a hint of our own errors
+        known = by.startswith(f"{PlacewrightError.__module__}.")
+        by = by.removeprefix(f"{PlacewrightError.__module__}.")
+        hint = traceback.rpartition("\n  next: ")[2].strip() if known else ""
         return WorkerError(
             "the worker raised an error",
             where=self.worker_name(rank),
-            by=lines[-1],  # what follows is indented: a hint of our own errors
-            hint=f"its traceback:\n{traceback}",
+            by=by,
+            hint=hint or f"its traceback:\n{traceback}",
         )
 
     def interrupted_error(self) -> WorkerError:
