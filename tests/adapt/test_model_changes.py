@@ -17,8 +17,6 @@ from placewright.capturing.guards import Guards
 from placewright.errors import InputError
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 DUO = Cluster((Device("a"), Device("b")), name="two")
 X, Y = torch.randn(8, 6), torch.randn(8, 3)
 loss_fn = nn.functional.mse_loss

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,18 +18,6 @@ from tests.capturing.reference_interpreter import random_order, run
 
 STEPS = 3
 SEED = 7
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Sums are split among threads; with one thread they are the same every time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class StepInputs:
@@ -92,7 +78,7 @@ def differences(
     graph = graph or capture_source(source, training=True, optimizer=optimizer)
     order = None if shuffle is None else random_order(graph, shuffle)
     state = initial_state(source, graph.program)
-    with one_thread():
+    with torch.random.fork_rng(devices=[]):
         losses, model = eager_steps(source, optimizer)
         torch.manual_seed(SEED)
         ours = [run(graph, state, order)["loss"] for _ in range(STEPS)]
@@ -114,7 +100,7 @@ def inference_differences(source: ModelSource, graph: Graph | None = None) -> di
     state = initial_state(source, graph.program)
     model, step_inputs = copy.deepcopy(source.model), StepInputs(source)
     set_mode(model, training=False)
-    with one_thread(), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(SEED)
         eager = [[x.clone() for x in tensors_of(step_inputs.call(model)[0])] for _ in range(STEPS)]
         torch.manual_seed(SEED)

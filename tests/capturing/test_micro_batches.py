@@ -20,7 +20,7 @@ from placewright.capturing.state import initial_state
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
 from placewright.graph.files import read_graph, write_graph
 from placewright.operators.check import EagerSteps
-from tests.capturing.against_eager import SEED, STEPS, one_thread
+from tests.capturing.against_eager import SEED, STEPS
 from tests.capturing.reference_interpreter import random_order, run
 
 LOSS = nn.functional.cross_entropy
@@ -61,7 +61,7 @@ def test_steps_equal_a_plain_loop_over_the_micro_batches(parts: int, shuffle: in
     assert {op.micro_batch for op in graph.operators} == set(range(parts + 1 if parts > 1 else 1))
     state = initial_state(of, graph.program)
     order = None if shuffle is None else random_order(graph, shuffle)
-    with one_thread():
+    with torch.random.fork_rng(devices=[]):
         losses, model = plain_loop(of, parts)
         torch.manual_seed(SEED)
         assert [float(run(graph, state, order)["loss"]) for _ in range(STEPS)] == losses
@@ -219,7 +219,7 @@ def test_outputs_are_put_together_row_by_row() -> None:
     """What the model returns for the whole batch, from its parts."""
     of = source(micro_batches=4, outputs=True)
     graph = capture_source(of, training=True)
-    with one_thread():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         assert run(graph, initial_state(of, graph.program))["output"].shape == (8, 3)
 

@@ -18,12 +18,9 @@ DUO = Cluster((Device("a"), Device("b")), name="two")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As many threads in this process as on a device of one core."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _default_dtype() -> Iterator[None]:
+    """Some tests change it."""
     yield
-    torch.set_num_threads(before)
     torch.set_default_dtype(torch.float32)
 
 

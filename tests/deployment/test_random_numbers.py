@@ -65,12 +65,9 @@ def settings(model: nn.Module) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def plain() -> tuple[list[float], nn.Module, nn.Module]:
     """What the plain loop gives, its model as it was, and as it is then."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     model = dropped()
     begun = copy.deepcopy(model)
     found = [*seeded_loop(plainly(model))]
-    torch.set_num_threads(threads)
     return found, begun, model
 
 

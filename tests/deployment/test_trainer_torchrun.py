@@ -85,9 +85,7 @@ def kept(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def plain() -> tuple[list[float], nn.Module, torch.optim.Optimizer]:
-    """The same loop on one thread of this process: losses, model and optimizer."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """The same loop in this process: losses, model and optimizer."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 4))
     loader = [(torch.randn(8, 16), torch.randint(4, (8,))) for _ in range(20)]
@@ -99,7 +97,6 @@ def plain() -> tuple[list[float], nn.Module, torch.optim.Optimizer]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    torch.set_num_threads(threads)
     return losses, model, optimizer
 
 

@@ -23,7 +23,7 @@ from placewright.layers.plan import LayerPlan, Replica, Stage
 from placewright.layers.training import LayerTraining
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
-pytestmark = pytest.mark.usefixtures("measured_once", "one_thread")
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 WIDTHS = (6, 8, 3)

@@ -21,7 +21,7 @@ from placewright.layers.placed_training import train
 from placewright.layers.plan import LayerPlan, Replica, Stage, Strategy
 from placewright.layers.training import train_steps
 
-pytestmark = pytest.mark.usefixtures("measured_once", "one_thread")
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 TWO = Cluster((Device("a", node="m"), Device("b", node="n")), (), "two")
 GENERATOR = torch.Generator().manual_seed(3)

@@ -49,9 +49,7 @@ def trainer_of(
 def plain(
     model: torch.nn.Module, data: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[list[float], torch.optim.Optimizer]:
-    """Losses of an ordinary loop that clips the sum of two batches' gradients, on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # results depend on their number in the last bit
+    """Losses of an ordinary loop that clips the sum of two batches' gradients."""
     torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -65,7 +63,6 @@ def plain(
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-    torch.set_num_threads(threads)
     return losses, optimizer
 
 
@@ -120,9 +117,8 @@ def test_a_users_class_with_groups_and_a_schedule_equals_an_ordinary_loop(tmp_pa
     of_copy = dict(zip(map(id, model.parameters()), eager.parameters(), strict=True))
     twin = rebound(optimizer, of_copy)
     plain, placed = (torch.optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (twin, optimizer))
-    expected, losses, threads = [], [], torch.get_num_threads()
+    expected, losses = [], []
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # results depend on their number in the last bit
     for x, y in data:
         twin.zero_grad()
         loss = LOSS(eager(x), y)
@@ -130,7 +126,6 @@ def test_a_users_class_with_groups_and_a_schedule_equals_an_ordinary_loop(tmp_pa
         twin.step()
         plain.step()
         expected.append(loss.item())
-    torch.set_num_threads(threads)
     with trainer_of(model, TrainingRecipe(optimizer), tmp_path) as trainer:
         for x, y in data:
             losses.append(trainer.step(x, y))

@@ -20,7 +20,7 @@ def test_schema(running: Running, mode: str) -> None:
     operation = schema["/v2/models/{name}/infer"]["POST"]
 
     @given(case=operation.as_strategy(generation_mode=generation))
-    @settings(max_examples=25, deadline=None, database=None)
+    @settings(max_examples=10, deadline=None, database=None)
     def each(case: schemathesis.Case) -> None:
         answer = case.call()
         assert 200 <= answer.status_code < 500
