@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from placewright.cli.main import every_verb
 from placewright.service.app import Service, api
@@ -29,7 +31,7 @@ from placewright.service.operations import offered, operations_of
 from placewright.service.pages import add_pages
 from placewright.service.services import ServeOperation
 from placewright.service.serving import add_services
-from placewright.service.store import Job, JobState, Store, new_id, sqlite_url
+from placewright.service.store import DatabaseError, Job, JobState, Store, new_id, sqlite_url
 from placewright.web.access import Access
 
 
@@ -183,6 +185,35 @@ def test_what_is_not_foreseen_is_an_error_with_four_parts(
     assert answer.status_code == 500
     assert answer.json()["error"]["what"] == "this should not happen: ZeroDivisionError"
     assert "division by" not in answer.text
+
+
+def test_jobs_wait_for_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose state it does not take is looked at again; one that is not queued is none."""
+    monkeypatch.setattr("placewright.service.jobs.AGAIN_S", 0.0)
+    service, guarded = made(tmp_path)
+    jobs, store, full = service.jobs, service.store, [True] * 3
+    take = store.update_job
+
+    def update(*args: Any, **changes: Any) -> Job | None:
+        if full and full.pop():
+            raise DatabaseError("full")
+        return take(*args, **changes)
+
+    monkeypatch.setattr(store, "update_job", update)
+    id = jobs.submit(jobs.operations["schema"], {}, "").id
+    assert jobs.execute(id) == "done"
+    assert not full
+    found = store.job(id)
+    assert found is not None
+    assert (found.state, found.attempts) == ("done", 1)
+
+    def refuse(job: Job) -> None:
+        raise OperationalError("", {}, sqlite3.OperationalError("database or disk is full"))
+
+    monkeypatch.setattr(jobs, "_enqueue", refuse)
+    answer = TestClient(guarded).post("/api/v1/operations/schema/jobs", json={})
+    assert answer.status_code == 503
+    assert [job.id for job in store.jobs()] == [id]
 
 
 def test_a_full_disk_of_the_files_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

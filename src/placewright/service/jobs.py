@@ -20,11 +20,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import copyfile, rmtree
 from typing import Any
+
+from sqlalchemy.exc import OperationalError
 
 from placewright.errors import InputError, PlacewrightError, RunError
 from placewright.io.output import end_of
@@ -32,7 +35,17 @@ from placewright.planning.wings import families
 from placewright.service.files import NAME, FileStore, digest, document_kind
 from placewright.service.operations import Operation, used_file
 from placewright.service.process import OUT, Ending, JobFolder
-from placewright.service.store import ENDED, GOING, SERVED, Job, JobState, Store, new_id
+from placewright.service.store import (
+    ENDED,
+    GOING,
+    SERVED,
+    DatabaseError,
+    Job,
+    JobState,
+    Store,
+    database_error,
+    new_id,
+)
 
 QUEUE, SERVICES_QUEUE = "jobs", "services"
 
@@ -44,6 +57,9 @@ SERVICE_POLL_S = 0.5
 
 ATTEMPTS = 2
 """Of a job whose process was killed."""
+
+AGAIN_S = 2.0
+"""Until a job is looked at again whose state the database did not take."""
 
 VERSION = "1"
 """Of the workflow: DBOS takes up those of the same version only."""
@@ -125,6 +141,8 @@ class Jobs:
             An option names what it may not, or no file.
         TooManyJobsError
             The caller has too many jobs already.
+        DatabaseError
+            The database cannot be used.
         """
         self._used_files(operation, options)
         services = operation.name == SERVED  # which `Services` counts
@@ -137,7 +155,13 @@ class Jobs:
         job.created_s, job.retry_of = time.time(), retry_of or None
         self.store.add_job(job)
         if self._enqueue is not None:  # else `launch` will do it
-            self._enqueue(job)
+            try:
+                self._enqueue(job)
+            except OperationalError as error:
+                with suppress(DatabaseError):  # who asked is told that there is no job
+                    self.cancel(job.id)
+                    self.store.delete_job(job.id)
+                raise database_error(self._workflows, error.orig) from None
         return job
 
     def cancel(self, id: str) -> None:
@@ -236,7 +260,18 @@ class Jobs:
             DBOS.destroy(destroy_registry=True)
 
     def execute(self, id: str) -> str:
-        """Run a job to its end; see the module."""
+        """Run a job to its end; see the module.
+
+        While the database takes nothing the job is left as it is, and looked at again.
+        """
+        while True:
+            try:
+                return self._executed(id)
+            except DatabaseError:
+                if self._stopping.wait(AGAIN_S):
+                    raise _Leaving from None
+
+    def _executed(self, id: str) -> str:
         job = self.store.job(id)
         if job is None or job.state in ENDED:
             return "" if job is None else job.state
@@ -289,20 +324,23 @@ class Jobs:
             folder.make()
             self.files.copy(self._used_files(operation, job.options), folder.work)
             arguments, secrets = operation.command(job.options, folder.work, OUT)
+        except DatabaseError:
+            raise
         except PlacewrightError as error:
             return Ending(error.exit_code, error.parts)
+        except OSError as error:
+            return _not_started(error)
         job.attempts += 1
         # Before the process is there: whoever finds it gone must know that there was one.
         job.started_s = job.started_s or time.time()
         running: dict[str, Any] = {"attempts": job.attempts, "started_s": job.started_s}
         if self.store.update_job(job.id, state=JobState.RUNNING, **running) is None:
             return Ending(None)  # cancelled in this moment
-        folder.begin_attempt(job.attempts)
         try:
+            folder.begin_attempt(job.attempts)
             folder.start(arguments, self._variables | secrets)
         except OSError as error:
-            hint = "look at the service's machine, and retry it"
-            return Ending(1, RunError("it did not start", by=str(error), hint=hint).parts)
+            return _not_started(error)
         except PlacewrightError as error:
             return Ending(error.exit_code, error.parts)
         return None
@@ -347,6 +385,11 @@ class Jobs:
     def _cancelled_s(self, id: str) -> float | None:
         job = self.store.job(id)
         return None if job is None else job.cancelled_s
+
+
+def _not_started(error: OSError) -> Ending:
+    hint = "look at the service's machine, and retry it"
+    return Ending(1, RunError("it did not start", by=str(error), hint=hint).parts)
 
 
 def _state(job: Job, ending: Ending, summary: Mapping[str, Any] | None) -> JobState:

@@ -377,11 +377,16 @@ def _refused(context: ExceptionContext) -> DatabaseError | None:
     """What the database refused, in our words; ``None``: another error, which stays what it is."""
     if not isinstance(context.sqlalchemy_exception, OperationalError):
         return None
-    url = context.engine.url if context.engine is not None else None
-    lite = url is not None and url.drivername.startswith("sqlite")
+    url = "" if context.engine is None else str(context.engine.url)
+    return database_error(url, context.original_exception)
+
+
+def database_error(url: str, error: BaseException | None) -> DatabaseError:
+    """What the driver of a database has raised, in our words."""
+    lite = url.startswith("sqlite")
     return DatabaseError(
-        f"the database cannot be used: {str(context.original_exception).splitlines()[0]:.200}",
-        where=str(url.database) if url is not None and lite else "--database",
+        f"the database cannot be used: {str(error).splitlines()[0]:.200}",
+        where=url.partition("///")[2] if lite else "--database",
         hint="free space there, and see that this user may write it"
         if lite
         else "see that its server is up and has space",
