@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,14 +151,43 @@ def test_the_command_line_starts_light() -> None:
     assert done.stderr.strip() == "[]"
 
 
-def test_a_closed_pipe_is_no_error() -> None:
-    """``placewright schema | head -1`` ends quietly."""
-    command = f"{sys.executable} -m placewright.cli.main schema | head -1"
-    code = "from placewright.cli.main import main; main(['schema'])"
-    command = f'{sys.executable} -c "{code}" | head -1'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    """``placewright schema | head -1`` ends quietly, with 0; the file of ``-o`` is written."""
+    code = "from placewright.cli.main import main; main(['schema', '-o', 'schema.json'])"
+    command = f'set -o pipefail; {sys.executable} -c "{code}" | head -1'
+    options: dict[str, Any] = {"capture_output": True, "text": True, "cwd": tmp_path}
+    done = subprocess.run(["bash", "-c", command], check=True, **options)
     assert done.stdout == "{\n"
-    assert done.stderr == ""
+    assert done.stderr == "wrote schema.json\n"
+    assert json.loads((tmp_path / "schema.json").read_text())
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_was_never_there_is_no_error(form: str) -> None:
+    """Whatever prints it, and whether or not it fits in the pipe's buffer."""
+    words = ["devices", "--on", "edge-duo", "-f", form]
+    code = f"from placewright.cli.main import main; main({words})"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=True
+    )
+    os.close(writing)
+    assert done.stderr == b""
+
+
+def test_a_broken_pipe_to_another_process_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has left stdout."""
+
+    def broken(spec: str | None) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sources, "find_cluster", broken)
+    output = run_cli(capsys, "devices")
+    assert output.code == 1
+    assert "BrokenPipeError" in output.err
 
 
 def test_an_unexpected_error_prints_no_traceback(

@@ -57,11 +57,18 @@ class Console:
     verbose: int = 0
 
     def show(self, data: Callable[[], Any], table: Callable[[], Any]) -> None:
-        """Print the table or the data; the other one is not computed."""
-        if self.format == "table":
-            _print_table(table())
-        else:
-            sys.stdout.write(document(data(), self.format))
+        """Print the table or the data; the other one is not computed.
+
+        Where the reader has left, what is behind it goes on: files that were asked for are written.
+        """
+        made = table() if self.format == "table" else document(data(), self.format)
+        try:
+            if self.format == "table":
+                _print_table(made)
+            else:
+                sys.stdout.write(made)
+        except BrokenPipeError:
+            leave_stdout()
 
     def keep(self, data: Callable[[], Any]) -> None:
         """Write the document to ``-o FILE``, if that was given."""
@@ -142,6 +149,11 @@ def _plain(data: Any) -> Any:
     return data
 
 
+def leave_stdout() -> None:
+    """It takes no more: keep the interpreter from complaining of that at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _print_table(table: Any) -> None:
     """Rich tables get colours in a terminal; plain text goes out as it is."""
     if isinstance(table, str):
@@ -149,7 +161,13 @@ def _print_table(table: Any) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(table)
+    class Terminal(Console):
+        """Raises where the reader has left, as other output does."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    Terminal(highlight=False).print(table)
 
 
 PROGRESS = "PLACEWRIGHT_PROGRESS"

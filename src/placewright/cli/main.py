@@ -10,6 +10,7 @@ import errno
 import os
 import platform
 import re
+import select
 import shutil
 import signal
 import sys
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +29,7 @@ import typer
 from typer.core import TyperGroup
 
 from placewright.cli import documents, testbed
-from placewright.cli.console import Console, console_command, progress_lines, write
+from placewright.cli.console import Console, console_command, leave_stdout, progress_lines, write
 from placewright.cli.options import BatchOption, OnOption, QuietOption
 from placewright.errors import (
     InputError,
@@ -332,10 +333,23 @@ def _command_line(wing: Wing) -> CommandLine:
     return of_files(wing) if wing.command_line is None else wing.command_line()
 
 
+class ReaderLeft(Exception):  # noqa: N818  (`| head` is no error)
+    """Nobody reads stdout any more."""
+
+
+def _reader_left() -> bool:
+    """Whether a broken pipe is that of stdout, and not one to another process."""
+    poll = select.poll()
+    with suppress(OSError, ValueError):  # it is no file in tests
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(how & select.POLLERR for _, how in poll.poll(0))
+
+
 class _Verbs(TyperGroup):
     """All verbs, and a group for every wing, made when it is asked for.
 
-    An `EOFError` of a verb is not the end of typed input, which typer takes it for.
+    An `EOFError` of a verb is not the end of typed input, and a `BrokenPipeError` no failure, which
+    typer takes them for.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -363,6 +377,8 @@ class _Verbs(TyperGroup):
         """Run a verb."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise (ReaderLeft() if _reader_left() else _unexpected(error)) from error
         except EOFError as error:
             raise _unexpected(error) from error
 
@@ -454,8 +470,8 @@ def _run_command(given: Sequence[str]) -> NoReturn:
             raise
         print(_interrupted(stopped), file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
-    except BrokenPipeError:
-        _leave_stdout()  # the reader has left (`| head`)
+    except (BrokenPipeError, ReaderLeft):
+        leave_stdout()  # the reader has left (`| head`)
         raise SystemExit(0) from None
     except OSError as error:
         if _wants_traceback(given):
@@ -463,7 +479,7 @@ def _run_command(given: Sequence[str]) -> NoReturn:
         try:
             sys.stdout.flush()
         except OSError:
-            _leave_stdout()
+            leave_stdout()
         print(f"error: {_system_error(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     except Exception as error:
@@ -485,11 +501,6 @@ def _run_verb(given: Sequence[str]) -> None:
         code = left.code
     sys.stdout.flush()
     raise SystemExit(code)
-
-
-def _leave_stdout() -> None:
-    """It takes no more: keep the interpreter from complaining of that at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
