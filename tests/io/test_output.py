@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewright.errors import InputError
-from placewright.io.output import end_of, json_lines, naming, output_file
+from placewright.io.output import PIECE, cut_torn_line, end_of, json_lines, naming, output_file
 
 
 def test_a_file_that_cannot_be_written_is_refused_early(tmp_path: Path) -> None:
@@ -38,3 +38,14 @@ def test_the_end_of_a_file_that_may_not_be_there(tmp_path: Path) -> None:
 def test_lines_that_are_whole_are_read() -> None:
     """Not the one that was cut off, nor what is no object."""
     assert json_lines(b'ut": 1}\n{"a": 1}\n[2]\n3\n\n{"b": 2}\n{"c"') == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize("torn", [0, 1, 7, PIECE, 3 * PIECE + 5])
+@pytest.mark.parametrize("lines", [b"", b"first\n", b"first\n\nsecond\n", b"x" * PIECE + b"\n"])
+def test_a_torn_line_is_cut_off(tmp_path: Path, lines: bytes, torn: int) -> None:
+    """However long it is; whole lines stay."""
+    path = tmp_path / "log"
+    path.write_bytes(lines + b"t" * torn)
+    cut_torn_line(path)
+    assert path.read_bytes() == lines
+    cut_torn_line("/dev/full")

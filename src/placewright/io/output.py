@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from placewright.errors import InputError
+
+PIECE = 1 << 16
+"""Bytes that are read at a time."""
 
 
 @contextmanager
@@ -52,6 +56,26 @@ def end_of(path: Path, most_bytes: int | None = None) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+def cut_torn_line(path: str | Path) -> None:
+    """Cut off what follows the last line that was written to its end.
+
+    Nothing happens to what is no file. It takes no space on the disk.
+    """
+    with open(path, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return
+        end = whole = file.seek(0, os.SEEK_END)
+        while whole:
+            begin = max(0, whole - PIECE)
+            file.seek(begin)
+            newline = file.read(whole - begin).rfind(b"\n")
+            whole = begin + newline + 1
+            if newline >= 0:
+                break
+    if whole < end:
+        os.truncate(path, whole)
 
 
 def json_lines(data: bytes) -> list[dict[str, Any]]:

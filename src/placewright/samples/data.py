@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewright.errors import RunError
-from placewright.io.output import naming
+from placewright.io.output import cut_torn_line, naming
 from placewright.numerics.arrays import IntArray
 from placewright.samples.problem import SampleProblem
 
@@ -136,13 +136,11 @@ class Shard:
     def _noted(self, transfer: int) -> set[int]:
         """What the journal of a transfer has; a line that was not written to its end is cut off."""
         if transfer not in self.noted:
-            content, path = b"", self._note(transfer)
+            lines, path = b"", self._note(transfer)
             with suppress(FileNotFoundError):
-                content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            if len(whole) < len(content):
-                os.truncate(path, len(whole))
-            return self.noted.setdefault(transfer, {*map(int, whole.split())})
+                cut_torn_line(path)
+                lines = path.read_bytes()
+            return self.noted.setdefault(transfer, {*map(int, lines.split())})
         return self.noted[transfer]
 
     def _note(self, transfer: int) -> Path:

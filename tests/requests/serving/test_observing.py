@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,28 @@ def test_a_log_that_the_disk_does_not_take_ends_no_request(
     watched.close()
     assert [kind for kind, _ in events].count("log-failed") == 1
     assert watched.totals == {"no-server": 2001}
+
+
+def test_a_log_ends_with_a_whole_line_where_the_disk_takes_no_more(tmp_path: Path) -> None:
+    """Requests until then are in it; the next server goes on behind them."""
+    log, limits = tmp_path / "log.jsonl", resource.getrlimit(resource.RLIMIT_FSIZE)
+    watched = observer(log)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        refuse(watched, 2000)
+        watched.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lines = log.read_text().splitlines()
+    assert 90_000 < log.stat().st_size < 100_000
+    assert [json.loads(line)["request"] for line in lines] == list(range(len(lines)))
+    with log.open("a") as file:
+        file.write('{"request": 7')  # of a server that was killed
+    following = observer(log)
+    refuse(following, 1)
+    following.close()
+    assert log.read_text().splitlines()[:-1] == lines
+    assert json.loads(log.read_text().splitlines()[-1])["request"] == 0
 
 
 def test_rates_above_two_thousand_a_second_are_counted_whole() -> None:

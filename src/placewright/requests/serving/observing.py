@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
 from collections import Counter, deque
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from placewright.errors import InputError, MissingDependencyError
+from placewright.io.output import cut_torn_line
 from placewright.requests.serving.models import SERVE
 from placewright.requests.serving.protocol import Needs
 from placewright.requests.serving.rows import Row
@@ -209,6 +209,8 @@ class Observer:
             log, self._log = self._log, None
             with suppress(OSError):  # what is buffered cannot be written either
                 cast(TextIO, log).close()
+            with suppress(OSError):
+                cut_torn_line(cast(Path, self.path))
 
     def _remember(self, end_s: float, in_time: bool, accuracy: float) -> None:
         """Keep a request for as long as it counts as recent."""
@@ -262,16 +264,11 @@ class Observer:
 
 
 def _opened(path: Path) -> TextIO:
-    """The log, behind what an earlier server has written; it may have ended within a line."""
+    """The log, behind the last whole line that an earlier server has written."""
     try:
-        broken = False
-        if path.is_file() and path.stat().st_size:
-            with path.open("rb") as before:
-                before.seek(-1, os.SEEK_END)
-                broken = before.read() != b"\n"
-        log = path.open("a", encoding="utf-8", buffering=1 << 16)
-        log.write("\n" if broken else "")
-        return log
+        if path.is_file():
+            cut_torn_line(path)
+        return path.open("a", encoding="utf-8", buffering=1 << 16)
     except OSError as error:
         raise InputError("cannot write the log", where=str(path), by=f"{error.strerror}") from None
 
