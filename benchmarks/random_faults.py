@@ -131,14 +131,15 @@ class Shot:
         return self.signal in (*deadly, *scripts) and self.target in (*COMMANDS, "keeper", "job")
 
     @classmethod
-    def drawn(cls, variants: Sequence[Variant], seed: int) -> Shot:
-        """The schedule of a seed."""
+    def drawn(cls, variants: Sequence[Variant], seed: int, signals: Sequence[str] = ()) -> Shot:
+        """The schedule of a seed. `signals`: these only, where the command can have them."""
         chance = random.Random(seed)
         # Every command once, in random order, before any of them again.
         round_of_all, place_in_it = divmod(seed, len(variants))
         order = random.Random(round_of_all).sample(list(variants), len(variants))
         variant = order[place_in_it]
         faults = SIGNALS + (FILE_FAULTS if variant.engine == "local" and ROOT else ())
+        faults = tuple(each for each in faults if each in signals) or faults
         target, name = chance.choice(variant.targets), chance.choice(faults)
         phase = chance.choice(PHASES)
         if phase == "begin":
@@ -730,7 +731,7 @@ def main(  # noqa: PLR0913 - the options of the command line
     seed: int = 0,
     only: tuple[str, ...] = (),
     target: str = "",
-    signal_: str = "",
+    signal_: tuple[str, ...] = (),
     phase: str = "",
     patience: float = 1.0,
     undisturbed: Path | None = None,
@@ -759,11 +760,13 @@ def main(  # noqa: PLR0913 - the options of the command line
         return check(variants, usual)
     head = ("target", "signal", "phase", "ended", "after", "verdict", "last words")
     table, fine, missed = Table("schedule", "command", *head, left=9), 0, 0
-    changes: dict[str, Any] = {"target": target, "signal": signal_, "phase": phase}
+    changes: dict[str, Any] = {"target": target, "phase": phase}
     for number in range(seed, seed + schedules):
         if time.monotonic() > until:
             break
-        shot = replace(Shot.drawn(variants, number), **{k: v for k, v in changes.items() if v})
+        shot = replace(
+            Shot.drawn(variants, number, signal_), **{k: v for k, v in changes.items() if v}
+        )
         name = shot.variant.name
         outcome = run_schedule(shot, f"faults-{os.getpid()}-{number}", usual.of(shot.variant))
         counts["signal"][shot.signal, _kind(outcome)] += 1

@@ -10,7 +10,8 @@ samples, and almost all of two of the six kinds, which d does not have. `ROUNDS`
 ``auto`` runs, then LB-BSP and then nothing moves; a round measures the nodes' speeds first. The
 loss to reach is the largest of those that the three ways reach on the test files in that round.
 ``equal`` emulates speeds, moves by the plan, and compares with one process on the same batches,
-whose texts are padded to the longest of each, in double precision.
+whose texts are padded to the longest of each, in double precision and in single. Beside it is what
+one process alone differs by when the samples of each batch come in reverse order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -272,13 +273,15 @@ def _cells(runs: list[dict[str, Any]], plans: list[dict[str, Any]]) -> tuple[str
     )
 
 
-def compare_weights(name: str) -> tuple[float, float]:
-    """Largest difference of a weight to one process on the same batches, and to the first ones."""
+def compare_weights(name: str, dtype: torch.dtype) -> tuple[float, float, float]:
+    """Largest difference of a weight to one process on the same batches.
+
+    Also that of one process with its batches in reverse order, and of the first weights.
+    """
     recipe = Recipe(epochs=2, batch=RECIPE.batch)
-    given, alone = made(name), made(name)["model"]
-    model = given.pop("model")
-    # In single precision Adam divides gradients that are zero but for rounding by their own size.
-    model, alone = model.double(), alone.double()
+    given = made(name)
+    model, alone, other = (made(name)["model"].to(dtype) for _ in range(3))
+    del given["model"]
     first = [p.detach().clone() for p in alone.parameters()]
     with tempfile.TemporaryDirectory(prefix="placewright-") as folder:
         nodes, _ = write_files(name, Path(folder))
@@ -287,11 +290,16 @@ def compare_weights(name: str) -> tuple[float, float]:
             plan = placed.plan("lp").plan
             placed.train(plan)
         samples, problem = placed.job.samples, placed.problem
-        train_alone(alone, given, samples, held_after(problem, plan), recipe)
-    pairs = list(zip(model.parameters(), alone.parameters(), first, strict=True))
-    apart = max(float((a - b).detach().abs().max()) for a, b, _ in pairs)
-    learned = max(float((b - c).detach().abs().max()) for _, b, c in pairs)
-    return apart, learned
+        held = held_after(problem, plan)
+        train_alone(alone, given, samples, held, recipe)
+        train_alone(other, given, samples, held, recipe, step=-1)
+
+    def apart(one: Iterable[Tensor], two: Iterable[Tensor]) -> float:
+        pairs = zip(one, two, strict=True)
+        return max(float((a - b).detach().abs().max()) for a, b in pairs)
+
+    known = list(alone.parameters())
+    return apart(model.parameters(), known), apart(other.parameters(), known), apart(first, known)
 
 
 def held_after(problem: SampleProblem, plan: SamplePlan) -> list[np.ndarray[Any, Any]]:
@@ -309,15 +317,20 @@ def train_alone(
     samples: SampleSet,
     held: Sequence[np.ndarray[Any, Any]],
     recipe: Recipe,
+    *,
+    step: int = 1,
 ) -> None:
-    """Plain PyTorch on the union of the nodes' batches, padded by the user's collate alone."""
+    """Plain PyTorch on the union of the nodes' batches, padded by the user's collate alone.
+
+    `step`: -1 takes the samples of each batch in reverse order.
+    """
     kind = torch.optim.Adam if given.get("optimizer") == "adam" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=given["lr"])
     steps = steps_of(sum(map(len, held)), recipe.batch)
     for epoch in range(recipe.epochs):
         own = [parts(node, steps, recipe.seed, epoch) for node in held]
-        for step in range(steps):
-            rows = np.concatenate([node[step] for node in own]).tolist()
+        for k in range(steps):
+            rows = np.concatenate([node[k] for node in own])[::step].tolist()
             inputs, targets = samples.rows(rows)
             optimizer.zero_grad()
             outputs = model(**inputs) if isinstance(inputs, dict) else model(inputs)
@@ -332,8 +345,12 @@ def main(*words: str) -> None:
             print(*write_files(name, Path(words[1]) / name))
     elif words[:1] == ("equal",):
         for name in words[1:] or MODELS:
-            apart, learned = compare_weights(name)
-            print(f"{name}: weights differ by {apart:.2g}; training changed them by {learned:.2g}")
+            for dtype in (torch.float64, torch.float32):
+                apart, reverse, learned = compare_weights(name, dtype)
+                print(
+                    f"{name}, {dtype}: weights differ by {apart:.2g}; in reverse order by "
+                    f"{reverse:.2g}; training changed them by {learned:.2g}"
+                )
     else:
         measure(words or list(MODELS))
 
