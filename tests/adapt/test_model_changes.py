@@ -103,6 +103,39 @@ def test_a_change_between_steps_means_what_it_means_in_eager(name: str) -> None:
     assert got == want
 
 
+def test_gradients_that_are_added_up_outlive_other_weights() -> None:
+    """Weights loaded between the first and the second step of an update; freezing is refused."""
+    model = _model()
+    eager = copy.deepcopy(model)
+    mine, its = (torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, eager))
+    recipe = placewright.TrainingRecipe(mine, accumulate=2)
+    how: dict[str, Any] = {"loss_fn": loss_fn, "targets": Y, "optimizer": recipe}
+    with (
+        placewright.place(
+            model, X, DUO, training=True, planner="only:a", method="analytic", **how
+        ) as placed,
+        placed.trainer(adapt=False) as trainer,
+    ):
+        for step in range(6):
+            if step == 3:
+                halve(model, mine)
+            if step == 5:
+                model[0].requires_grad_(False)
+                with pytest.raises(InputError, match="added up"):
+                    trainer.step(X, Y)
+                model[0].requires_grad_(True)
+            trainer.step(X, Y)
+    for step in range(6):
+        if step == 3:
+            halve(eager, its)
+        loss_fn(eager(X), Y).backward()
+        if step % 2:
+            its.step()
+            its.zero_grad()
+    for (name, one), other in zip(_state(model), eager.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_change_that_cannot_be_taken_over_is_refused(name: str) -> None:
     """With what has changed and what to do."""

@@ -162,6 +162,30 @@ def test_a_change_that_cannot_be_taken_over_is_refused() -> None:
             trainer.close()
 
 
+def test_gradients_that_are_added_up_outlive_other_weights() -> None:
+    """Weights loaded between the two steps of an update; to freeze a layer there is refused."""
+    model = Scaled()
+    eager = copy.deepcopy(model)
+    mine, its = (torch.optim.AdamW(m.parameters(), lr=0.05) for m in (model, eager))
+    with _placed(model, TrainingRecipe(mine, accumulate=2)) as placed:
+        trainer = placed.trainer(adapt=False)
+        trainer.step(X, Y)
+        halve(model, mine)
+        model.first.requires_grad_(False)
+        with pytest.raises(InputError, match="added up"):
+            trainer.step(X, Y)
+        model.first.requires_grad_(True)
+        trainer.step(X, Y)
+        trainer.finish()
+        trainer.close()
+    loss_fn(eager(X), Y).backward()
+    halve(eager, its)
+    loss_fn(eager(X), Y).backward()
+    its.step()
+    for (name, one), other in zip(model.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=name)
+
+
 def test_an_optimizer_object_trains_as_in_eager() -> None:
     """Its state at first, groups, scheduler and clipping; on two workers, ZeRO 1."""
     model = Scaled()

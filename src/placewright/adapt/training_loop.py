@@ -60,12 +60,15 @@ class TrainingProgram(ABC, Generic[Run]):
         The user's object, ``None`` where none was given.
     guards
         What the captured step assumes of the model; without them changes of it are not seen.
+    accumulate
+        Steps whose gradients are added up for one update.
     """
 
     model: torch.nn.Module
     run: Run
     optimizer: torch.optim.Optimizer | None = None
     guards: Guards | None = None
+    accumulate: int = 1
 
     @property
     @abstractmethod
@@ -210,6 +213,7 @@ class TrainingLoop(Generic[Run]):
                 put=program.put,
                 recapture=program.recapture,
                 done=lambda: self.run.done,
+                accumulate=program.accumulate,
             )
         if monitor is not None:
             note_start(self.run, monitor)
@@ -468,6 +472,8 @@ class ModelChanges:
         Has the step captured again before the next one.
     done
         Steps so far.
+    accumulate
+        Steps whose gradients are added up for one update.
     """
 
     def __init__(
@@ -479,9 +485,11 @@ class ModelChanges:
         put: Callable[[], None],
         recapture: Callable[[], None],
         done: Callable[[], int],
+        accumulate: int = 1,
     ) -> None:
         self.guards, self.optimizer = guards, optimizer
         self._fetch, self._put, self._recapture, self._done = fetch, put, recapture, done
+        self._accumulate = accumulate
         self._fresh_at, self._inside = 0, False  # of a continued run the model has the start
         self._groups = [] if optimizer is None else _members(optimizer)
         register: Any = guards.model.register_state_dict_pre_hook
@@ -550,6 +558,12 @@ class ModelChanges:
             if name in trained and trained[name].requires_grad:
                 raise changed_model(
                     f"{name!r} requires a gradient, and did not", "Trainer.step", _AGAIN
+                )
+            if name in trained and self._done() % self._accumulate:
+                raise changed_model(
+                    f"{name!r} requires none any more, and has gradients that are added up",
+                    "Trainer.step",
+                    f"freeze it after a step that updates, every {self._accumulate} steps",
                 )
 
     def _refuse_other_members(self) -> None:

@@ -192,6 +192,15 @@ def append_recipe(lowered: Lowered, recipe: TrainingRecipe, source: ModelSource)
     )
 
 
+_ADDED = "accumulated"
+"""Kind of the state in which gradients of several steps are added up."""
+
+
+def accumulated_gradients(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Those in the state of a program that are kept for a later update."""
+    return {name: value for name, value in state.items() if name.endswith(f"/{_ADDED}")}
+
+
 class _RecipeUpdates(Updates):
     """Stages between backward and update; `gradients` are those after the last stage."""
 
@@ -208,7 +217,7 @@ class _RecipeUpdates(Updates):
         """Add up the gradients of several steps, in tensors of state."""
         first = self.setting(FIRST, TensorSpec((1,), "float64", (1,)))
         for key, gradient in self.gradients.items():
-            kept = self.state(key, "accumulated", self.specs[key])
+            kept = self.state(key, _ADDED, self.specs[key])
             args = (Ref(kept), Ref(gradient), Ref(first))
             self.update(key, "accumulate", self.specs[key], ACCUMULATE, args, {}, (kept,))
             # From here on the gradient is the tensor of state, read behind its update.

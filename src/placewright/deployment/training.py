@@ -14,6 +14,7 @@ from placewright.adapt.snapshot import RANDOM
 from placewright.adapt.training_loop import TrainingProgram, note_events, note_start
 from placewright.capturing.guards import Guards
 from placewright.capturing.model import BATCH, Captured, batch_tensors
+from placewright.capturing.optimizer import accumulated_gradients
 from placewright.capturing.state import initial_state
 from placewright.capturing.user_optimizer import write_optimizer_state
 from placewright.deployment.export import current_weights, own_tensor
@@ -77,6 +78,7 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
         self._weights, self._keep = weights or {}, keep
         self.settings = StepSettings(captured.program, captured.source.recipe, schedulers)
         self.optimizer = self.settings.optimizer
+        self.accumulate = self.settings.recipe.accumulate
         self._parameters = captured.source.parameters()
         self.forms = run.forms = StepForms(captured)
         self.settings.load_state_dict(run.log.restored, run.done)
@@ -161,8 +163,11 @@ class OperatorTraining(TrainingProgram[AdaptiveRun]):
             super().fetch()
 
     def put(self) -> None:
-        """Give workers the model's weights and the optimizer's state."""
-        self.run.put_state(initial_state(self.captured.source, self.captured.program))
+        """Give workers the model's weights and the optimizer's state; gradients are theirs."""
+        state = initial_state(self.captured.source, self.captured.program)
+        if self.accumulate > 1 and self.run.done:
+            state |= accumulated_gradients(self.run.state())
+        self.run.put_state(state)
 
     def recapture(self) -> None:
         """Capture anew what is called from now on."""

@@ -15,7 +15,14 @@ from placewright.adapt.training_loop import TrainingLoop, TrainingProgram
 from placewright.capturing.guards import Guards
 from placewright.capturing.program_calls import random_state, set_random_state
 from placewright.capturing.source import step_scaler
-from placewright.capturing.updates import OPTIMIZER, SCALE, SETTINGS, current_settings, write_states
+from placewright.capturing.updates import (
+    ACCUMULATED,
+    OPTIMIZER,
+    SCALE,
+    SETTINGS,
+    current_settings,
+    write_states,
+)
 from placewright.errors import CheckError
 from placewright.layers.adaptive import AdaptiveLayerRun, shares
 from placewright.layers.plan import LayerPlan
@@ -33,6 +40,7 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
     def __init__(self, model: torch.nn.Module, run: AdaptiveLayerRun, guards: Guards) -> None:
         self.model, self.run, self.guards = model, run, guards
         self.optimizer, self.scaler = run.job.given, run.job.scaler
+        self.accumulate = run.job.update.accumulate
         run.begin = run.job.states_of_given() or None
         self._restore(run.log.restored)
         run.log.notes = self._notes
@@ -98,8 +106,11 @@ class LayerTraining(TrainingProgram[AdaptiveLayerRun]):
         """Give workers the model's weights and the optimizer's state."""
         state = self.run.state()
         if self.optimizer is not None:
-            state = {n: v for n, v in state.items() if not n.startswith(OPTIMIZER)}
-            state |= self.run.job.states_of_given()
+            added = f"{OPTIMIZER}{ACCUMULATED}:"
+            kept = {
+                n: v for n, v in state.items() if not n.startswith(OPTIMIZER) or n.startswith(added)
+            }
+            state = kept | self.run.job.states_of_given()
         self.run.put_state(state | self.run.job.model.state())
 
     def recapture(self) -> None:

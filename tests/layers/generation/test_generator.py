@@ -140,6 +140,25 @@ def test_decoding_that_needs_caches_here_is_refused() -> None:
                 with pytest.raises(UnsupportedError, match="generate:"):
                     placed.generate(ids, generation_config=given)
             assert torch.equal(placed.generate(ids, max_new_tokens=4, do_sample=False), expected)
+        with pytest.raises(UnsupportedError, match="guidance_scale"):
+            placed.generate(ids, guidance_scale=1.5)
+
+
+def test_prompts_that_would_end_a_worker_are_refused() -> None:
+    """The next call is right, and a prompt may have any of its names, or be missing."""
+    model, ids = model_of("llama"), prompts()["input_ids"][1:]
+    how = {"max_new_tokens": 4, "do_sample": False}
+    with Generator(model, {"a": (0, 4)}, boards("a")) as placed:
+        for given, words in (
+            ({"inputs": ids + 90}, "tokens from .* the model has 96"),
+            ({"inputs": ids[:0]}, r"shape \(0, 9\)"),
+            ({"input_ids": ids.float()}, "whole numbers"),
+            ({"inputs": ids, "attention_mask": torch.ones(1, 5)}, r"\(1, 5\), the prompt \(1, 9\)"),
+        ):
+            with pytest.raises(InputError, match=words):
+                placed.generate(**given, **how)
+        for rest in ({"inputs": ids}, {"input_ids": ids}, {"bos_token_id": 2}):
+            assert torch.equal(placed.generate(**rest, **how), model.generate(**rest, **how))
 
 
 DISTINCT = WAYS[0]

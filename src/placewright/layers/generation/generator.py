@@ -203,13 +203,14 @@ class Generator:
             self._orders = [() if each is None else (each,) for each in stages]
             self._deal([()] * len(self.group.specs))
 
-    def generate(self, input_ids: Tensor, **options: Any) -> Any:
+    def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
         """As `generate` of transformers.
 
         Parameters
         ----------
-        input_ids
-            Shape (batch, tokens).
+        inputs
+            The prompt, shape (batch, tokens), also by the name ``input_ids``; the token that
+            begins a text where none is given.
         options
             Of `transformers.GenerationMixin.generate`: ``max_new_tokens``, ``do_sample``, ...
 
@@ -221,18 +222,51 @@ class Generator:
             The workers that are left cannot hold the model.
         UnsupportedError
             An option needs in this process what is on the workers.
+        InputError
+            The prompt has tokens that the model has not, or a mask of another shape.
         """
         for name in REFUSED:
-            if options.get(name):
+            value = options.get(name, getattr(options.get("generation_config"), name, None))
+            if value is not None and value is not False:
                 raise _not_here(name)
+        if options.get("guidance_scale") not in (None, 1):
+            raise _not_here("guidance_scale")
+        given = options.get("input_ids") if inputs is None else inputs
+        if isinstance(given, Tensor):
+            self._check(given, options.get("attention_mask"))
         cache = _remote_cache(self, next(self._users))
         with self._batcher.user():
             try:
-                return self._shell.generate(input_ids, **{cache_name(): cache}, **options)
+                return self._shell.generate(inputs, **{cache_name(): cache}, **options)
             finally:
                 # Tokens are there, or an error is: that a worker died now is for the next call.
                 with suppress(WorkerError):
                     self._batcher.order("forget", cache.user)
+
+    def _check(self, tokens: Tensor, mask: Any) -> None:
+        """Raise `InputError` for a prompt at which a worker would end in an error."""
+        if tokens.dim() != 2 or not tokens.numel() or tokens.dtype not in (torch.long, torch.int):
+            raise InputError(
+                "a prompt is no table of whole numbers",
+                where="generate: input_ids",
+                by=f"shape {tuple(tokens.shape)}, {tokens.dtype}",
+                hint="give int64 tokens of shape (batch, tokens), neither of which is 0",
+            )
+        least, most = int(tokens.min()), int(tokens.max())
+        if least < 0 or most >= self.vocabulary:
+            raise InputError(
+                "a prompt has a token that the model has not",
+                where="generate: input_ids",
+                by=f"tokens from {least} to {most}, the model has {self.vocabulary}",
+                hint="use the tokenizer of the model; negative labels are no tokens",
+            )
+        if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape != tokens.shape:
+            raise InputError(
+                "an attention mask has another shape than the prompt",
+                where="generate: attention_mask",
+                by=f"{tuple(mask.shape)}, the prompt {tuple(tokens.shape)}",
+                hint="give one number for each token: 1, or 0 for padding",
+            )
 
     def order(self, name: str, *arguments: Any) -> list[Any]:
         """Give all workers an order, behind those that are on their way; answers by device."""
