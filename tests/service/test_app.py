@@ -187,6 +187,17 @@ def test_what_is_not_foreseen_is_an_error_with_four_parts(
     assert "division by" not in answer.text
 
 
+def test_a_database_of_workflows_that_cannot_be_used_ends_the_service(tmp_path: Path) -> None:
+    """With its file and the reason, and no traceback, whatever DBOS logs."""
+    (tmp_path / "workflows.sqlite").mkdir()
+    words = ["serve", str(tmp_path), "--port", "0", "-q"]
+    command = [sys.executable, "-P", "-m", "placewright", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"{tmp_path / 'workflows.sqlite'}: the database cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_jobs_wait_for_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose state it does not take is looked at again; one that is not queued is none."""
     monkeypatch.setattr("placewright.service.jobs.AGAIN_S", 0.0)

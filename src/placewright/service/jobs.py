@@ -17,6 +17,7 @@ Request services are jobs, too, in a queue of their own, in which none waits for
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -185,9 +186,19 @@ class Jobs:
         rmtree(self.folder(id).path, ignore_errors=True)
 
     def launch(self) -> None:
-        """Take up what was left, and begin."""
+        """Take up what was left, and begin.
+
+        Raises `DatabaseError`: the database of the workflows cannot be used.
+        """
+        try:
+            self._launch()
+        except OperationalError as error:
+            raise database_error(self._workflows, error.orig) from None
+
+    def _launch(self) -> None:
         from dbos import DBOS, SetWorkflowID
 
+        logging.getLogger("dbos").addFilter(_brief)
         DBOS(
             config={
                 "name": "placewright",
@@ -385,6 +396,16 @@ class Jobs:
     def _cancelled_s(self, id: str) -> float | None:
         job = self.store.job(id)
         return None if job is None else job.cancelled_s
+
+
+def _brief(record: logging.LogRecord) -> bool:
+    """A line of DBOS's log says what a database refused; pages of traceback say no more."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, DatabaseError | OperationalError):
+        why = error.orig if isinstance(error, OperationalError) else error.what
+        record.msg, record.args = f"{record.getMessage()} {why}", ()
+        record.exc_info = record.exc_text = None
+    return True
 
 
 def _not_started(error: OSError) -> Ending:
