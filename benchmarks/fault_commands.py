@@ -368,8 +368,8 @@ class Users:
         import placewright
 
         url = self.url()
-        while not self.ends.wait(0.1) and url:
-            with suppress(placewright.RunError, OSError):
+        while not self.ends.wait(0.5) and url:
+            with suppress(placewright.PlacewrightError, OSError):
                 service = placewright.connect(url)
                 file = service.upload(self.folder / "problem.json")
                 for _ in range(2):

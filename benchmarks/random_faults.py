@@ -558,7 +558,9 @@ def _stuck(mark: str, process: subprocess.Popen[bytes]) -> str:
 
 def find_leftovers(shot: Shot, mark: str, folder: Path, outcome: Outcome, shared: set[str]) -> None:
     """Whether anything is left, some seconds later."""
-    deadline = time.monotonic() + PATIENCE * SETTLE_S
+    # Jobs go on when their service has ended.
+    settle_s = LIMIT_S if shot.variant.what == "service" else SETTLE_S
+    deadline = time.monotonic() + PATIENCE * settle_s
     while (members(mark) or things(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     all_words = members(mark)
