@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -282,3 +283,27 @@ def test_parameters_that_no_layer_reads_stay_as_they_are() -> None:
         assert torch.equal(trainer.state_dict()["head.weight"], before["weight"])
         trainer.finish()
     assert all(torch.equal(value, before[n]) for n, value in model.head.state_dict().items())
+
+
+class Detached(Scaled):
+    """The first layer gets no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The second is of what the first gives, detached."""
+        return self.second(self.first(x).relu().detach())
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+def test_a_layer_whose_output_is_detached_is_not_waited_for(zero_stage: int) -> None:
+    """Replicas add up the gradients of the others all the same; it keeps its weights."""
+    model = Detached()
+    eager = copy.deepcopy(model)
+    _trained(eager, torch.optim.AdamW(eager.parameters(), lr=0.1), {}, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    plan = LayerPlan((replace(HALVES.stages[0], zero_stage=zero_stage),))
+    with _placed(model, optimizer, plan) as placed, placed.trainer(adapt=False) as trainer:
+        for _ in range(2):
+            trainer.step(X, Y)
+        trainer.finish()
+    for name, value in eager.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=1e-5)

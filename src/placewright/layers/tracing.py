@@ -77,6 +77,9 @@ class TracedStep:
         The value that the backward pass starts from.
     counts
         Values that are what these samples count.
+    without_gradient
+        Parameters, as `parameters` names them, of which the loss has no gradient, such as those
+        of what is detached.
     autocast
         Dtype of the autocast under which the calls are made; empty for none.
     """
@@ -92,6 +95,7 @@ class TracedStep:
     constants: Mapping[str, Tensor]
     loss: str
     counts: tuple[str, ...] = ()
+    without_gradient: frozenset[str] = frozenset()
     autocast: str = ""
 
 
@@ -102,13 +106,18 @@ class _PartStep(nn.Module):
         super().__init__()
         self.model, self.split, self.weight = source.model, split, weight
         self.loss = source.loss_fn or mean_square
+        self.without_gradient = set[str]()
 
     def forward(self, args: Any, kwargs: Any, targets: Any, whole: Any) -> tuple[Tensor, ...]:
         """What the part counts, and its loss, whose means are over what the `whole` counts."""
         with CountedMeans(self.split.divisors(whole, self.weight)) as means:
             loss = loss_value(self.loss, self.model(*args, **kwargs), targets)
         check_loss(loss)
-        _refuse_own_gradients(loss)
+        reached = _differentiated(loss)
+        every = self.model.named_parameters(remove_duplicate=False)
+        # Not assigned: `torch.export` takes back what a forward pass assigns.
+        self.without_gradient.clear()
+        self.without_gradient.update(f"model.{n}" for n, p in every if id(p) not in reached)
         seen = zip(means.counts, self.split.counted, strict=False)
         return (*(count for count, counted in seen if counted), loss)
 
@@ -218,15 +227,20 @@ def _on_fake_tensors(source: ModelSource) -> ModelSource:
     return replace(source, model=model, loss_fn=loss_fn, inputs=inputs, targets=targets)
 
 
-def _refuse_own_gradients(loss: Tensor) -> None:
-    """Refuse functions with a backward pass of their own: a trace has their forward pass only."""
-    nodes, seen = [loss.grad_fn], set[Any]()
+def _differentiated(loss: Tensor) -> set[int]:
+    """The `id` of every leaf that the loss has a gradient of.
+
+    Refuses functions with a backward pass of their own: a trace has their forward pass only.
+    """
+    nodes, seen, leaves = [loss.grad_fn], set[Any](), set[int]()
     while nodes:
         node = nodes.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
         nodes += [before for before, _ in node.next_functions]
+        if hasattr(node, "variable"):
+            leaves.add(id(node.variable))
         function = getattr(node, "_forward_cls", None)
         # Those of PyTorch recompute, and have the gradients of their forward pass.
         if function is not None and function.__module__.partition(".")[0] != "torch":
@@ -236,6 +250,7 @@ def _refuse_own_gradients(loss: Tensor) -> None:
                 hint="write it by operations of PyTorch, x + (f(x) - x).detach() say; or take "
                 "placewright.place(..., training=True), which captures backward passes",
             )
+    return leaves
 
 
 def _refuse_backward_hooks(source: ModelSource) -> None:
@@ -336,6 +351,7 @@ def _lowered(
         constants=constants,
         loss=lowering.outputs[-1],
         counts=tuple(lowering.outputs[:-1]),
+        without_gradient=frozenset(step.without_gradient),
         autocast=_autocast(source),
     )
 

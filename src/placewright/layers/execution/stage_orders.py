@@ -113,7 +113,7 @@ class TracedModel:
 
     def trained(self) -> tuple[str, ...]:
         """Names of the parameters that need gradients."""
-        used = set(self.step.parameters.values())
+        used = {*self.step.parameters.values()} - self.step.without_gradient
         model = self.source.model
         names = [f"model.{n}" for n, p in model.named_parameters() if p.requires_grad]
         return tuple(n for n in names if n in used)
