@@ -1,6 +1,6 @@
 """Memory that a worker's devices have needed, and the error where it does not suffice.
 
-A worker's error reaches the caller as text, its traceback; the numbers are read from there.
+A worker's error reaches the caller as text; the numbers are read from there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def explained(error: WorkerError, expected: float) -> WorkerError:
 
     `expected`: bytes; 0 if unknown.
     """
-    stated, held, asked = _STATED.search(error.hint), 0, 0
+    stated, held, asked = _STATED.search(f"{error.by}\n{error.hint}"), 0, 0
     if stated is not None:
         held, asked = int(stated[1]), int(stated[2])
         by = f"it held {size(held)} and asked for {size(asked) + ' ' if asked else ''}more"
