@@ -8,6 +8,7 @@ whole units, rounded up.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
@@ -199,7 +200,8 @@ class _WindowModel:
     """CP-SAT's model while it is built; times in units.
 
     `on` is 1 where a window's operator runs on a device, `sent` the interval in which a tensor
-    travels from device to device, `channel` and `device` what must not overlap.
+    travels from device to device, `channel` and `device` what must not overlap, `readers` the
+    operators of the window that read a tensor.
     """
 
     f: SequenceInstance
@@ -214,6 +216,7 @@ class _WindowModel:
     device: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     channel: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     there: dict[int, Any] = field(default_factory=dict)
+    readers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     worst: Any = None
 
     @property
@@ -238,7 +241,7 @@ def solve_window(
     work: float,
     deadline_s: float,
 ) -> Better | None:
-    """A better window between two positions of a decoded state, ``None`` if none was found.
+    """A better window between two positions of a decoded state, ``None`` if none was found in time.
 
     `work`: CP-SAT's deterministic time: the same answer on every machine.
     """
@@ -248,7 +251,9 @@ def solve_window(
     state.counts[LOW], state.counts[HIGH] = low, low - 1
     decode(f, state, low, float("inf"))
     try:
-        model = _build(f, state, low, high, makespan)
+        model = _build(f, state, low, high, makespan, deadline_s)
+        if model is None:
+            return None
         answer = run_cp_sat(model.cp, seed=seed, deadline_s=deadline_s, workers=1, work=work)
         if answer.interrupted:
             raise KeyboardInterrupt
@@ -259,8 +264,14 @@ def solve_window(
 
 
 def _build(
-    f: SequenceInstance, state: SequenceState, low: int, high: int, makespan_s: float
-) -> _WindowModel:
+    f: SequenceInstance,
+    state: SequenceState,
+    low: int,
+    high: int,
+    makespan_s: float,
+    deadline_s: float,
+) -> _WindowModel | None:
+    """``None``: the time was over before the model was built."""
     from ortools.sat.python import cp_model
 
     operators = state.sequence[low : high + 1].tolist()
@@ -270,10 +281,14 @@ def _build(
     inside = frozenset(operators)
     for i in operators:
         _add_operator(model, i, low)
+        for k in dict.fromkeys(f.in_tensor[f.in_start[i] : f.in_start[i + 1]].tolist()):
+            model.readers[k].append(i)
     _tie_groups(model)
     for d in range(model.m):
         model.cp.add_no_overlap(model.device[d])
     for i in operators:
+        if time.perf_counter() > deadline_s:
+            return None
         _add_inputs(model, i, inside)
     _add_what_follows(model, inside)
     for intervals in model.channel.values():
@@ -373,7 +388,7 @@ def _send(
         return
     channel = int(f.channel[pair])
     wanted = cp.new_bool_var("")
-    readers = [model.on[i, target] for i in model.operators if _reads(f, i, k, model, target)]
+    readers = [model.on[i, target] for i in model.readers[k] if (i, target) in model.on]
     # Read on the device after the window: it must be sent wherever its producer runs.
     if state.after_s[k * model.m + target] >= 0.0:
         cp.add(wanted == 1).only_enforce_if(only)
@@ -389,11 +404,6 @@ def _send(
     cp.add(start >= ready).only_enforce_if(wanted)
     cp.add(there >= end).only_enforce_if(wanted)
     cp.add(model.worst >= end + model.units(state.after_channel_s[channel])).only_enforce_if(wanted)
-
-
-def _reads(f: SequenceInstance, i: int, k: int, model: _WindowModel, target: int) -> bool:
-    tensors = f.in_tensor[f.in_start[i] : f.in_start[i + 1]]
-    return (i, target) in model.on and bool((tensors == k).any())
 
 
 def _add_what_follows(model: _WindowModel, inside: frozenset[int]) -> None:
