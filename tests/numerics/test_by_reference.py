@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,3 +94,14 @@ def test_a_field_that_is_not_there_is_named() -> None:
 
     with pytest.raises(Exception, match="rate"):
         read(_whole(2, True))
+
+
+def test_calls_hold_no_array_that_they_were_given() -> None:
+    """Arrays are given back however deep they are, and with them the memory of what made them."""
+    whole = _whole(5, is_on=True)
+    _copy(whole), _total(whole)
+    arrays = (whole.part.values, whole.part.sums, whole.weights)
+    before = [sys.getrefcount(array) for array in arrays]
+    for _ in range(10):
+        _copy(whole), _total(whole)
+    assert [sys.getrefcount(array) for array in arrays] == before

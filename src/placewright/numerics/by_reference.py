@@ -100,4 +100,12 @@ def _from_python(kind: Reference, value: Any, c: Any) -> NativeValue:
     slot = c.builder.bitcast(cgutils.alloca_once_value(c.builder, found.value), _POINTER)
     signature = ir.FunctionType(_POINTER, [_POINTER])
     pointer = c.builder.asm(signature, "", "=r,0,~{memory}", [slot], side_effect=True)
-    return NativeValue(pointer, cleanup=found.cleanup, is_error=found.is_error)
+
+    def clean_up() -> None:
+        if found.cleanup is not None:
+            found.cleanup()
+        # Numba gives back the arrays of what it knows to hold arrays, and not of a pointer.
+        if c.context.enable_nrt:
+            c.context.nrt.decref(c.builder, kind.target, found.value)
+
+    return NativeValue(pointer, cleanup=clean_up, is_error=found.is_error)

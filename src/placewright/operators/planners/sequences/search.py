@@ -133,6 +133,9 @@ WHOLE = 128
 DECODED = 2_000_000
 """Operators that may be decoded between two looks at the clock."""
 
+LOOK_S = 0.05
+"""About from one look at the clock to the next, where that is no matter to the walk."""
+
 
 class SequenceWindows(NamedTuple):
     """Windows of a search.
@@ -212,10 +215,14 @@ class OrderSearch:
         state = start_state(f, self.problem.t, self.channels, sequence, place, seed)
         state.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
         cooling = COLDEST ** (1.0 / max(1, moves))
-        left = moves
-        while left > 0 and time.perf_counter() < deadline_s and not (stop and stop.is_set()):
+        left, windows = moves, 1
+        while left > 0 and (now_s := time.perf_counter()) < deadline_s:
+            if stop is not None and stop.is_set():
+                break
             # A chunk is compiled: the clock and Ctrl-C are looked at between chunks only.
-            left -= self._chunk(state, left, cooling)
+            left -= self._chunk(state, left, cooling, windows)
+            slow = time.perf_counter() - now_s > LOOK_S
+            windows = max(1, windows // 2) if slow else 2 * windows
         return Sequenced(
             state.best_sequence.copy(), state.best_place.copy(), float(state.score[BEST])
         )
@@ -228,15 +235,17 @@ class OrderSearch:
         both = work / 2 if self.spread else work
         return max(1, int(both / windows + (both / whole if self.spread else 0)))
 
-    def _chunk(self, state: SequenceState, left: int, cooling: float) -> int:
-        """One chunk of moves; the number tried."""
+    def _chunk(self, state: SequenceState, left: int, cooling: float, windows: int) -> int:
+        """One chunk of moves, in so many windows where none of them is whole; the number tried."""
         n = self.problem.n
         if n <= WHOLE:
             moves = min(left, CHUNK)
             anneal(self.instance, state, 0, 0, moves, cooling)
             return moves
         each, work = min(left, self.windows.moves), self.windows.work(n)
-        windows = max(1, min(left // each, int(DECODED / (each * work))))
+        most = min(left // each, int(DECODED / (each * work)))
+        # Moves in windows are the same however they are cut into chunks; others are not.
+        windows = max(1, most if self.spread else min(most, windows))
         anneal(self.instance, state, windows, min(self.windows.largest, n), each, cooling)
         moves = windows * each
         if self.spread:
