@@ -141,12 +141,12 @@ def _rows_first(empty: Any, shape: Sequence[int], batch_first: bool) -> Tensor:
 def _padded(
     padded: Tensor, lengths: Tensor, batch_first: bool, fill: Any, steps: int, total: int
 ) -> Tensor:
-    """Sequences of `steps`, the longest one, padded with `fill` to `total` steps.
+    """Sequences of `steps`, the longest one (0: any), padded with `fill` to `total` steps.
 
     Raises `InputError`: the longest one is another one.
     """
     longest = int(lengths.max())
-    if steps != longest:
+    if steps not in (0, longest):
         raise InputError(
             "the longest sequence of a batch has not as many steps as the batch is padded to, so "
             "that what pad_packed_sequence returns would have another shape than was captured",
@@ -154,15 +154,6 @@ def _padded(
             hint="cut batches to their longest sequence, or give "
             "pad_packed_sequence(..., total_length=...) the steps of the padded batch",
         )
-    rows, sizes = _packed(padded, lengths, batch_first)
-    return _unpacked(rows, sizes, batch_first, fill, total)
-
-
-def _padded_any(
-    padded: Tensor, lengths: Tensor, batch_first: bool, fill: Any, steps: int, total: int
-) -> Tensor:
-    if steps:
-        return _padded(padded, lengths, batch_first, fill, steps, total)
     return _unpacked(*_packed(padded, lengths, batch_first), batch_first, fill, total)
 
 
@@ -188,7 +179,7 @@ def _padded_backward_shape(
 for _name, _kernel, _shapes in (
     ("packed_recurrent", _recurrent, _recurrent_shapes),
     ("packed_recurrent_backward", _recurrent_backward, _recurrent_backward_shapes),
-    ("packed_padded", _padded_any, _padded_shape),
+    ("packed_padded", _padded, _padded_shape),
     ("packed_padded_backward", _padded_backward, _padded_backward_shape),
 ):
     _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
