@@ -120,6 +120,14 @@ def batcher(group: Any) -> Batcher:
     return Batcher(group, 2, joins=True, recover=lost)
 
 
+def until(made: Batcher, group: _Echo, *, orders: int, waiting: int) -> None:
+    """So many orders have left, and so many steps wait."""
+    ends_s = time.perf_counter() + 30
+    while (len(group.orders), len(made._waiting)) != (orders, waiting):
+        assert time.perf_counter() < ends_s
+        time.sleep(1e-3)
+
+
 def test_groups_fill_the_stages() -> None:
     """Prompts alone, tokens by twos, and no more than two orders on their way."""
     group = _Echo()
@@ -131,8 +139,10 @@ def test_groups_fill_the_stages() -> None:
         assert [each.result()[0].shape for each in first] == [(1, 1, 4)] * 4
         assert sorted(group.orders) == [(1,), (2,), (3,), (4,)]
         group.orders.clear()
+        made._step_s = 120.0  # half a minute of patience: threads start late on a busy machine
         second = [go.submit(made.answers, step(k, rows=k)) for k in (1, 2, 3, 4)]
-        group.go.release(4)
+        until(made, group, orders=2, waiting=0)
+        group.go.release(2)
         assert [each.result()[0].shape[0] for each in second] == [1, 2, 3, 4]
     assert [len(each) for each in group.orders] == [2, 2]
     assert group.most == 2
@@ -149,18 +159,12 @@ def test_pieces_of_a_prompt_and_tokens_take_turns() -> None:
             for _ in range(count):
                 made.answers(step(user, tokens))
 
-    def until(orders: int, waiting: int) -> None:
-        ends_s = time.perf_counter() + 30
-        while (len(group.orders), len(made._waiting)) != (orders, waiting):
-            assert time.perf_counter() < ends_s
-            time.sleep(1e-3)
-
     with ThreadPoolExecutor(3) as go:
         running = [go.submit(text, 1, 5, 3)]
-        until(1, 0)
+        until(made, group, orders=1, waiting=0)
         running += [go.submit(text, user, 1, 2) for user in (2, 3)]
         for orders, waiting in ((1, 2), (2, 1), (3, 2), (4, 1)):
-            until(orders, waiting)
+            until(made, group, orders=orders, waiting=waiting)
             group.go.release()
         group.go.release()
         for each in running:
