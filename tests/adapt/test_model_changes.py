@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import placewright
 from placewright import Cluster, Device
 from placewright.adapt.training_loop import ModelChanges
 from placewright.capturing.guards import Guards
+from placewright.capturing.read_watch import GradientsWarning
 from placewright.errors import InputError
 from tests.adapt.loop_changes import clip_after_reading, halve, reset_moments
 
@@ -41,23 +43,19 @@ TAKEN: dict[str, Change] = {
     "a hook": lambda m, o: m[3].register_forward_hook(lambda _m, _x, y: y * 2),
     "loaded weights": halve,
     "clipped weights, after they were read": clip_after_reading,
+    "clipped weights": lambda m, o: m[0].weight.data.clamp_(-0.05, 0.05),
+    "weights changed by a function": lambda m, o: nn.init.constant_(m[3].bias, 0.5),
+    "decayed weights": lambda m, o: [p.data.mul_(0.9) for p in o.param_groups[0]["params"]],
     "a learning rate": lambda m, o: o.param_groups[0].update(lr=0.01),
     "a cleared state": lambda m, o: o.state.clear(),
     "a changed state": reset_moments,
     "a loaded state": lambda m, o: o.load_state_dict(o.state_dict()),
+    "the state of another optimizer": lambda m, o: o.load_state_dict(
+        copy.deepcopy(torch.optim.Adam(m.parameters()).state_dict())
+    ),
 }
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "weights that are not the newest": (
-        lambda m, o: m[0].weight.data.clamp_(-0.05, 0.05),
-        "the workers have newer values",
-    ),
-    "a loaded state, while the weights here are not the newest": (
-        lambda m, o: o.load_state_dict(
-            copy.deepcopy(torch.optim.Adam(m.parameters()).state_dict())
-        ),
-        "the workers have newer values",
-    ),
     "amsgrad": (lambda m, o: o.param_groups[0].update(amsgrad=True), "amsgrad changed"),
     "another optimizer's parameters": (
         lambda m, o: o.param_groups[0]["params"].pop(),
@@ -136,6 +134,20 @@ def test_gradients_that_are_added_up_outlive_other_weights() -> None:
         assert torch.equal(one, other), name
 
 
+def test_a_change_of_older_values_is_refused() -> None:
+    """Through an array that was taken before the step, of which nothing tells."""
+    model = _model()
+    with _trainer(model) as trainer:
+        trainer.step(X, Y)
+        array = model[0].weight.detach().numpy()
+        trainer.step(X, Y)
+        array *= 0.5
+        with pytest.raises(InputError, match="the workers have newer values") as caught:
+            trainer.step(X, Y)
+    assert "'0.weight'" in str(caught.value)
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_change_that_cannot_be_taken_over_is_refused(name: str) -> None:
     """With what has changed and what to do."""
@@ -158,6 +170,7 @@ def test_a_continued_run_has_newer_weights_than_the_model() -> None:
         None,
         fetch=fetch,
         put=lambda: None,
+        members=lambda: [*model.parameters(), *model.buffers()],
         recapture=lambda: None,
         done=lambda: 5,
     )
@@ -165,6 +178,152 @@ def test_a_continued_run_has_newer_weights_than_the_model() -> None:
     model[0].weight.data.zero_()
     assert changes.follow()
     changes.close()
+
+
+def _average(model: nn.Module) -> Tensor:
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+    return averaged(X)  # type: ignore[no-any-return]
+
+
+def _exponential(shadow: list[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """An average over parameters that were listed before the first step."""
+    with torch.no_grad():
+        shadow[:] = shadow or [torch.zeros_like(p) for p in parameters]
+        torch._foreach_lerp_(shadow, list(parameters), 0.5)
+    return torch.cat([each.flatten() for each in shadow])
+
+
+def _in_mode(model: nn.Module, training: bool) -> Tensor:
+    model.train(training)
+    out = model(X)
+    model.train()
+    return out  # type: ignore[no-any-return]
+
+
+def _inferred(model: nn.Module) -> Tensor:
+    with torch.inference_mode(), torch.device("meta"):
+        return model(X)  # type: ignore[no-any-return]
+
+
+def _pickled(model: nn.Module) -> Tensor:
+    return pickle.loads(pickle.dumps(model))(X)  # type: ignore[no-any-return]
+
+
+def _printed(model: nn.Sequential) -> Tensor:
+    return torch.tensor(list(map(ord, repr(model[0].weight))))
+
+
+READINGS: dict[str, Callable[[nn.Sequential, torch.optim.Optimizer], Tensor]] = {
+    "a call": lambda m, o: m(X),
+    "a call in evaluation mode": lambda m, o: _in_mode(m, False),
+    "a call of a part": lambda m, o: m[0](X),
+    "a call of a wrapper": lambda m, o: nn.Sequential(m)(X),
+    "an inference, of another default device": lambda m, o: _inferred(m),
+    "parameters_to_vector": lambda m, o: nn.utils.parameters_to_vector(m.parameters()),
+    "a norm of what the optimizer has": lambda m, o: o.param_groups[0]["params"][0].norm(),
+    "a buffer": lambda m, o: m[2].running_mean * 1,
+    "an array": lambda m, o: torch.from_numpy(m[0].weight.detach().numpy().copy()),
+    "a number": lambda m, o: torch.tensor(m[2].num_batches_tracked.item()),
+    "a deep copy": lambda m, o: copy.deepcopy(m)(X),
+    "a deep copy of a weight": lambda m, o: copy.deepcopy(m[3].bias),
+    "a pickled model": lambda m, o: _pickled(m),
+    "a state": lambda m, o: m.state_dict()["0.weight"].clone(),
+    "a state of parameters": lambda m, o: m.state_dict(keep_vars=True)["0.weight"] * 2,
+    "an average": lambda m, o: _average(m),
+    "a text": lambda m, o: _printed(m),
+    "a functional call": lambda m, o: torch.func.functional_call(
+        m, dict(m.named_parameters()), (X,)
+    ),
+    "a gradient by the input": lambda m, o: torch.func.grad(lambda x: m[3](x).sum())(X),
+    "values that replace others": lambda m, o: (
+        nn.utils.vector_to_parameters(
+            nn.utils.parameters_to_vector(m.parameters()) * 0.5, m.parameters()
+        )
+        or m[0].weight * 1
+    ),
+}
+
+
+def test_whatever_reads_a_model_between_steps_reads_what_it_would_in_eager() -> None:
+    """One reading after every second step, and an average after all; classes are as before."""
+    model = _model()
+    eager = copy.deepcopy(model)
+    mine, its = (torch.optim.Adam(m.parameters(), lr=0.1) for m in (model, eager))
+    listed = [list(m.parameters()) for m in (model, eager)]
+    shadows: list[list[Tensor]] = [[], []]
+    with _trainer(model, mine) as trainer:
+        for name, read in READINGS.items():
+            for _ in range(2):
+                trainer.step(X, Y)
+                its.zero_grad()
+                loss_fn(eager(X), Y).backward()
+                its.step()
+            assert torch.equal(read(model, mine), read(eager, its)), name
+            assert type(model[0].weight) is nn.Parameter
+            trainer.step(X, Y)
+            its.zero_grad()
+            loss_fn(eager(X), Y).backward()
+            its.step()
+            assert torch.equal(*map(_exponential, shadows, listed)), name
+    assert {type(p) for p in model.parameters()} == {nn.Parameter}
+    assert {type(b) for b in model.buffers()} == {Tensor}
+
+
+def test_what_is_no_value_is_read_without_the_workers() -> None:
+    """Shapes, freezing and resetting gradients cost nothing; who reads gradients is warned."""
+    model = _model()
+    optimizer = torch.optim.Adam(model.parameters())
+    with _trainer(model, optimizer) as trainer:
+        trainer.step(X, Y)
+        optimizer.zero_grad()
+        model.zero_grad()
+        model[0].requires_grad_(False)
+        assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 33
+        assert model[0].weight.shape == (6, 6)
+        assert len({*model.parameters()}) == 6
+        assert type(model[0].weight).__name__ == "UnreadParameter"
+        with pytest.warns(GradientsWarning, match="clip_norm"):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_two_trainers_of_one_layer_see_each_others_steps() -> None:
+    """A shared body that both train in turn, as in one eager loop."""
+    torch.manual_seed(0)
+    body, heads = nn.Linear(6, 6), [nn.Linear(6, 3), nn.Linear(6, 3)]
+    models = [nn.Sequential(body, head) for head in heads]
+    eager = copy.deepcopy(models)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (*models, *eager)]
+    with (
+        _trainer(models[0], optimizers[0]) as one,
+        _trainer(models[1], optimizers[1]) as other,
+    ):
+        for k in (0, 1, 0, 0, 1, 1, 0):
+            (one, other)[k].step(X, Y)
+            optimizers[k + 2].zero_grad()
+            loss_fn(eager[k](X), Y).backward()
+            optimizers[k + 2].step()
+        for mine, its in zip(models, eager, strict=True):
+            assert torch.equal(mine(X), its(X))
+    assert torch.equal(body.weight, eager[0][0].weight)
+
+
+def test_a_model_is_placed_with_the_newest_weights_while_a_trainer_is_open() -> None:
+    """And follows later steps."""
+    model = _model()
+    with _trainer(model) as trainer:
+        trainer.step(X, Y)
+        with placewright.place(model, X, DUO, planner="only:a", method="analytic") as placed:
+            for _ in range(2):
+                assert torch.equal(placed(X), trainer.evaluate(X))
+                trainer.step(X, Y)
+
+
+def _trainer(model: nn.Module, optimizer: Any = "sgd") -> Any:
+    return placewright.Trainer(
+        *(model, X, DUO), loss_fn=loss_fn, targets=Y, optimizer=optimizer, method="analytic",
+        planner="only:a", adapt=False,
+    )  # fmt: skip
 
 
 def test_momentum_that_needs_state_is_refused() -> None:

@@ -5,9 +5,9 @@ ModelChanges: what a training loop reads and changes of its model while workers 
 Between two steps the newest weights and optimizer state are the workers'. What the loop does with
 its own objects means the same as in eager PyTorch, or is refused by name::
 
-    model.state_dict()                    the workers' weights are written into the model first
+    model(x), a weight, a buffer          the workers' weights are written into the model first
     optimizer.state, its state_dict()     likewise
-    changed weights or optimizer state    taken over, where the loop had read the newest before
+    changed weights or optimizer state    taken over
     frozen parameters, modes, attributes  the step is captured again, on the same devices
     parameters trained that were not      refused: workers keep no state for them
 """
@@ -18,17 +18,21 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from placewright.adapt.snapshot import RANDOM, Batch
 from placewright.adapt.timeline import QUIET, Timeline, event_text
 from placewright.capturing.guards import Changes, Guards, changed_model
 from placewright.capturing.program_calls import set_random_state
+from placewright.capturing.read_watch import ReadWatch, read_newest
 from placewright.errors import InputError, UnsupportedError
 from placewright.io.arguments import checked
 
@@ -211,6 +215,7 @@ class TrainingLoop(Generic[Run]):
                 program.optimizer,
                 fetch=program.fetch,
                 put=program.put,
+                members=lambda: [member for _, member in program.members()],
                 recapture=program.recapture,
                 done=lambda: self.run.done,
                 accumulate=program.accumulate,
@@ -250,8 +255,8 @@ class TrainingLoop(Generic[Run]):
         InfeasibleError
             The model does not fit on the devices that are left.
         """
-        self._follow()
-        loss = self._program.step(inputs, targets)
+        with self._followed():
+            loss = self._program.step(inputs, targets)
         if self._monitor is not None:
             note_events(self.run, self._noted, self._monitor)
             self._noted = len(self.timeline.events)
@@ -269,8 +274,8 @@ class TrainingLoop(Generic[Run]):
         UnsupportedError
             Workers share every batch.
         """
-        self._follow()
-        return self._program.evaluate(inputs)
+        with self._followed():
+            return self._program.evaluate(inputs)
 
     def outputs(self) -> Any:
         """Outputs of the model in the last step.
@@ -304,7 +309,8 @@ class TrainingLoop(Generic[Run]):
         RunError
             The trainer is closed.
         """
-        return self._program.state_dict()
+        with nullcontext() if self._changes is None else self._changes.own():
+            return self._program.state_dict()
 
     def save(self, path: str | Path) -> Path:
         """Write `state_dict` as a safetensors file."""
@@ -351,10 +357,16 @@ class TrainingLoop(Generic[Run]):
             warnings.warn(self._lost(), UnfinishedWarning, stacklevel=2)
         self.run.close()
 
-    def _follow(self) -> None:
-        """Take over what the loop has changed in the model."""
-        if self._changes is not None and self._changes.follow():
-            self._program.changed()
+    @contextmanager
+    def _followed(self) -> Iterator[None]:
+        """Take over what the loop has changed in the model before what is done inside."""
+        if self._changes is None:
+            yield
+            return
+        with self._changes.own():
+            if self._changes.follow():
+                self._program.changed()
+            yield
 
     def _unfinished(self) -> bool:
         """Whether the workers have learned what the model does not have."""
@@ -416,7 +428,7 @@ class WatchedState(defaultdict[Any, Any]):
     `changed`: whether it may have been changed since `settle`.
     """
 
-    def __init__(self, content: dict[Any, Any], read: Callable[[], None]) -> None:
+    def __init__(self, content: dict[Any, Any], read: Callable[[], object]) -> None:
         super().__init__(dict, content)
         self.read, self.changed = read, False
         self._known: list[Any] = []
@@ -468,6 +480,8 @@ class ModelChanges:
         Writes the workers' weights and optimizer state into the model and the optimizer.
     put
         Lets workers go on from the model's weights and the optimizer's state.
+    members
+        Gives the weights and buffers that `fetch` writes.
     recapture
         Has the step captured again before the next one.
     done
@@ -483,6 +497,7 @@ class ModelChanges:
         *,
         fetch: Callable[[], None],
         put: Callable[[], None],
+        members: Callable[[], Iterable[Tensor]],
         recapture: Callable[[], None],
         done: Callable[[], int],
         accumulate: int = 1,
@@ -490,67 +505,80 @@ class ModelChanges:
         self.guards, self.optimizer = guards, optimizer
         self._fetch, self._put, self._recapture, self._done = fetch, put, recapture, done
         self._accumulate = accumulate
-        self._fresh_at, self._inside = 0, False  # of a continued run the model has the start
+        self._fresh_at = 0  # of a continued run the model has the start
+        self._inside, self._alone, self._closed = False, RLock(), False
         self._groups = [] if optimizer is None else _members(optimizer)
-        register: Any = guards.model.register_state_dict_pre_hook
-        self._hook = register(_fetching(self.fetch))
-        if optimizer is not None:
-            optimizer.state = WatchedState(dict(optimizer.state), self.fetch)
-            optimizer.state.settle()
+        self._watch = ReadWatch(members, self.fetch)
+        self._watch_state()
+        self._settle()
 
     def close(self) -> None:
         """Leave the model and the optimizer alone from now on."""
-        self._hook.remove()
+        self._closed = True
+        self._watch.disarm()
         if self.optimizer is not None and isinstance(self.optimizer.state, WatchedState):
-            with self._own():
-                self.optimizer.state = defaultdict(dict, dict.copy(self.optimizer.state))
+            self.optimizer.state = defaultdict(dict, dict.copy(self.optimizer.state))
 
-    def fetch(self) -> None:
-        """Write the newest weights into the model, unless it has them or is being written."""
-        if self._inside or self._fresh_at == self._done():
-            return
-        self.follow()  # what the loop changed before it read is no change of the newest values
-        self.written(self._fetch)
+    def fetch(self) -> bool:
+        """Write the newest weights into the model, and whether it has them now.
+
+        Not while a step or a change is under way, which reads the model for itself.
+        """
+        if self._inside:
+            return False
+        with self.own():
+            if self._fresh_at != self._done():
+                self._refuse_overwriting()
+                self.written(self._fetch)
+        return True
 
     def written(self, write: Callable[[], None]) -> None:
         """`write` the newest weights into the model, which are no change by the loop."""
-        with self._own():
+        # Whatever mode the reader is in: a default device, a transform, inference, a trace.
+        with self.own(), _outside_of_modes(), self._loaded_state_kept():
             write()
-            self.guards.follow()
-        if self.optimizer is not None and isinstance(self.optimizer.state, WatchedState):
-            self.optimizer.state.settle()
-        self._fresh_at = self._done()
+            self.guards.take_weights()
+            self._fresh_at = self._done()
 
     def follow(self) -> bool:
         """Take over what the loop has changed since the last step; whether it has.
 
         Raises `InputError`: it cannot be taken over.
         """
-        if self._inside:
-            return False
         self._refuse_other_members()
-        state = self._state_changed()
-        if not state and self.guards.unchanged():
-            return False
-        changes = self.guards.changes()
-        self._refuse(changes)
-        if (changes.weights or state) and self._fresh_at != self._done():
-            raise changed_model(
-                str(changes) or "the optimizer's state",
-                "Trainer.step",
-                "the workers have newer values than those that were changed: call "
-                "model.state_dict() or trainer.finish() before the change, which writes them into "
-                "the model and the optimizer",
-            )
-        with self._own():
+        read_newest(self.guards.members(), but=self._watch)  # a second trainer has trained them
+        with self.own():
+            state = self._state_changed()
+            if not state and self.guards.unchanged():
+                return False
+            changes = self.guards.changes()
+            self._refuse(changes)
             if changes.weights or state:
+                self._refuse_overwriting()
+                if self._fresh_at != self._done():
+                    self.written(self._fetch)
                 self._put()
             if changes.of_code:
                 self._recapture()
             self.guards.follow()
-        if state and self.optimizer is not None:
-            self._watch()
+        if state:
+            self._watch_state()
         return True
+
+    def _refuse_overwriting(self) -> None:
+        """Raise where the loop has changed values that were not the newest."""
+        if self._fresh_at == self._done():
+            return
+        changes = Changes() if self.guards.unchanged() else self.guards.changes()
+        state = self.optimizer is not None and _is_changed(self.optimizer.state)
+        if changes.weights or state:
+            raise changed_model(
+                str(Changes(weights=changes.weights)) or "the optimizer's state",
+                "Trainer.step",
+                "the workers have newer values than those that were changed through a tensor or an "
+                "array that was taken before the last step: take it from the model, or from the "
+                "optimizer, after the step",
+            )
 
     def _refuse(self, changes: Changes) -> None:
         trained = dict(self.guards.model.named_parameters())
@@ -578,34 +606,70 @@ class ModelChanges:
         if self.optimizer is None:
             return False
         state = self.optimizer.state
-        if not isinstance(state, WatchedState):  # load_state_dict has put another one there
-            return True
-        with self._own():
-            return state.is_changed()
+        return not isinstance(state, WatchedState) or state.is_changed()
 
-    def _watch(self) -> None:
-        assert self.optimizer is not None
-        with self._own():
-            self.optimizer.state = WatchedState(dict(self.optimizer.state), self.fetch)
-            self.optimizer.state.settle()
+    def _watch_state(self) -> None:
+        if self.optimizer is not None:
+            with self.own():
+                self.optimizer.state = WatchedState(dict(self.optimizer.state), self.fetch)
+                self.optimizer.state.settle()
 
     @contextmanager
-    def _own(self) -> Iterator[None]:
-        """What is done inside is not the loop's."""
-        before, self._inside = self._inside, True
+    def _loaded_state_kept(self) -> Iterator[None]:
+        """Keep what ``load_state_dict`` has put in the place of the optimizer's state.
+
+        It is all of the state: whatever workers have is not the optimizer's any more.
+        """
+        optimizer = self.optimizer
+        if optimizer is None:
+            yield
+            return
+        if isinstance(optimizer.state, WatchedState):
+            yield
+            optimizer.state.settle()
+            return
+        state, optimizer.state = optimizer.state, defaultdict(dict)
         try:
             yield
         finally:
-            self._inside = before
+            optimizer.state = state
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """What is done inside is not the loop's; behind it, reads are of the newest values."""
+        with self._alone:
+            before, self._inside = self._inside, True
+            try:
+                yield
+            finally:
+                self._inside = before
+                if not before:
+                    self._settle()
+
+    def _settle(self) -> None:
+        """Watch reads where the workers have newer values than the model."""
+        if self._closed or self._fresh_at == self._done():
+            self._watch.disarm()
+        else:
+            self._watch.arm()
 
 
-def _fetching(fetch: Callable[[], None]) -> Callable[..., None]:
-    """A hook; a plain function, which a copy of the model shares instead of copying the trainer."""
+def _is_changed(state: Any) -> bool:
+    """Whether the loop has changed an optimizer's state in place."""
+    return isinstance(state, WatchedState) and state.is_changed()
 
-    def hook(_module: nn.Module, _prefix: str, _keep_vars: bool) -> None:
-        fetch()
 
-    return hook
+@contextmanager
+def _outside_of_modes() -> Iterator[None]:
+    """Compute as if nothing else were going on in this thread."""
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        temporarily_clear_interpreter_stack(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+    ):
+        yield
 
 
 def _members(optimizer: torch.optim.Optimizer) -> list[list[int]]:

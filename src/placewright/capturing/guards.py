@@ -31,6 +31,7 @@ from placewright.capturing.isolation import executed_code, watch
 from placewright.capturing.mode import flags_kept, set_mode
 from placewright.capturing.program_calls import tracing_settings
 from placewright.capturing.python_state import Container, Globals, PythonState, base_of
+from placewright.capturing.read_watch import read_newest
 from placewright.capturing.source import Loss, modules_in
 from placewright.errors import InputError
 
@@ -147,8 +148,17 @@ class Guards:
         """Modes and settings, by which a step that was captured before is found again."""
         return self._modes, self._settings
 
+    def members(self) -> Iterable[Tensor]:
+        """Parameters and buffers when the step was captured."""
+        return self._members.values()
+
+    def take_weights(self) -> None:
+        """Compare with the present values of parameters and buffers from now on."""
+        self._flat.take_members()
+
     def unchanged(self) -> bool:
         """Whether all is as it was."""
+        read_newest(self._members.values())
         try:
             return self._flat.same() and tracing_settings() == self._settings
         except KeyError:  # an attribute has been deleted
@@ -156,6 +166,7 @@ class Guards:
 
     def changes(self) -> Changes:
         """What has changed."""
+        read_newest(self._members.values())
         now = {**_named(self.model), **_named_of_loss(self.loss_fn)}
         known = dict(self._flat.seen(self._members))
         both = [name for name in now if name in known]
@@ -230,11 +241,17 @@ class _Flat:
         flat.add(state.containers)
         flat.members = list(members)
         flat.trained = list(map(_TRAINED, flat.members))
-        flat.addresses = list(map(Tensor.data_ptr, flat.members))
         flat.add_tensors([*flat.members, *(tensor for tensor, _, _ in state.tensors)])
-        flat.views = [view for view in map(_sample, flat.members) if view is not None]
-        flat.sampled = [view.tobytes() for view in flat.views]
+        flat.take_members()
         return flat
+
+    def take_members(self) -> None:
+        """Compare with the present values of parameters and buffers from now on."""
+        counted = sum(not tensor.is_inference() for tensor in self.members)
+        self.versions[:counted] = map(_VERSION, self.tensors[:counted])
+        self.addresses = list(map(Tensor.data_ptr, self.members))
+        self.views = [view for view in map(_sample, self.members) if view is not None]
+        self.sampled = [view.tobytes() for view in self.views]
 
     def add_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Compare their versions from now on."""
@@ -282,7 +299,11 @@ class _Flat:
             self.expected += kept.values()
 
     def same(self) -> bool:
-        """Whether nothing has changed."""
+        """Whether nothing has changed; of weights whose newest values are elsewhere, those here."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._same()
+
+    def _same(self) -> bool:
         return (
             all(map(is_, chain.from_iterable(map(call, self.values)), self.expected))
             and all(map(is_, map(_CONTENTS, self.cells), self.contents))

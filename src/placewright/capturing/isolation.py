@@ -33,6 +33,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
 from placewright.capturing.python_state import CACHE
+from placewright.capturing.read_watch import plain_classes
 from placewright.errors import UnsupportedError
 from placewright.interpreter import inductor_cache
 from placewright.numerics.collector import collector_paused
@@ -50,6 +51,7 @@ def isolated_trace(model: str) -> Iterator[None]:
     Raises `UnsupportedError`: a fake tensor is kept somewhere.
     """
     os.environ.update(inductor_cache())
+    plain_classes()
     modes: WeakSet[FakeTensorMode] = WeakSet()
     begin = FakeTensorMode.__init__
 
