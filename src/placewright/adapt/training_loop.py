@@ -9,7 +9,7 @@ its own objects means the same as in eager PyTorch, or is refused by name::
     optimizer.state, its state_dict()     likewise
     changed weights or optimizer state    taken over
     frozen parameters, modes, attributes  the step is captured again, on the same devices
-    parameters trained that were not      refused: workers keep no state for them
+    parameters that were never trained    refused: workers keep no state for them
 """
 
 from __future__ import annotations
@@ -508,6 +508,8 @@ class ModelChanges:
         self._fresh_at = 0  # of a continued run the model has the start
         self._inside, self._alone, self._closed = False, RLock(), False
         self._groups = [] if optimizer is None else _members(optimizer)
+        named = guards.model.named_parameters()
+        self._placed = {name for name, parameter in named if parameter.requires_grad}
         self._watch = ReadWatch(members, self.fetch)
         self._watch_state()
         self._settle()
@@ -583,15 +585,15 @@ class ModelChanges:
     def _refuse(self, changes: Changes) -> None:
         trained = dict(self.guards.model.named_parameters())
         for name in changes.gradients:
-            if name in trained and trained[name].requires_grad:
+            if name in trained and trained[name].requires_grad and name not in self._placed:
                 raise changed_model(
                     f"{name!r} requires a gradient, and did not", "Trainer.step", _AGAIN
                 )
             if name in trained and self._done() % self._accumulate:
                 raise changed_model(
-                    f"{name!r} requires none any more, and has gradients that are added up",
+                    f"requires_grad of {name!r} is another, and gradients are being added up",
                     "Trainer.step",
-                    f"freeze it after a step that updates, every {self._accumulate} steps",
+                    f"change it after a step that updates, every {self._accumulate} steps",
                 )
 
     def _refuse_other_members(self) -> None:
