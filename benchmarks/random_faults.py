@@ -97,6 +97,9 @@ LIMIT_S, SETTLE_S = 60.0, 10.0
 UNDISTURBED_S = 300.0
 """No command takes longer, nor has one that has no worker by then."""
 
+RAY_ACTORS = ("RayWorker", "ServerActor")
+"""Classes of Ray actors that are workers, as their command lines name them."""
+
 OTHERS_FOLDERS = ("torchelastic_", "ray", "torchinductor_", "nccl-")
 """Of torchrun, Ray and PyTorch: what their own killed processes leave is not ours to remove."""
 
@@ -195,7 +198,7 @@ def role(pid: int, words: list[str], all_words: dict[int, list[str]], main: int)
         above = " ".join(all_words.get(parent(pid), []))
         return "worker" if "multiprocessing.forkserver" in above else "fork server"
     if "ray::" in line:
-        return "worker" if "RayWorker" in line else "idle"
+        return "worker" if any(kind in line for kind in RAY_ACTORS) else "idle"
     if "raylet/raylet" in line:
         return "raylet"
     if "gcs_server" in line:
