@@ -23,23 +23,43 @@ from placewright.requests.simulation import simulate
 from placewright.requests.stream import stream_of
 
 
-def load_at(rate_per_s: float, servers: int = 60) -> Load:
-    """After a second of even arrivals with deadlines of 0.2 s."""
-    load, queue = Load(1.2, 1.0), Queue()
+def load_of(arrival_s: np.ndarray, memory_s: float = Rolling().memory_s) -> Load:
+    """After requests with deadlines of 0.2 s."""
+    load, queue = Load(1.2, memory_s), Queue()
     tables_s = np.array([[[0.0, 0.02, 0.03], [0.0, 0.05, 0.08]]])
     family, accuracy = np.zeros(2, dtype=np.int64), np.array([0.6, 0.8])
-    load.revise(tables_s, np.array([float(servers)]), family, accuracy)
-    for k in range(int(rate_per_s)):
-        now_s = (k + 1) / rate_per_s
+    load.revise(tables_s, np.array([60.0]), family, accuracy)
+    for k, now_s in enumerate(arrival_s.tolist()):
         slot = queue.add(k, 0, now_s, now_s + 0.2)
         load.observe(now_s, queue)
         queue.take(np.array([slot]))
     return load
 
 
+def load_at(rate_per_s: float) -> Load:
+    """After a second of even arrivals."""
+    return load_of(np.arange(1, int(rate_per_s) + 1) / rate_per_s)
+
+
 def test_the_first_second_counts_alike() -> None:
     """A burst at the start does not stay in the estimate: it is requests by seconds."""
     assert load_at(400.0).rate_per_s == pytest.approx(400.0, rel=0.05)
+
+
+def test_the_rate_follows_a_burst_within_two_deadlines() -> None:
+    """A queue grows as fast as that; three times the rate for 0.4 s, after ten seconds."""
+    calm, burst = np.arange(4000) / 400.0, 10.0 + np.arange(480) / 1200.0
+    arrival_s = np.concatenate([calm, burst])
+    assert load_of(arrival_s).rate_per_s > 1000.0
+    assert load_of(arrival_s, memory_s=1.0).rate_per_s < 800.0
+
+
+def test_the_rate_of_few_requests_is_not_of_the_last_ones() -> None:
+    """Of 5 a second a deadline of 0.2 s knows nothing: the rate is that of the last 32 or more."""
+    rng, rates = np.random.default_rng(0), []
+    for _ in range(20):
+        rates.append(load_of(np.cumsum(rng.exponential(0.2, 320))).rate_per_s)
+    assert np.std(rates) < 0.25 * 5.0
 
 
 def test_prices_rise_with_the_share_of_deadlines_that_is_waited() -> None:

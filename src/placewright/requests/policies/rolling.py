@@ -67,7 +67,8 @@ class Rolling(Specification):
     quantile
         Standard deviations of noise that are planned for.
     memory_s
-        Over which the rate of arrivals is averaged.
+        Over which the rate of arrivals is averaged. 0: over the mean deadline, in which a burst
+        becomes a queue, and over 32 requests at least.
     wait
         Accuracy, times the number of servers, that a batch costs which ends as late as its first
         request allows. Above 0 it prefers idle servers, since requests that come later may push
@@ -80,17 +81,16 @@ class Rolling(Specification):
     price: float = 1.0
     reserve: float = 1.2
     quantile: float = 1.0
-    memory_s: float = 1.0
+    memory_s: float = 0.0
     wait: float = 0.0
     hold: bool = True
     policy: ClassVar[str] = "rolling"
 
     def start(self, service: Service, seed: int = 0) -> RollingHorizon:
         """A policy object for one stream."""
-        for key in ("price", "memory_s"):
-            if not 0 < getattr(self, key) < np.inf:
-                raise InputError(f"{key} must be above 0", where="rolling")
-        for key in ("reserve", "wait"):
+        if not 0 < self.price < np.inf:
+            raise InputError("price must be above 0", where="rolling")
+        for key in ("reserve", "wait", "memory_s"):
             if not 0 <= getattr(self, key) < np.inf:
                 raise InputError(f"{key} must be a number >= 0", where="rolling")
         return RollingHorizon(service, self)
@@ -183,8 +183,9 @@ BUCKETS = 12
 QUANTILES = np.arange(BUCKETS) / BUCKETS
 """Where those ranges begin."""
 
-FIRST, EVERY = 8, 16
-"""Arrivals before prices are set for the first time, and between two changes."""
+FIRST, EVERY, COUNTED = 8, 16, 32
+"""Arrivals before prices are set for the first time, between two changes, and over which the rate
+is averaged at least."""
 
 PRESSURE, WAITING = 10.0, 6.0
 """Growth of the logarithm of prices with the share of their deadlines that requests wait, and the
@@ -204,7 +205,7 @@ class Load:
     prices
         Shape (kinds of server,): accuracies per second.
     rate_per_s
-        Requests per second, an exponential mean over about `memory_s`.
+        Requests per second, an exponential mean over about `memory_s`, or over deadlines (0).
     """
 
     def __init__(self, reserve: float, memory_s: float) -> None:
@@ -273,11 +274,16 @@ class Load:
                 self._price(now_s, total, FIRST_ROUNDS)
         elif total - self.updated >= EVERY:
             span_s = max(now_s - self.last_s, 1e-9)
-            # Before `memory_s` has passed, all that was seen counts alike.
-            keep = math.exp(-span_s / max(1e-9, min(self.memory_s, now_s - self.first_s)))
+            # Before the memory has passed once, all that was seen counts alike.
+            keep = math.exp(-span_s / max(1e-9, min(self._memory_s(), now_s - self.first_s)))
             recent = (total - self.counted) / span_s
             self.rate_per_s = keep * self.rate_per_s + (1 - keep) * recent
             self._price(now_s, total, ROUNDS)
+
+    def _memory_s(self) -> float:
+        if self.memory_s:
+            return self.memory_s
+        return max(self.mean_deadline_s, COUNTED / max(self.rate_per_s, 1e-9))
 
     def _price(self, now_s: float, total: int, rounds: int) -> None:
         self.last_s, self.counted, self.updated = now_s, total, total
