@@ -26,7 +26,7 @@ from placewright.deployment.placing import Trainer, place
 from placewright.errors import InputError, MissingDependencyError, RunError, WorkerError
 from placewright.runtime.engines import ray_engine
 from placewright.runtime.engines.ray_engine import Ray, RayGroup, actor_options, served_devices
-from placewright.runtime.host import Host
+from placewright.runtime.host import Host, is_stopped
 from placewright.runtime.session import Session
 from tests.deployment.test_streams import assert_equal_to_eager, shared_half, tower
 from tests.other_user import needs_root, run_as_other_user
@@ -405,6 +405,49 @@ def test_a_stopped_head_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for child in children:
             child.kill()
             child.wait()
+        watch.join(10)
+
+
+WITH_A_WORKER = """
+import subprocess, sys
+
+worker, agent = (subprocess.Popen([file, "60"]) for file in sys.argv[1:])
+print(worker.pid, agent.pid, flush=True)
+worker.wait()
+print("ended", flush=True)
+agent.wait()
+"""
+
+
+def test_a_stopped_worker_is_killed_so_that_ray_reports_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is waited for, its start too; the raylet's own agents are left alone."""
+    monkeypatch.setattr(ray_engine.limits, "STOPPED_S", 0.5)
+    sleep, python = shutil.which("sleep") or "", os.path.realpath(sys.executable)
+    files = [tmp_path / name for name in ("ray::RayWorker", "ray::DashboardA")]
+    for file in files:
+        shutil.copy2(sleep, file)
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to(python)
+    command = [str(raylet), "-c", WITH_A_WORKER, *map(str, files)]
+    head = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    closing = threading.Event()
+    watch = threading.Thread(target=ray_engine.watch_head, args=(closing,))
+    assert head.stdout is not None
+    worker, agent = map(int, head.stdout.readline().split())
+    try:
+        for pid in (worker, agent):
+            os.kill(pid, signal.SIGSTOP)
+        watch.start()
+        assert head.stdout.readline() == "ended\n"
+        assert is_stopped(agent)
+    finally:
+        closing.set()
+        for pid in (worker, agent, head.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        head.communicate()
         watch.join(10)
 
 

@@ -235,11 +235,12 @@ _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 def watch_head(closing: threading.Event) -> None:
-    """Kill the head of the Ray that this process has started once it has been stopped for long.
+    """Kill head and workers of the Ray that this process has started where they are stopped.
 
     Calls of Ray wait inside of C++, without a limit, for as long as its connections are open, and
     those of a stopped process (SIGSTOP) are. Where the head is gone, they wait until Ray ends this
-    process from C++, which leaves its folders behind: it is ended here before.
+    process from C++, which leaves its folders behind: it is ended here before. Of a stopped worker
+    Ray knows nothing either, but reports its death to whoever waits for it.
     """
     since: dict[int, float] = {}
     seen = False
@@ -247,7 +248,7 @@ def watch_head(closing: threading.Event) -> None:
     while not closing.wait(_LOOK_S):
         now = time.monotonic()
         heads = heads_of(os.getpid())
-        for pid in heads:
+        for pid in (*heads, *workers_of(heads)):
             if not is_stopped(pid):
                 since.pop(pid, None)
             elif now - since.setdefault(pid, now) >= limits.patience(limits.STOPPED_S):
@@ -286,11 +287,27 @@ def _head_error(name: str) -> RunError:
 
 def heads_of(launcher: int) -> dict[int, str]:
     """The processes of the Ray that a process has started which all others need, by identifier."""
+    return {pid: name for pid, name in _living(launcher).items() if name in _ROLES}
+
+
+def workers_of(heads: Mapping[int, str]) -> list[int]:
+    """Processes that the raylet among them has started for actors, whatever they do now."""
+    raylets = [pid for pid, name in heads.items() if name != HEAD]
+    found = [item for pid in raylets for item in _living(pid).items()]
+    return [pid for pid, name in found if name.startswith(_WORKER) and name not in _AGENTS]
+
+
+_WORKER, _AGENTS = "ray::", ("ray::DashboardA", "ray::RuntimeEnv")
+"""Names of its children, of which the kernel keeps 15 bytes."""
+
+
+def _living(parent: int) -> dict[int, str]:
+    """Names of its child processes, zombies aside."""
     found = {}
-    for pid in children_of(launcher):
+    for pid in children_of(parent):
         with suppress(OSError, IndexError):
             name, state = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(") ", 1)
-            if name in _ROLES and state[0] not in "ZX":
+            if state[0] not in "ZX":
                 found[pid] = name
     return found
 
