@@ -425,7 +425,10 @@ def numbers(variant: Variant, folder: Path, *, interrupted: bool) -> list[str]:
         return []
     if not text.strip():
         return ["exit code 0 and no result"]
-    data = json.loads(text)
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return [f"exit code 0 and a result that is no JSON: {text[:80]!r}"]
     if variant.what not in ("script", "train-samples") and document.read_text() == OLD:
         return ["exit code 0 and the document is that of before"]
     if variant.samples:

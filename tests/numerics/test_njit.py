@@ -156,6 +156,40 @@ def test_ctrl_c_while_code_is_freed_is_not_lost() -> None:
     assert free_for_others()
 
 
+LOST_IN_A_COLLECTION = """
+import gc, signal, sys, time
+from placewright.numerics import njit
+
+def begin():
+    njit._signals_wait.begin = usual
+    # After the collection has begun, and before it is held back.
+    signal.raise_signal(getattr(signal, sys.argv[1]))
+
+def terminate(number, frame):
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(143)
+
+signal.signal(signal.SIGTERM, terminate)
+usual, njit._signals_wait.begin = njit._signals_wait.begin, begin
+gc.collect()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "printed"), [("SIGINT", 0, "interrupted\n"), ("SIGTERM", 143, "")]
+)
+def test_a_signal_as_a_collection_begins_is_not_lost(name: str, code: int, printed: str) -> None:
+    """Python ignores what a callback of its collector raises, and prints it."""
+    command = [sys.executable, "-c", LOST_IN_A_COLLECTION, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, printed, "")
+
+
 def test_a_handler_of_the_caller_is_called_after_compiling() -> None:
     """Whatever is in force for a signal, also one that replaces it meanwhile, is not replaced."""
     seen: list[bool] = []

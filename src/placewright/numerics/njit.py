@@ -16,6 +16,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -301,6 +302,27 @@ def _make_signals_wait_for_collections(phase: str, info: dict[str, int]) -> None
             _signals_wait.end(raises=False)
 
 
+def _raise_again(lost: Any) -> None:
+    """Raise what a signal's handler raised as a collection began, before it was held back.
+
+    Python prints and forgets what a callback of its collector raises. Sent again, the signal may
+    have no handler: that of SIGTERM ends by ignoring the next one.
+    """
+    at_start = lost.object is _make_signals_wait_for_collections
+    if not at_start or threading.current_thread() is not threading.main_thread():
+        _report_unraisable(lost)
+        return
+    before, error = signal.getsignal(signal.SIGINT), lost.exc_value
+
+    def raise_error(number: int, _: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        raise error
+
+    signal.signal(signal.SIGINT, raise_error)
+    threading.Thread(target=_send_again, args=([signal.SIGINT],), daemon=True).start()
+
+
+_report_unraisable, sys.unraisablehook = sys.unraisablehook, _raise_again
 _make_signals_wait(type(global_compiler_lock), raises=True)
 _make_signals_wait(type(ffi.lib._lock), raises=False)
 gc.callbacks.append(_make_signals_wait_for_collections)
