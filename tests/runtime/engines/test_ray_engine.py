@@ -227,6 +227,7 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
         shutdown=lambda: None,
         job_config=SimpleNamespace(JobConfig=lambda **options: options),
         ENABLE_RAY_CLUSTER=True,
+        _worker_logs_enabled=True,
     )
     monkeypatch.setattr(ray_engine, "import_module", lambda name: silent)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -240,13 +241,32 @@ def test_a_ray_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(variable, "")  # whatever is set below ends with the test
         monkeypatch.delenv(variable)
     with Ray(DUO):
+        assert not silent._worker_logs_enabled
         assert addresses == ["10.0.0.1:6379", "local"]
         token = os.environ["RAY_AUTH_TOKEN"]
         assert len(token) == 64
     monkeypatch.delenv("RAY_ADDRESS")
+    assert silent._worker_logs_enabled
     with Ray(DUO):  # a second one has the same: processes of Ray read it once
         assert os.environ["RAY_AUTH_TOKEN"] == token
         assert addresses[2:] == ["local"]
+
+
+def test_ray_reports_no_deaths_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where ``-f json`` prints."""
+    worker = pytest.importorskip("ray._private.worker")
+
+    def report() -> str:
+        said = {"lines": ["A worker died"], "pid": "raylet", "is_err": False}
+        worker.print_worker_logs(said, sys.stdout)
+        return capsys.readouterr().out
+
+    Ray._silence()
+    try:
+        assert report() == ""
+    finally:
+        Ray._silence(False)
+    assert "A worker died" in report()
 
 
 def test_where_no_folder_is_short_enough_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +277,7 @@ def test_where_no_folder_is_short_enough_the_error_says_so(monkeypatch: pytest.M
 
     monkeypatch.setattr(ray_engine, "scratch_for_sockets", refused)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    stand_in = SimpleNamespace(is_initialized=lambda: False)
+    stand_in = SimpleNamespace(is_initialized=lambda: False, _worker_logs_enabled=True)
     monkeypatch.setattr(ray_engine, "import_module", lambda name: stand_in)
     with pytest.raises(RunError, match=r"(?s)/tmp/placewright-run-0.*107 bytes.*TMPDIR"):
         Ray(DUO).__enter__()

@@ -78,6 +78,7 @@ class Ray:
         if not self._ray.is_initialized():
             self._own = True
             before = signal.getsignal(signal.SIGTERM)
+            self._silence()
             self._connect()
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)  # Ray's would end the process without a word
@@ -88,6 +89,15 @@ class Ray:
         if self._own:
             self._ray.shutdown()
             self._end_rest()
+            self._silence(False)
+
+    @staticmethod
+    def _silence(silent: bool = True) -> None:
+        """Keep what Ray says of deaths, which are reported here, from stdout.
+
+        There a caller may read JSON. Ray's own option is about what actors print.
+        """
+        import_module("ray._private.worker")._worker_logs_enabled = not silent
 
     @property
     def ray(self) -> Any:
