@@ -677,6 +677,15 @@ def test_a_dead_actor_is_reported_with_rays_message() -> None:
     assert caught.value.by == "Its process was killed"
 
 
+def test_a_ray_without_machines_that_has_lost_its_agent_is_not_too_small() -> None:
+    """Its one machine is gone with the agent: another one would not help."""
+    rays = Rays()
+    rays.cluster_resources = dict
+    lost = RunError("Ray's agent has ended")
+    with pytest.raises(RunError, match="agent has ended"):
+        RayGroup(rays, PAIR, emulate=True, lost_head=lambda: lost).start()
+
+
 def test_a_device_without_a_machine_is_named_with_its_needs() -> None:
     """Ray has not placed it in time: what it needs, what there is; the others are let go."""
     rays = Rays({}, {"host": Call(None, late=float("inf"))})

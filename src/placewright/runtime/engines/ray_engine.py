@@ -431,6 +431,7 @@ class RayGroup(WorkerGroup):
     def start(self) -> None:
         """See `WorkerGroup.start`."""
         offered = self._ray.cluster_resources()
+        self._check_head()  # which has taken this machine with it
         kind = self._ray.remote(RayWorker)
         needs = actor_options(self._cluster, offered)
         path = [os.path.abspath(folder) for folder in sys.path]
