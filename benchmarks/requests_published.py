@@ -19,7 +19,7 @@ from placewright.requests.planners import planners
 from placewright.requests.problem import first_requests
 from placewright.requests.readers import read_serving, serving_problem
 
-POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "auto")
+POLICIES = ("jf", "ms", "edf-accurate", "edf-fastest", "edf-fastest-batch", "rolling", "auto")
 
 
 def row(file: Path, scenario: str, seed: int, most: int) -> tuple[str, ...]:
