@@ -23,7 +23,7 @@ from placewright.requests.selection import BOLDER, SAFER
 REPLAYED = ((500, 10), (1500, 6), (4000, 3))
 """Latest rows on which all policies are replayed first, and how many others go on."""
 
-BLOCKS, SURE, SURE_BACK = 10, 3.0, 1.0
+BLOCKS, SURE, SURE_BACK = 10, 3.0, 2.0
 """Parts of a window of which the noise of differences is told, and standard errors by which another
 policy has to be better, or the one before where a change is checked."""
 

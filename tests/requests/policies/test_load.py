@@ -56,9 +56,8 @@ def test_the_rate_follows_a_burst_within_two_deadlines() -> None:
 
 def test_the_rate_of_few_requests_is_not_of_the_last_ones() -> None:
     """Of 5 a second a deadline of 0.2 s knows nothing: the rate is that of the last 32 or more."""
-    rng, rates = np.random.default_rng(0), []
-    for _ in range(20):
-        rates.append(load_of(np.cumsum(rng.exponential(0.2, 320))).rate_per_s)
+    rng = np.random.default_rng(0)
+    rates = [load_of(np.cumsum(rng.exponential(0.2, 320))).rate_per_s for _ in range(20)]
     assert np.std(rates) < 0.25 * 5.0
 
 

@@ -97,7 +97,8 @@ class Ray:
 
         There a caller may read JSON. Ray's own option is about what actors print.
         """
-        import_module("ray._private.worker")._worker_logs_enabled = not silent
+        printing: Any = import_module("ray._private.worker")
+        printing._worker_logs_enabled = not silent
 
     @property
     def ray(self) -> Any:
