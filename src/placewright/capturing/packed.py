@@ -17,27 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from placewright.capturing.own_operations import OPERATIONS, define_operation
 from placewright.errors import InputError, UnsupportedError
-
-_LIBRARY = torch.library.Library("placewright", "FRAGMENT")  # type: ignore[no-untyped-call]
-
-_LAYER = (
-    "str mode, Tensor padded, Tensor lengths, Tensor[] states, Tensor[] weights, bool biases, "
-    "int layers, float dropout_p, bool bidirectional, bool batch_first"
-)
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    f"packed_recurrent({_LAYER}) -> Tensor[]", tags=(torch.Tag.nondeterministic_seeded,)
-)
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    f"packed_recurrent_backward({_LAYER}, Tensor generator, Tensor?[] gradients) -> Tensor[]"
-)
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "packed_padded(Tensor padded, Tensor lengths, bool batch_first, Scalar padding_value, "
-    "int steps, int total_length) -> Tensor"
-)
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "packed_padded_backward(Tensor gradient, Tensor lengths, bool batch_first, int steps) -> Tensor"
-)
 
 _FUNCTIONS: Any = torch._C._VariableFunctions
 _KINDS: Mapping[str, Callable[..., Any]] = {
@@ -176,17 +157,6 @@ def _padded_backward_shape(
     return _padded_shape(gradient, lengths, batch_first, 0.0, 0, steps)
 
 
-for _name, _kernel, _shapes in (
-    ("packed_recurrent", _recurrent, _recurrent_shapes),
-    ("packed_recurrent_backward", _recurrent_backward, _recurrent_backward_shapes),
-    ("packed_padded", _padded, _padded_shape),
-    ("packed_padded_backward", _padded_backward, _padded_backward_shape),
-):
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"placewright::{_name}", _shapes, lib=_LIBRARY)
-
-_OPERATIONS: Any = torch.ops.placewright
-
 _STATE_BYTES = 5056
 """Of the state of a CPU's generator (PyTorch 2.13); those of other devices are shorter."""
 
@@ -228,7 +198,7 @@ def _layer_gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Any:
     mode, settings = ctx.settings
     padded, lengths, *held, generator = ctx.saved_tensors
     states, weights = held[: ctx.count], held[ctx.count :]
-    of_padded, *found = _OPERATIONS.packed_recurrent_backward.default(
+    of_padded, *found = OPERATIONS.packed_recurrent_backward.default(
         mode, padded, lengths, states, weights, *settings, generator, list(gradients[:-1])
     )
     of_held = found[: ctx.count], found[ctx.count :]
@@ -243,17 +213,39 @@ def _keep_padded(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _padded_gradients(ctx: Any, gradient: Tensor) -> Any:
     (lengths,) = ctx.saved_tensors
-    back = _OPERATIONS.packed_padded_backward.default
+    back = OPERATIONS.packed_padded_backward.default
     return back(gradient, lengths, *ctx.settings), *[None] * 5
 
 
-for _name, _gradients, _keep in (
-    ("packed_recurrent", _layer_gradients, _keep_layer),
-    ("packed_padded", _padded_gradients, _keep_padded),
-):
-    torch.library.register_autograd(
-        f"placewright::{_name}", _gradients, setup_context=_keep, lib=_LIBRARY
-    )
+_LAYER = (
+    "str mode, Tensor padded, Tensor lengths, Tensor[] states, Tensor[] weights, bool biases, "
+    "int layers, float dropout_p, bool bidirectional, bool batch_first"
+)
+define_operation(
+    f"packed_recurrent({_LAYER}) -> Tensor[]",
+    _recurrent,
+    _recurrent_shapes,
+    (_keep_layer, _layer_gradients),
+    draws=True,
+)
+define_operation(
+    f"packed_recurrent_backward({_LAYER}, Tensor generator, Tensor?[] gradients) -> Tensor[]",
+    _recurrent_backward,
+    _recurrent_backward_shapes,
+)
+define_operation(
+    "packed_padded(Tensor padded, Tensor lengths, bool batch_first, Scalar padding_value, "
+    "int steps, int total_length) -> Tensor",
+    _padded,
+    _padded_shape,
+    (_keep_padded, _padded_gradients),
+)
+define_operation(
+    "packed_padded_backward(Tensor gradient, Tensor lengths, bool batch_first, int steps) "
+    "-> Tensor",
+    _padded_backward,
+    _padded_backward_shape,
+)
 
 
 class _Part(Tensor):
@@ -377,7 +369,7 @@ def _layer(mode: str, rows: PackedRows, _sizes: BatchSizes, *given: Any) -> tupl
     held = list(states) if mode == "lstm" else [states]
     drawn = float(dropout) if training and layers > 1 else 0.0
     settings = biases, layers, drawn, bidirectional, rows.batch_first
-    made, *last, _ = _OPERATIONS.packed_recurrent.default(
+    made, *last, _ = OPERATIONS.packed_recurrent.default(
         mode, rows.padded, rows.lengths, held, list(weights), *settings
     )
     return _parts(made, rows.lengths, rows.batch_first)[0], *last
@@ -392,5 +384,5 @@ def _pad(
     # With a total length the shape is known, however long the longest sequence is.
     demanded = int(total) if isinstance(total, _Longest) else 0
     settings = batch_first, fill, demanded, int(total)
-    made = _OPERATIONS.packed_padded.default(padded, rows.lengths, *settings)
+    made = OPERATIONS.packed_padded.default(padded, rows.lengths, *settings)
     return made, rows.lengths.clone()

@@ -37,6 +37,7 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dens
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_map_only
 
+from placewright.capturing.own_operations import OPERATIONS, define_operation
 from placewright.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -191,14 +192,6 @@ def _packs(encoder: nn.TransformerEncoder, src: Tensor) -> bool:
     )
 
 
-_LIBRARY = torch.library.Library("placewright", "DEF")  # type: ignore[no-untyped-call]
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "bernoulli(SymInt[] size, SymInt[] stride, float p, *, ScalarType dtype, Device device)"
-    " -> Tensor",
-    tags=(torch.Tag.nondeterministic_seeded,),
-)
-
-
 def _bernoulli(size: Sequence[int], stride: Sequence[int], p: float, **options: Any) -> Tensor:
     return torch.empty_strided(size, stride, **options).bernoulli_(p)
 
@@ -209,8 +202,13 @@ def _bernoulli_shape(
     return torch.empty_strided(size, stride, **options)
 
 
-_LIBRARY.impl("bernoulli", _bernoulli, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("placewright::bernoulli", _bernoulli_shape, lib=_LIBRARY)
+define_operation(
+    "bernoulli(SymInt[] size, SymInt[] stride, float p, *, ScalarType dtype, Device device)"
+    " -> Tensor",
+    _bernoulli,
+    _bernoulli_shape,
+    draws=True,
+)
 
 
 def is_random(node: fx.Node) -> bool:
@@ -237,7 +235,7 @@ _FRESH = (aten.empty_like.default, aten.empty.memory_format, aten.new_empty.defa
 
 def dropout_mask(empty: Tensor, p: float = 0.5) -> Tensor:
     """The draw that ``empty.bernoulli_(p)`` would make, as a new tensor."""
-    draw = torch.ops.placewright.bernoulli.default
+    draw = OPERATIONS.bernoulli.default
     made: Tensor = draw(empty.shape, empty.stride(), p, dtype=empty.dtype, device=empty.device)
     return made
 

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from placewright.capturing.own_operations import define_operation
 from placewright.errors import InputError, RunError
 
 UPDATE = "placewright.update.default"
@@ -335,19 +336,13 @@ def _unscale(gradient: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     return made, found
 
 
-_LIBRARY = torch.library.Library("placewright", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define(  # type: ignore[no-untyped-call]
+define_operation(
     "update(Tensor(a!) parameter, Tensor gradient, Tensor(b!)[] state, Tensor settings,"
-    " Tensor(c!) notes, Tensor[] hold, str rule) -> ()"
+    " Tensor(c!) notes, Tensor[] hold, str rule) -> ()",
+    _update,
 )
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "accumulate(Tensor(a!) into, Tensor gradient, Tensor first) -> ()"
-)
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "unscale(Tensor gradient, Tensor inverse) -> (Tensor, Tensor)"
-)
-for _name, _made in (("update", _update), ("accumulate", _accumulate), ("unscale", _unscale)):
-    _LIBRARY.impl(_name, _made, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+define_operation("accumulate(Tensor(a!) into, Tensor gradient, Tensor first) -> ()", _accumulate)
+define_operation("unscale(Tensor gradient, Tensor inverse) -> (Tensor, Tensor)", _unscale)
 
 
 def rule_of(arguments: Sequence[Any]) -> UpdateRule:

@@ -23,23 +23,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from placewright.capturing.own_operations import OPERATIONS, define_operation
 from placewright.capturing.packed import pack
 from placewright.errors import InputError
 
 aten = torch.ops.aten
-
-_LIBRARY = torch.library.Library("placewright", "FRAGMENT")  # type: ignore[no-untyped-call]
-_OPERATIONS: Any = torch.ops.placewright
-
-_CTC = "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths"
-for _schema in (
-    f"ctc_loss({_CTC}, int blank, bool zero_infinity) -> Tensor",
-    f"ctc_loss_backward(Tensor grad, {_CTC}, int blank, bool zero_infinity) -> Tensor",
-    "counted_batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, "
-    "Tensor count, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-    "checked(Tensor x, Tensor holds, str assert_msg) -> Tensor",
-):
-    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
 
 
 def _ctc_loss(log_probs: Tensor, *others: Any) -> Tensor:
@@ -112,23 +100,13 @@ def _checked_shape(x: Tensor, holds: Tensor, assert_msg: str) -> Tensor:
     return x.clone()
 
 
-for _name, _kernel, _shapes in (
-    ("ctc_loss", _ctc_loss, _ctc_loss_shape),
-    ("ctc_loss_backward", _ctc_loss_backward, _ctc_loss_backward_shape),
-    ("counted_batch_norm", _counted_batch_norm, _counted_batch_norm_shapes),
-    ("checked", _checked, _checked_shape),
-):
-    _LIBRARY.impl(_name, _kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"placewright::{_name}", _shapes, lib=_LIBRARY)
-
-
 def _keep_ctc(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:4])
     ctx.settings = inputs[4:]
 
 
 def _ctc_gradients(ctx: Any, gradient: Tensor) -> Any:
-    back = _OPERATIONS.ctc_loss_backward.default
+    back = OPERATIONS.ctc_loss_backward.default
     return back(gradient, *ctx.saved_tensors, *ctx.settings), *[None] * 5
 
 
@@ -153,14 +131,31 @@ def _passed_on(ctx: Any, gradient: Tensor) -> Any:
     return gradient, None, None
 
 
-for _name, _gradients, _keep in (
-    ("ctc_loss", _ctc_gradients, _keep_ctc),
-    ("counted_batch_norm", _norm_gradients, _keep_norm),
-    ("checked", _passed_on, _keep_nothing),
-):
-    torch.library.register_autograd(
-        f"placewright::{_name}", _gradients, setup_context=_keep, lib=_LIBRARY
-    )
+_CTC = "Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths"
+define_operation(
+    f"ctc_loss({_CTC}, int blank, bool zero_infinity) -> Tensor",
+    _ctc_loss,
+    _ctc_loss_shape,
+    (_keep_ctc, _ctc_gradients),
+)
+define_operation(
+    f"ctc_loss_backward(Tensor grad, {_CTC}, int blank, bool zero_infinity) -> Tensor",
+    _ctc_loss_backward,
+    _ctc_loss_backward_shape,
+)
+define_operation(
+    "counted_batch_norm(Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor variance, "
+    "Tensor count, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _counted_batch_norm,
+    _counted_batch_norm_shapes,
+    (_keep_norm, _norm_gradients),
+)
+define_operation(
+    "checked(Tensor x, Tensor holds, str assert_msg) -> Tensor",
+    _checked,
+    _checked_shape,
+    (_keep_nothing, _passed_on),
+)
 
 
 def _ctc(
@@ -180,7 +175,7 @@ def _ctc(
     ]
     own, theirs = (x if batched else x.reshape(1) for x in given)
     rows = log_probs if batched else log_probs.unsqueeze(1)
-    made = _OPERATIONS.ctc_loss.default(rows, targets, own, theirs, blank, zero_infinity)
+    made = OPERATIONS.ctc_loss.default(rows, targets, own, theirs, blank, zero_infinity)
     if zero_infinity:
         made = torch.where(made == torch.inf, made.new_zeros(()), made)
     if reduction in ("mean", 1):
@@ -200,7 +195,7 @@ def _gaussian_nll_loss(
 ) -> Any:
     if isinstance(var, Tensor):
         message = "gaussian_nll_loss: var has negative entry/entries"
-        var = _OPERATIONS.checked.default(var, var >= 0, message)
+        var = OPERATIONS.checked.default(var, var >= 0, message)
     with patch.object(torch, "any", lambda *_: False):
         return func(input, target, var, *others, **named)
 
@@ -226,7 +221,7 @@ def _istft(func: Any, *args: Any, **named: Any) -> Tensor:
         made: Tensor = func(*args, **named)
     for gap in asked.gaps:
         message = "istft: window overlap add has values of 0 (see torch.istft on NOLA)"
-        made = _OPERATIONS.checked.default(made, ~gap, message)
+        made = OPERATIONS.checked.default(made, ~gap, message)
     return made
 
 
@@ -273,7 +268,7 @@ def batches_counted() -> Iterator[None]:
         norm._check_input_dim(input)
         count.add_(1)
         running = norm.running_mean, norm.running_var
-        made, _, _, *new = _OPERATIONS.counted_batch_norm.default(
+        made, _, _, *new = OPERATIONS.counted_batch_norm.default(
             input, norm.weight, norm.bias, *running, count, norm.eps
         )
         for kept, value in zip(running, new, strict=True):
