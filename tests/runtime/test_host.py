@@ -60,14 +60,14 @@ def test_a_busy_process_counts_on_its_cores_only() -> None:
     other = subprocess.Popen(["taskset", "-c", str(first), sys.executable, "-c", SPIN])
     try:
         before = busy_seconds([first])
-        time.sleep(0.6)
-        after = busy_seconds([first])
+        assert before is not None
+        until = time.monotonic() + 20
+        while (busy_seconds([first]) or 0.0) - before < 0.2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
     finally:
         other.kill()
         other.wait()
-    assert before is not None
-    assert after is not None
-    assert after - before > 0.2
     assert busy_seconds([]) == 0.0
 
 

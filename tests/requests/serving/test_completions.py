@@ -99,7 +99,7 @@ def ask(
 
 def wait_for(look: Callable[[], bool]) -> None:
     """Look until it is so."""
-    end_s = time.monotonic() + 5
+    end_s = time.monotonic() + 60
     while not look():
         assert time.monotonic() < end_s
         time.sleep(0.005)
@@ -231,7 +231,7 @@ def test_users_wait_for_a_place_and_clients_that_leave_end_theirs() -> None:
         status, found = ask(running, "/v1/completions", ASKED)
         assert (status, found["error"]["code"]) == (429, "queue-full")
         second.close()
-        assert model.left.wait(5)
+        assert model.left.wait(60)
         wait_for(lambda: ask(running, "/status.json")[1]["waiting"] == 0)
         model.go.set()
         for each in (first, third):
@@ -263,13 +263,13 @@ def test_the_end_lets_texts_finish() -> None:
         wait_for(lambda: ask(running, "/status.json")[1]["under_way"] == 1)
     with closing(connection):
         assert json.loads(connection.getresponse().read())["usage"]["completion_tokens"] == 5
-    begin_s = time.monotonic()
     model = Echo()
     with serve_text(model, ServingOptions(port=0, drain_s=0.1)) as running:
         model.go.clear()
         connection = opened(running)
         connection.request("POST", "/v1/completions", json.dumps(ASKED))
         wait_for(lambda: ask(running, "/status.json")[1]["under_way"] == 1)
+        begin_s = time.monotonic()
     assert model.left.is_set()
     assert time.monotonic() - begin_s < 8
     connection.close()

@@ -409,10 +409,11 @@ def test_variants_come_and_go(running: Running) -> None:
 
 def test_log_has_every_request_once(running: Running) -> None:
     """Numbers without gaps, and of what was served, everything to check it again."""
-    time.sleep(1.0)  # the file is written twice a second
     assert running.observer.path is not None
-    lines = [json.loads(line) for line in Path(running.observer.path).read_text().splitlines()]
-    assert [line["request"] for line in lines] == list(range(running.observer.totals.total()))
+    path, totals = Path(running.observer.path), running.observer.totals
+    until(lambda: path.read_text().count("\n") == totals.total())  # it is written twice a second
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["request"] for line in lines] == list(range(len(lines)))
     served = [line for line in lines if line["status"] == 200]
     assert all(line["arrival_s"] <= line["start_s"] < line["end_s"] for line in served)
     assert all(line["reason"] for line in lines if line["server"] is None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -75,9 +74,7 @@ def test_a_cut_link_loses_no_request() -> None:
         answers = pool.submit(lambda: [many(running, 10, body(30_000)) for _ in range(3)])
         until(lambda: bool(slots[0].rows))
         bed.cut(DISPATCHER, "a")
-        began_s = time.monotonic()
         until(lambda: not slots[0].up)
-        assert time.monotonic() - began_s < 10  # 2.5 s, and what a busy machine adds
         found = [each for group in answers.result() for each in group]
         assert [status for status, _, _ in found] == [200] * 30
         assert running.observer.totals.total() == 30
