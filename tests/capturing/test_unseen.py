@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from placewright.capturing.guards import Guards
 from placewright.capturing.model import capture, capture_source
 from placewright.capturing.source import ModelSource
 from placewright.errors import InputError, PlacewrightError, UnsupportedError
@@ -167,6 +169,80 @@ def test_a_compiled_model_is_refused() -> None:
     with pytest.raises(InputError, match="a compiled model") as caught:
         capture(compiled, torch.ones(1, 2), training=True, loss_fn=lambda y, _: y.abs().sum())
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("way", ["a part", "in place", "scripted"])
+def test_a_compiled_part_is_refused_by_name(way: str) -> None:
+    """However it was compiled; nothing is compiled for that."""
+    part = nn.Linear(2, 2)
+    part = torch.compile(part) if way == "a part" else part
+    part = torch.jit.script(part) if way == "scripted" else part
+    if way == "in place":
+        part.compile()
+    with pytest.raises(InputError, match=r"module '0'(?s:.*)a (compiled|scripted) model") as caught:
+        capture(nn.Sequential(part, nn.ReLU()), torch.ones(1, 2))
+    assert caught.value.hint
+
+
+def test_hooks_on_all_modules_are_refused() -> None:
+    """PyTorch would call them for modules that tracing adds; a capture from before is no use."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    model, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
+    guards = Guards(model, training=False)
+    handle = register_module_forward_hook(lambda _m, _x, y: y * 2)
+    try:
+        assert guards.changes().settings
+        with pytest.raises(UnsupportedError, match="1 hooks"):
+            capture(model, x)
+    finally:
+        handle.remove()
+    assert guards.unchanged()
+
+
+class Collecting(nn.Module):
+    """Fills a list or a dict that it is called with, or empties it."""
+
+    def __init__(self, change: Callable[[Any, Tensor], None]) -> None:
+        super().__init__()
+        self.linear, self.change = nn.Linear(2, 2), change
+
+    def forward(self, batch: Any) -> Tensor:
+        """A layer."""
+        x = batch["x"] if isinstance(batch, dict) else batch[0]
+        y: Tensor = self.linear(x)
+        self.change(batch, y)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("batch", "change"),
+    [
+        ([torch.ones(1, 2)], lambda batch, y: batch.append(y)),
+        ({"x": torch.ones(1, 2)}, lambda batch, y: batch.update(y=y)),
+        ({"x": torch.ones(1, 2)}, lambda batch, y: batch.update(x=batch["x"] * 2)),
+    ],
+)
+def test_a_model_that_fills_its_argument_is_refused(batch: Any, change: Any) -> None:
+    """Where the caller would miss it; in training nobody has the batch."""
+    with pytest.raises(UnsupportedError, match="return it from forward"):
+        capture(Collecting(change), (batch,))
+    assert capture(Collecting(change), (batch,), training=True).operators
+
+
+def test_a_model_that_takes_out_of_its_argument_is_not() -> None:
+    """As many do with labels."""
+    batch = {"x": torch.ones(1, 2), "labels": torch.ones(1)}
+    model = Collecting(lambda batch, _: batch.pop("labels"))
+    assert capture(model, (batch,)).operators
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_nested_tensors_are_refused() -> None:
+    """With a way out."""
+    nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(1, 2)])
+    with pytest.raises(UnsupportedError, match="to_padded_tensor"):
+        capture(nn.Linear(2, 2), nested)
 
 
 class Nothing(nn.Module):

@@ -340,3 +340,17 @@ def drawn(model: Any) -> list[Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
         return [model(X), model(X), torch.rand(1), model(X[:3])]
+
+
+class Turned(nn.Module):
+    """Has complex numbers among its constants."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turned by a quarter, and a little further."""
+        return (x * 1j).conj() * complex(0.5, -0.0)
+
+
+def test_complex_constants_reach_the_workers() -> None:
+    """Bit for bit, signs of zeros too."""
+    with placed(Turned(), X) as up:
+        assert torch.equal(torch.view_as_real(up(X)), torch.view_as_real(Turned()(X)))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import placewright
 from placewright.adapt.training_loop import UnfinishedWarning
 from placewright.deployment.placed_model import PlacedModel
-from placewright.errors import InputError, RunError, WorkerError
+from placewright.errors import InputError, RunError, UnsupportedError, WorkerError
 from placewright.io.tensor_files import stored_tensors
 from tests.deployment.test_calls import placed
 
@@ -165,3 +165,24 @@ def test_another_use_of_the_workers_does_not_reset_buffers_in_silence() -> None:
             up(x)
         model.load_state_dict(Cache().state_dict())
         assert up(x).tolist() == [1, 1, 1]
+
+
+def test_a_stream_does_not_reset_buffers_in_silence() -> None:
+    """It begins with the model's own, keeps them from batch to batch, and takes them with it."""
+    model, x = Cache().eval(), torch.ones(3)
+    with placed(model, x) as up:
+        assert [y.tolist()[0] for y in up.stream([x, x, x])] == [1, 2, 3]
+        for attempt in (lambda: up(x), up.state_dict):
+            with pytest.raises(RunError, match="lost with the workers"):
+                attempt()
+        with pytest.raises(InputError, match=r"total(?s:.*)3 calls or batches"):
+            list(up.stream([x]))
+        model.total.fill_(2)  # type: ignore[operator]
+        assert up(x).tolist() == [3, 3, 3]
+        with pytest.raises(InputError, match="begins with the model's own buffers"):
+            list(up.stream([x]))
+        model.load_state_dict(up.state_dict())
+        got = up.stream([x, torch.ones(1)])
+        assert next(got).tolist() == [4, 4, 4]
+        with pytest.raises(UnsupportedError, match="another shape"):
+            next(got)

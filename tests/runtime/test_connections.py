@@ -148,6 +148,7 @@ scalars = (
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
     | st.text()
     | st.binary()
 )

@@ -46,7 +46,7 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, make_fx
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from placewright.capturing.checks import (
     UNTRACKED_MUTATION,
@@ -499,19 +499,39 @@ class StepInputs:
             return "called without inputs"
         return "called with " + ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
 
-    def run(self, values: Sequence[Tensor], then: Loss) -> tuple[Any, Rebound]:
+    def run(
+        self, values: Sequence[Tensor], then: Loss, *, called: bool = False
+    ) -> tuple[Any, Rebound]:
         """Compute ``then(outputs, targets)`` with `values` in place of the tensors.
 
         They stay in place until `then` returns: what it differentiates may compute parts of the
         forward pass again (activation checkpointing), which must read the same values.
+
+        `called`: the caller of the model has its arguments afterwards; the loop that trains it has
+        no more use for a batch.
         """
         source, remaining = self.source, iter(values)
         held = {entry.path: next(remaining) for entry in self.tensors if entry.path}
         whole, state = ModelAndLoss(source.model, source.loss_fn, then), dict(held)
         arguments = (refilled(source.arguments, remaining), refilled(source.targets, remaining))
+        given = tree_leaves(arguments[0])
         with _autocast_cache():
             made = torch.func.functional_call(whole, state, arguments)
+        if called:
+            _refuse_filled(given, arguments[0], type(source.model).__name__)
         return made, _rebound(held, state)
+
+
+def _refuse_filled(given: Sequence[Any], arguments: Any, model: str) -> None:
+    """Raise where the model has put something into a list or a dict that it was called with."""
+    known = set(map(id, given))
+    if any(id(leaf) not in known for leaf in tree_leaves(arguments)):
+        raise UnsupportedError(
+            "the forward pass puts something into a list or a dict among its arguments, which a "
+            "placed call would leave as it is",
+            where=f"model {model}",
+            hint="return it from forward instead, or put it into a copy: dict(batch), list(batch)",
+        )
 
 
 def _kind(leaf: Any) -> str:
@@ -566,13 +586,15 @@ def step_inputs(source: ModelSource, *, scaled: bool = False) -> StepInputs:
 
 def _check_plain(model: nn.Module) -> None:
     """Raise for compiled and scripted modules, whose Python code a trace cannot see."""
-    compiled = hasattr(model, "_orig_mod")
-    if compiled or isinstance(model, torch.jit.ScriptModule):
-        raise UnsupportedError(
-            "a compiled model" if compiled else "a scripted model",
-            where=f"model {type(model).__name__}",
-            hint="capture the plain module that it was made from",
-        )
+    for name, module in model.named_modules():
+        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        if compiled or isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(
+                "a compiled model" if compiled else "a scripted model",
+                where=f"model {type(model).__name__}" + (f", module {name!r}" if name else ""),
+                hint="give the plain module that it was made from: workers execute a program of "
+                "their own",
+            )
 
 
 def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
@@ -584,6 +606,12 @@ def _fake(mode: FakeTensorMode, value: Tensor, where: str) -> Tensor:
         )
     if value.layout is not torch.strided:
         raise sparse(value, where)
+    if value.is_nested:
+        raise UnsupportedError(
+            "a nested tensor",
+            where=where,
+            hint="give a padded one, torch.nested.to_padded_tensor(value, 0.0), and a mask",
+        )
     with mode:
         # On the CPU even where the model is on the meta device: kernels are chosen by device.
         fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")

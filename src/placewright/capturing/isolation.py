@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
+from placewright.capturing.program_calls import global_hooks
 from placewright.capturing.python_state import CACHE
 from placewright.capturing.read_watch import plain_classes
 from placewright.errors import UnsupportedError
@@ -48,8 +49,9 @@ _YOUNG = (0, 1)
 def isolated_trace(model: str) -> Iterator[None]:
     """Trace alone; at the end nothing of it may be alive that the body has not let go.
 
-    Raises `UnsupportedError`: a fake tensor is kept somewhere.
+    Raises `UnsupportedError`: a fake tensor is kept somewhere, or all modules have hooks.
     """
+    _refuse_global_hooks(model)
     os.environ.update(inductor_cache())
     plain_classes()
     modes: WeakSet[FakeTensorMode] = WeakSet()
@@ -73,6 +75,17 @@ def isolated_trace(model: str) -> Iterator[None]:
         if left:
             raise _kept(left.pop(), model)
         tell_watchers()
+
+
+def _refuse_global_hooks(model: str) -> None:
+    """Raise for hooks on all modules: PyTorch calls them for those that tracing adds, too."""
+    if hooks := global_hooks():
+        raise UnsupportedError(
+            "hooks on all modules of the process (register_module_forward_hook and the like)",
+            where=f"model {model}",
+            by=f"{len(hooks)} hooks",
+            hint="remove them, or register hooks on the modules of this model",
+        )
 
 
 def _young() -> Iterator[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -284,7 +285,21 @@ def tracing_settings() -> tuple[Any, ...]:
         torch.get_default_dtype(),
         torch.get_autocast_dtype("cpu") if cast else None,
         *[read() for read in _READ_BY_TRACES],
+        global_hooks(),
     )
+
+
+def global_hooks() -> tuple[Any, ...]:
+    """Hooks that PyTorch calls for every module."""
+    return tuple(chain.from_iterable(map(dict.values, _GLOBAL_HOOKS)))
+
+
+_GLOBAL_HOOKS = (
+    torch.nn.modules.module._global_forward_pre_hooks,
+    torch.nn.modules.module._global_forward_hooks,
+    torch.nn.modules.module._global_backward_pre_hooks,
+    torch.nn.modules.module._global_backward_hooks,
+)
 
 
 _autocast = torch.is_autocast_enabled

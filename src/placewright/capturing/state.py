@@ -189,7 +189,9 @@ def _value(
         return decode(program.constants[entry.name], entry.spec)
     value = found.get((entry.role, entry.key))
     if not isinstance(value, Tensor):
-        raise InputError(f"the model has no {entry.role} {entry.key!r}", where=entry.name)
+        raise InputError(
+            f"the model has no {entry.role} {entry.key!r}", where=entry.name, hint=_CHANGED
+        )
     if value.is_meta:
         raise InputError(
             "the model was built without weights",
@@ -202,11 +204,15 @@ def _value(
             where=entry.name,
             by=f"{tuple(value.shape)} {value.dtype}, captured {entry.spec.shape} "
             f"{entry.spec.dtype}",
+            hint=_CHANGED,
         )
     given = value.detach().resolve_conj().resolve_neg()
     if not copy and given.device.type == "cpu" and given.stride() == entry.spec.stride:
         return given
     return _empty(entry.spec).copy_(given)
+
+
+_CHANGED = "place the model again, as it is now; a saved graph needs the model that it was made of"
 
 
 def decode(data: str, spec: TensorSpec) -> Tensor:

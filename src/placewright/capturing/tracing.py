@@ -81,7 +81,7 @@ def _inference(source: ModelSource) -> Traced:
     def step(*values: Tensor) -> Sequence[Tensor]:
         casting = (source.recipe or TrainingRecipe()).casting()
         with torch.no_grad(), traceback.annotate({"phase": "forward"}), casting:
-            made, rebound = reads.run(values, lambda outputs, _: outputs)
+            made, rebound = reads.run(values, lambda outputs, _: outputs, called=True)
             outputs = outputs_apart(tensors_of(made), rebound)
             write_back(rebound)
         if not outputs:

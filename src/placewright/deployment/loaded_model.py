@@ -152,9 +152,9 @@ class LoadedModel:
             return
         names = ", ".join(sorted(self._advanced))
         raise RunError(
-            "what calls have written into buffers is lost with the workers that had it",
+            "what calls or a stream have written into buffers is lost with the workers that had it",
             where=f"model {self.workload.graph.name}: {names}",
-            by=f"{max(self._advanced.values())} calls",
+            by=f"{max(self._advanced.values())} calls or batches",
             hint="set the buffers of the model (buffer.zero_(), model.load_state_dict(...)), from "
             "which the next call goes on; or place the model again",
         )

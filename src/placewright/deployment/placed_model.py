@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,7 @@ class PlacedModel(LoadedModel):
         from placewright.deployment.streams import PlacedStream
 
         self.follow_weights()
+        self._refuse_advanced()
         placed = PlacedStream(
             self.workload,
             self.workers,
@@ -141,7 +142,30 @@ class PlacedModel(LoadedModel):
             seed=self._seed,
             monitor=self.monitor,
         )
-        return placed.run(batches)
+        return self._counted(placed.run(batches))
+
+    def _refuse_advanced(self) -> None:
+        """Raise where calls have changed buffers: a stream begins with the model's own.
+
+        Raises `InputError`: they have.
+        """
+        if self._advanced:
+            raise InputError(
+                "a stream begins with the model's own buffers, and the workers have newer ones",
+                where=f"model {self.workload.graph.name}: {', '.join(sorted(self._advanced))}",
+                by=f"{max(self._advanced.values())} calls or batches",
+                hint="call the placed model instead; or set the buffers of the model "
+                "(model.load_state_dict(placed.state_dict())), from which the stream begins then",
+            )
+
+    def _counted(self, outputs: Iterator[Any]) -> Iterator[Any]:
+        """Outputs of a stream, and note that what it writes into buffers ends with it."""
+        written = [i.key for i in self.workload.graph.program.inputs if i.mutated]
+        with closing(outputs):  # type: ignore[type-var]
+            for output in outputs:
+                for name in written:
+                    self._advanced[name] = self._advanced.get(name, 0) + 1
+                yield output
 
     def __enter__(self) -> PlacedModel:
         return self

@@ -145,17 +145,31 @@ class PlacedStream:
         """One stream for every run of batches of one form."""
         while (first := self._item(0, source)) is not None:
             form, graph = first.form, first.form.program.graph
+            self._refuse_restart()
             problem, plan = self._placed(graph)
             expected = predicted(problem, plan)
             stream = SampleStream(
                 session,
                 cut_of(problem, plan, expected),
                 graph=graph,
-                seed=self.seed,
+                # Or an odd last batch would draw what the first one has drawn.
+                seed=self.seed + self._delivered,
                 expected_s=expected.period_s,
             )
             with stream:
                 yield from self._through(stream, form, source)
+
+    def _refuse_restart(self) -> None:
+        """Raise where buffers would begin anew for batches of another shape."""
+        program = self.workload.graph.program
+        written = [item.key for item in program.inputs if item.mutated]
+        if self._delivered and written:
+            raise UnsupportedError(
+                "a batch of another shape in a stream of a model that writes into buffers",
+                where=f"stream of {self.workload.graph.name}: {', '.join(written)}",
+                by=f"after {self._delivered} batches",
+                hint="give batches of one shape (drop_last=True), or call the placed model instead",
+            )
 
     def _through(
         self, stream: SampleStream, form: CallForm, source: Iterator[Any]

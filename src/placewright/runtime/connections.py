@@ -74,8 +74,11 @@ from placewright.errors import RunError
 from placewright.testbed.namespaces import join
 from placewright.testbed.node_handle import NodeHandle
 
-_DATACLASS, _ARRAY = 1, 2
+_DATACLASS, _ARRAY, _COMPLEX = 1, 2, 3
 """Types of extensions."""
+
+_PARTS = struct.Struct("<dd")
+"""Of a complex number."""
 
 _NUMBERS = "biuf"
 """Kinds of arrays: truth values, integers with and without sign, floating-point numbers."""
@@ -125,6 +128,8 @@ class Codec:
             return msgpack.ExtType(
                 _ARRAY, msgpack.packb([value.dtype.str, value.shape, value.tobytes()])
             )
+        if type(value) is complex:
+            return msgpack.ExtType(_COMPLEX, _PARTS.pack(value.real, value.imag))
         names = self._fields.get(type(value))
         if names is None:
             what = "dataclass" if is_dataclass(value) else "value"
@@ -135,10 +140,19 @@ class Codec:
     def _made(self, code: int, data: bytes) -> Any:
         if code == _ARRAY:
             return _array(*self._unpacked(data))
+        if code == _COMPLEX:
+            return complex(*_unpacked_parts(data))
         if code != _DATACLASS:
             raise ValueError(f"extension {code} is unknown")
         name, *values = self._unpacked(data)
         return self._kinds[name](*values)
+
+
+def _unpacked_parts(data: bytes) -> tuple[float, float]:
+    if len(data) != _PARTS.size:
+        raise ValueError(f"a complex number of {len(data)} bytes")
+    real, imaginary = _PARTS.unpack(data)
+    return real, imaginary
 
 
 def _array(dtype: str, shape: tuple[int, ...], data: bytes) -> np.ndarray[Any, Any]:
