@@ -29,7 +29,11 @@ from placewright.operators.planners.chains import (
 )
 from placewright.operators.planners.placements import Start, score_all, score_plan
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
-from placewright.planning.contract import Context, Count, Proposal
+from placewright.planning.contract import Context, Count, Needs, Proposal
+
+
+STEP_S, PAIR_S = 1e-9, 5e-7
+"""Of the recurrence per step, and of laying the chain out per operator and device; measured."""
 
 
 @final
@@ -74,6 +78,15 @@ class ChainDp:
         if problem.m < 2:
             return "there is one device, and nothing to cut"
         return pairwise_only(problem)
+
+    def needs(self, problem: OperatorProblem) -> Needs:
+        """One round of the chains of modules and of groups; further rounds are rare."""
+        count, ways = min(self.devices, problem.m), 1 + any(problem.operator_modules)
+        work = min(self.work, 2.0**count * count * problem.n**2)
+        laid_out_s = PAIR_S * problem.n * problem.m
+        # Three tables of 8 bytes per state: no more cuts than `work` allows, nor than operators.
+        states = min((self.work * 2.0**count * count) ** 0.5, 2.0**count * count * problem.n)
+        return Needs(ways * (STEP_S * work + laid_out_s), 24.0 * states, ends=True)
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan.

@@ -141,10 +141,11 @@ def _anneal_sequences(search_state: SearchState, work: float, heats: list[float]
     wanted = orders.moves(work)
     moves = min(wanted, LONGEST * n)
     warmth = min(1.0, moves / (ENOUGH * n))
-    sequence, place = (
-        start_order(search_state.judge(search_state.best.plan())),
-        search_state.best.place,
-    )
+    place, began_s = search_state.best.place, time.perf_counter()
+    sequence = start_order(search_state.judge(search_state.best.plan()))
+    # The ends of the walks are judged in time, in every dispatch.
+    judging_s = 3 * len(heats) * (search_state.judging_s or time.perf_counter() - began_s)
+    deadline_s = search_state.context.deadline_s - judging_s
 
     def walk(k: int) -> Sequenced:
         return orders.improve(
@@ -153,7 +154,7 @@ def _anneal_sequences(search_state: SearchState, work: float, heats: list[float]
             moves=moves,
             heat=heats[k] * warmth,
             seed=101 * search_state.context.seed + 2 * r + k,
-            deadline_s=search_state.context.deadline_s,
+            deadline_s=deadline_s,
             stop=stop,
         )
 

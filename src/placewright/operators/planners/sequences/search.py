@@ -44,7 +44,7 @@ class SearchState:
 
     `orders` is ``None`` where sequences make no sense: serial, throughput, missing links, or
     memories that sequences have turned out not to keep. `exact` says that decoding them is what
-    the judge does: no memory is limited.
+    the judge does: no memory is limited. `judging_s`: the time of the last judgement.
     """
 
     problem: OperatorProblem
@@ -54,6 +54,7 @@ class SearchState:
     best: Start
     orders: OrderSearch | None = None
     exact: bool = False
+    judging_s: float = 0.0
     begun_s: float = field(default_factory=time.perf_counter)
 
     def done(self) -> bool:
@@ -63,7 +64,9 @@ class SearchState:
 
     def offer(self, plan: OperatorPlan) -> Score:
         """Judge a plan; it becomes the best one if its value is lower."""
+        began_s = time.perf_counter()
         start = score_plan(self.judge, plan)
+        self.judging_s = time.perf_counter() - began_s
         if start.score < self.best.score:
             self.best = start
         return start.score
@@ -215,14 +218,17 @@ class OrderSearch:
         state = start_state(f, self.problem.t, self.channels, sequence, place, seed)
         state.score[TEMPERATURE] = heat * mean_operator_s(self.problem)
         cooling = COLDEST ** (1.0 / max(1, moves))
-        left, windows = moves, 1
+        left, windows, move_s = moves, 1, 0.0
         while left > 0 and (now_s := time.perf_counter()) < deadline_s:
             if stop is not None and stop.is_set():
                 break
             # A chunk is compiled: the clock and Ctrl-C are looked at between chunks only.
-            left -= self._chunk(state, left, cooling, windows)
-            slow = time.perf_counter() - now_s > LOOK_S
-            windows = max(1, windows // 2) if slow else 2 * windows
+            most = left if move_s * left < deadline_s - now_s else (deadline_s - now_s) / move_s
+            done = self._chunk(state, max(1, int(most)), cooling, windows)
+            took_s = time.perf_counter() - now_s
+            # Windows differ by ten times in what their moves cost.
+            left, move_s = left - done, max(took_s / done, move_s / 2)
+            windows = max(1, windows // 2) if took_s > LOOK_S else 2 * windows
         return Sequenced(
             state.best_sequence.copy(), state.best_place.copy(), float(state.score[BEST])
         )
