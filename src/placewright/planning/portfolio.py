@@ -108,7 +108,7 @@ class Portfolio:
     judging_s
         The longest time that the judge has taken for a plan.
     overrun_s
-        What planners have taken beyond the time limit.
+        CPU seconds that planners have taken beyond the time limit.
     simplified
         How the best plan was replaced by a simpler one, empty if it was not.
     """
@@ -189,12 +189,13 @@ class Portfolio:
         noted instead.
         """
         name = name or planner.name
-        late_s = max(0.0, time.perf_counter() - end_s)
+        late_s, cpu_s = max(0.0, time.perf_counter() - end_s), time.thread_time()
         end_s -= self.clock.seconds
         try:
             return self._run(planner, context, name)
         finally:
-            self.overrun_s += max(0.0, self._now_s() - end_s) - late_s
+            over_s = max(0.0, self._now_s() - end_s) - late_s
+            self.overrun_s += min(over_s, time.thread_time() - cpu_s)
 
     def _run(self, planner: Planner, context: Context, name: str) -> bool:
         began, compiled_s = self._now_s(), self.clock.seconds

@@ -254,9 +254,9 @@ def run_portfolio(
             if needs is None:
                 continue
             end_s = context.deadline_s
-            if auto and _is_quick(needs, limits.time_limit_s):
-                spare_s = _overrun_limit_s(limits.time_limit_s) - p.overrun_s
-                context = replace(context, deadline_s=max(end_s, time.perf_counter() + spare_s))
+            quick = auto and _is_quick(needs, limits.time_limit_s)
+            if quick and p.overrun_s < _overrun_limit_s(limits.time_limit_s):
+                context = replace(context, deadline_s=max(end_s, time.perf_counter() + PAUSED_S))
             reason = _reason_to_skip(p, context, limits, auto)
             if reason := reason or _too_much(p, needs, context, limit_bytes, auto):
                 p.leave_out(name, Outcome.NOT_RUN, reason)
@@ -291,7 +291,11 @@ QUICK_SHARE, QUICK_S = 0.05, 0.02
 of the process, say, has used the time up."""
 
 OVERRUN_S = 0.05
-"""What they may take together beyond the time limit, or `QUICK_SHARE` of it if that is more."""
+"""CPU seconds that they may take together beyond the time limit, or `QUICK_SHARE` of it if that is
+more."""
+
+PAUSED_S = 1.0
+"""How long one of them may be kept from the CPU by other programs."""
 
 
 def _overrun_limit_s(limit_s: float) -> float:

@@ -225,7 +225,7 @@ def test_a_missing_package_costs_its_planner_only(monkeypatch: pytest.MonkeyPatc
     """The result says how to install what could not be asked; asked by name it is an error."""
     monkeypatch.setitem(sys.modules, "pymetis", None)
     problem = random_problem(7, most_operators=20, most_devices=2)
-    result = solve(problem, time_limit_s=0.5)
+    result = solve(problem, time_limit_s=5)
     if any(c.planner == "metis" and "needs" in c.note for c in result.candidates):
         assert "pip install 'placewright[exact]'" in result.note
     with pytest.raises(MissingDependencyError):
