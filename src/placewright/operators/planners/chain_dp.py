@@ -31,7 +31,6 @@ from placewright.operators.planners.placements import Start, score_all, score_pl
 from placewright.operators.problem import Objective, OperatorProblem, pairwise_only
 from placewright.planning.contract import Context, Count, Needs, Proposal
 
-
 STEP_S, PAIR_S = 1e-9, 5e-7
 """Of the recurrence per step, and of laying the chain out per operator and device; measured."""
 

@@ -26,6 +26,7 @@ from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
 from placewright.operators.planners.pipelines.contiguous import IdealChain, best_stages
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
+from placewright.operators.planners.pipelines.diagram import proving
 from placewright.operators.planners.pipelines.slots import (
     HEATS,
     annealed,
@@ -33,6 +34,7 @@ from placewright.operators.planners.pipelines.slots import (
     best_cuts,
     by_trios,
     plan_of,
+    slot_kinds,
     slots_of,
     too_large,
 )
@@ -61,7 +63,9 @@ class Exact:
     (`pipelines.contraction`), of stage numbers (`pipelines.contiguous`), and starts from
     `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
     Where plans need not be contiguous, HiGHS goes on from there with one variable per hyperedge and
-    device instead of one for what goes in and one for what goes out (`pipelines.slots`).
+    device instead of one for what goes in and one for what goes out (`pipelines.slots`). Beside
+    it a relaxed decision diagram proves bounds, which are higher on long graphs of unlike
+    operators (`pipelines.diagram`).
     Before it and beside it placements are annealed (`pipelines.slots`); before it and in the
     last quarter of the time three devices at a time are planned anew (`by_trios` there), in
     the last quarter beside annealing too.
@@ -189,15 +193,17 @@ class Exact:
                 slot, stopped = trios(slot, early)
             if stopped:
                 return 0.0, True
-        value, aside = c.most_s if slot is None else value_of(slot), None
+        value, aside, proof = c.most_s if slot is None else value_of(slot), None, None
         if small and slot is not None:
             aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
+            proof = proving(c, np.array(slot_kinds(c)), value, deadline_s=until)
         # Without walks beside it nothing comes after the solver: it has all of the time.
         until = context.deadline_s if aside is None else until
-        with aside or nullcontext() as walks:
+        with proof or nullcontext() as proved, aside or nullcontext() as walks:
             found, bound, stopped = best_cuts(
                 c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
             )
+            bound = bound if proved is None else max(bound, proved())
             # A solver that has proved its plan needs no walks; waiting for them would only cost
             # time.
             if walks is not None and (stopped or time.perf_counter() >= until):
