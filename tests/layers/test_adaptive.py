@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from placewright.adapt.timeline import Kind
+from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster, Device
 from placewright.errors import InputError, RunError
 from placewright.layers.adaptive import AdaptiveLayerRun, problem_of
@@ -64,13 +66,20 @@ def test_shares_follow_a_slower_worker_and_survivors_go_on(tmp_path: Path) -> No
 
 def test_ctrl_c_ends_training_without_the_check() -> None:
     """The steps that are done are returned; one process would take as long again for them."""
-    source = SimpleNamespace(inputs=0, targets=0)
+    source = ModelSource(torch.nn.Linear(2, 2), 0, targets=0)
     job = SimpleNamespace(model=SimpleNamespace(source=source))
     plan = SimpleNamespace(stages=[SimpleNamespace(replicas=())])
     run = SimpleNamespace(
-        job=job, session=object(), problem=None, loss=0.5, plan=plan, done=0, timeline=None
+        job=job,
+        session=object(),
+        problem=None,
+        loss=0.5,
+        plan=plan,
+        done=0,
+        timeline=None,
+        begin=None,
     )
-    trainer: Any = SimpleNamespace(run=run)
+    trainer: Any = SimpleNamespace(run=run, unread=nullcontext)
 
     def step(inputs: Any, targets: Any) -> float:
         run.done += 1

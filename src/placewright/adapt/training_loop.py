@@ -18,7 +18,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -309,7 +309,7 @@ class TrainingLoop(Generic[Run]):
         RunError
             The trainer is closed.
         """
-        with nullcontext() if self._changes is None else self._changes.own():
+        with self.unread():
             return self._program.state_dict()
 
     def save(self, path: str | Path) -> Path:
@@ -356,6 +356,10 @@ class TrainingLoop(Generic[Run]):
         if self._unfinished():
             warnings.warn(self._lost(), UnfinishedWarning, stacklevel=2)
         self.run.close()
+
+    def unread(self) -> AbstractContextManager[None]:
+        """What is read of the model inside is what it has: the newest weights are not fetched."""
+        return nullcontext() if self._changes is None else self._changes.own()
 
     @contextmanager
     def _followed(self) -> Iterator[None]:

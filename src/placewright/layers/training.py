@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, repeat
 from typing import Any
 
@@ -14,7 +14,7 @@ from placewright.adapt.timeline import Timeline, event_lines
 from placewright.adapt.training_loop import TrainingLoop, TrainingProgram
 from placewright.capturing.guards import Guards
 from placewright.capturing.program_calls import random_state, set_random_state
-from placewright.capturing.source import step_scaler
+from placewright.capturing.source import ModelSource, copied, step_scaler
 from placewright.capturing.updates import (
     ACCUMULATED,
     OPTIMIZER,
@@ -190,7 +190,7 @@ def train_steps(
     source = run.job.model.source
     data = batches or (lambda: repeat((source.inputs, source.targets)))
     begun, done = run.done, list[float]()
-    random = random_state()
+    random, start = random_state(), _start(trainer) if check else source
     try:
         for inputs, targets in islice(data(), begun, begun + steps):
             done.append(trainer.step(inputs, targets))
@@ -208,8 +208,20 @@ def train_steps(
         with torch.random.fork_rng(devices=[]):
             set_random_state(random)
             given = [*islice(data(), run.done)]
-            alone, _ = trained_alone(source, given, run.job.update, scaler=scaler)
+            alone, _ = trained_alone(start, given, run.job.update, scaler=scaler)
         pairs = zip(losses, alone[-len(losses) :], strict=True)
         error = max(abs(a - b) / max(abs(b), TINY) for a, b in pairs)
         error = error if all(map(math.isfinite, losses)) else math.inf
     return Trained(losses, run.timeline, shares(run.problem, run.plan), error)
+
+
+def _start(trainer: TrainingLoop[AdaptiveLayerRun]) -> ModelSource:
+    """The model as training began with it: reading it later fetches what was learned."""
+    source, begin = trainer.run.job.model.source, trainer.run.begin or {}
+    with trainer.unread():
+        model = copied(source.model, None)[0]
+    with torch.no_grad():
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if MODEL + name in begin:
+                tensor.copy_(begin[MODEL + name])
+    return replace(source, model=model)
