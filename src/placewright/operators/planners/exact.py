@@ -196,25 +196,26 @@ class Exact:
         value, aside, proof = c.most_s if slot is None else value_of(slot), None, None
         if small and slot is not None:
             aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
-            proof = proving(c, np.array(slot_kinds(c)), value, deadline_s=until)
+            kinds = np.array(slot_kinds(c))
+            proof = proving(c, kinds, value, deadline_s=context.deadline_s)
         # Without walks beside it nothing comes after the solver: it has all of the time.
         until = context.deadline_s if aside is None else until
-        with proof or nullcontext() as proved, aside or nullcontext() as walks:
-            found, bound, stopped = best_cuts(
-                c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
-            )
-            bound = bound if proved is None else max(bound, proved())
-            # A solver that has proved its plan needs no walks; waiting for them would only cost
-            # time.
-            if walks is not None and (stopped or time.perf_counter() >= until):
-                plans.append(plan_of(c, walks()))
-        plans += [] if found is None else [plan_of(c, found)]
-        if small and found is not None and not stopped and time.perf_counter() >= until:
-            best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
-            with beside(c, best, value_of, seed=seed) as walks:
-                _, stopped = trios(best, context.deadline_s)
-                plans.append(plan_of(c, walks()))
-        return bound, stopped
+        with proof or nullcontext() as proved:
+            with aside or nullcontext() as walks:
+                found, bound, stopped = best_cuts(
+                    c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
+                )
+                # A solver that has proved its plan needs no walks; waiting for them would only
+                # cost time.
+                if walks is not None and (stopped or time.perf_counter() >= until):
+                    plans.append(plan_of(c, walks()))
+            plans += [] if found is None else [plan_of(c, found)]
+            if small and found is not None and not stopped and time.perf_counter() >= until:
+                best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
+                with beside(c, best, value_of, seed=seed) as walks:
+                    _, stopped = trios(best, context.deadline_s)
+                    plans.append(plan_of(c, walks()))
+            return bound if proved is None else max(bound, proved()), stopped
 
 
 def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:
