@@ -269,11 +269,11 @@ def test_a_batch_that_follows_another_takes_the_decision_too(
             took_s.append(seconds)
 
         monkeypatch.setattr(dispatcher.fleet.table, "observe", observe)
-        dispatcher.on_decision = lambda seconds: time.sleep(0.2)
+        dispatcher.on_decision = lambda seconds: time.sleep(0.5)
         inputs = [np.zeros((1, 4), np.float32)]
         rows = [dispatcher.submit(0, inputs, Needs(60.0), time.monotonic())[0] for _ in range(3)]
         await asyncio.gather(*(row.done for row in rows))
         return took_s
 
     first_s, *followers_s = asyncio.run(main())
-    assert first_s < 0.2 <= min(followers_s)
+    assert first_s < 0.5 <= min(followers_s)
