@@ -33,6 +33,7 @@ def test_no_plan_is_below_it(width: int, monkeypatch: pytest.MonkeyPatch) -> Non
     """However few states there is room for; with room for all it comes to the best plan."""
     monkeypatch.setattr(diagram, "WIDTH", width)
     monkeypatch.setattr(diagram, "COARSE", 1.0)
+    monkeypatch.setattr(diagram, "SMALL", 0.0)
     tried = near = 0
     for seed in range(60):
         problem = star(seed, memory_bytes=np.full(star(seed).m, np.inf))
@@ -47,6 +48,15 @@ def test_no_plan_is_below_it(width: int, monkeypatch: pytest.MonkeyPatch) -> Non
         near += found >= best * (1 - 2 * CLOSE)
     assert tried > 40
     assert near == tried or width < 20_000
+
+
+def test_what_costs_little_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is lower then, and still a bound."""
+    monkeypatch.setattr(diagram, "SMALL", 0.2)
+    for seed in range(20):
+        problem = star(seed, memory_bytes=np.full(star(seed).m, np.inf))
+        c = contract(problem, contiguous=False)
+        assert bound_of(c, best_value(problem)) <= best_value(problem) * (1 + 1e-9)
 
 
 def test_a_value_far_above_the_best_plan_does_no_harm() -> None:
