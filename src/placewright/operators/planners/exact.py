@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
@@ -159,12 +159,14 @@ class Exact:
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> Proposal[OperatorPlan]:
         """Anneal and branch; adds every better plan to `plans`, Ctrl-C stops it."""
-        try:
-            bound, stopped = self._improve(problem, context, c, plans)
-        except KeyboardInterrupt:
-            if not plans:
-                raise
-            bound, stopped = 0.0, True
+        with _proof(problem, context, c, plans) as proved:
+            try:
+                bound, stopped = self._improve(problem, context, c, plans)
+            except KeyboardInterrupt:
+                if not plans:
+                    raise
+                bound, stopped = 0.0, True
+            bound = max(bound, proved())
         return replace(best_of(problem, plans, bound), interrupted=stopped)
 
     def _improve(
@@ -193,29 +195,36 @@ class Exact:
                 slot, stopped = trios(slot, early)
             if stopped:
                 return 0.0, True
-        value, aside, proof = c.most_s if slot is None else value_of(slot), None, None
+        value, aside = c.most_s if slot is None else value_of(slot), None
         if small and slot is not None:
             aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
-            kinds = np.array(slot_kinds(c))
-            proof = proving(c, kinds, value, deadline_s=context.deadline_s)
         # Without walks beside it nothing comes after the solver: it has all of the time.
         until = context.deadline_s if aside is None else until
-        with proof or nullcontext() as proved:
-            with aside or nullcontext() as walks:
-                found, bound, stopped = best_cuts(
-                    c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
-                )
-                # A solver that has proved its plan needs no walks; waiting for them would only
-                # cost time.
-                if walks is not None and (stopped or time.perf_counter() >= until):
-                    plans.append(plan_of(c, walks()))
-            plans += [] if found is None else [plan_of(c, found)]
-            if small and found is not None and not stopped and time.perf_counter() >= until:
-                best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
-                with beside(c, best, value_of, seed=seed) as walks:
-                    _, stopped = trios(best, context.deadline_s)
-                    plans.append(plan_of(c, walks()))
-            return bound if proved is None else max(bound, proved()), stopped
+        with aside or nullcontext() as walks:
+            found, bound, stopped = best_cuts(
+                c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
+            )
+            # A solver that has proved its plan needs no walks; waiting for them would only cost
+            # time.
+            if walks is not None and (stopped or time.perf_counter() >= until):
+                plans.append(plan_of(c, walks()))
+        plans += [] if found is None else [plan_of(c, found)]
+        if small and found is not None and not stopped and time.perf_counter() >= until:
+            best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
+            with beside(c, best, value_of, seed=seed) as walks:
+                _, stopped = trios(best, context.deadline_s)
+                plans.append(plan_of(c, walks()))
+        return bound, stopped
+
+
+def _proof(
+    problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
+) -> AbstractContextManager[Callable[[], float]]:
+    """Bounds beside what looks for plans; none where there is no plan, or other rules hold."""
+    if not plans or not problem.pipeline.plain:
+        return nullcontext(lambda: 0.0)
+    value = load_of(problem, plans[0])
+    return proving(c, np.array(slot_kinds(c)), value, deadline_s=context.deadline_s)
 
 
 def _over_links(problem: OperatorProblem) -> ExactLinks | ExactSchedule:

@@ -46,7 +46,7 @@ MOST_NODES = 3_000
 BITS = 63
 """Devices times open hyperedges that a state has room for."""
 
-NEXT = 0.25
+NEXT = 0.3
 """The next target, in shares from the bound to the value: what a target takes grows by about
 three times for each two percent of it."""
 
