@@ -207,6 +207,19 @@ def test_inputs_may_be_the_targets_and_the_check_knows_the_options() -> None:
             trainer.step(torch.cat([x, x]), torch.cat([x, x]))
 
 
+def test_the_check_begins_with_the_weights_that_training_began_with() -> None:
+    """A model that is read after the steps has what they have learned."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6)), torch.randn(BATCH, 6)
+    how: Any = {"loss_fn": nn.functional.mse_loss, "targets": x, "optimizer": "sgd", "lr": 0.1}
+    with train(model, x, TWO, plan=ONE, trials=False, **how) as placed:
+        with placed.trainer() as trainer:
+            done = train_steps(trainer, 4, check=True)
+            trainer.finish()
+        assert done.losses[0] > done.losses[-1]
+        assert done.max_rel_error == 0.0
+
+
 def test_a_plan_for_fewer_samples_takes_no_more_at_a_time() -> None:
     """Else a worker might lack the memory."""
     for rows in range(1, BATCH):
