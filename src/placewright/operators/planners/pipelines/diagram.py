@@ -149,7 +149,7 @@ def diagram_bound(
     if weight is None or c.nodes > MOST_NODES:
         return bound
     c = _without_small(c, kinds, SMALL * value_s)
-    order, share = narrow_order(c), NEXT
+    order, share = narrow_order(c, deadline_s), NEXT
     while bound < value_s * (1 - CLOSE) and share > 0.1:
         target = bound + share * (value_s - bound)
         reached = _reached(c, kinds, weight, order, target, deadline_s, halt)
@@ -171,11 +171,12 @@ def _without_small(c: Contraction, kinds: IntArray, least_s: float) -> Contracti
     )
 
 
-def narrow_order(c: Contraction) -> IntArray:
+def narrow_order(c: Contraction, deadline_s: float = np.inf) -> IntArray:
     """An order of nodes in which few hyperedges are open.
 
-    Of several first nodes, the one with the least sum of 4^open. Next comes what opens least and
-    closes most, of equals what touches the hyperedge that was touched longest ago.
+    Of several first nodes, as many as there is time for but at least one, the one with the least
+    sum of 4^open. Next comes what opens least and closes most, of equals what touches the hyperedge
+    that was touched longest ago.
     """
     touch, best, least = _touched(c), np.arange(c.nodes), np.inf
     for first in range(0, c.nodes, max(1, c.nodes // STARTS)):
@@ -183,6 +184,8 @@ def narrow_order(c: Contraction) -> IntArray:
         total = float(np.sum(4.0 ** np.minimum(opened, 500)))
         if total < least:
             best, least = order, total
+        if time.perf_counter() >= deadline_s:
+            break
     return best
 
 
