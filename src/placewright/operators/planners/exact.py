@@ -24,9 +24,9 @@ from placewright.operators.planners.contiguous_dp import (
 from placewright.operators.planners.exact_latency import ExactLatency
 from placewright.operators.planners.exact_links import ExactLinks
 from placewright.operators.planners.exact_schedule import ExactSchedule
+from placewright.operators.planners.pipelines.columns import proving
 from placewright.operators.planners.pipelines.contiguous import IdealChain, best_stages
 from placewright.operators.planners.pipelines.contraction import Contraction, contract
-from placewright.operators.planners.pipelines.diagram import proving
 from placewright.operators.planners.pipelines.slots import (
     HEATS,
     annealed,
@@ -64,8 +64,8 @@ class Exact:
     `LinearisedDp`. Where the forward graph has few ideals, `IdealDp` is faster and needs no solver.
     Where plans need not be contiguous, HiGHS goes on from there with one variable per hyperedge and
     device instead of one for what goes in and one for what goes out (`pipelines.slots`). Beside
-    it a relaxed decision diagram proves bounds, which are higher on long graphs of unlike
-    operators (`pipelines.diagram`).
+    it column generation proves bounds, which are far higher on long graphs of unlike operators
+    (`pipelines.columns`).
     Before it and beside it placements are annealed (`pipelines.slots`); before it and in the
     last quarter of the time three devices at a time are planned anew (`by_trios` there), in
     the last quarter beside annealing too.
