@@ -457,7 +457,8 @@ def _models(folder: Path) -> list[Reader]:
     from placewright.capturing.files.onnx_graph import capture_onnx
     from placewright.requests.serving.families import read_family
 
-    family = {"name": "f", "variants": {"small": {"file": "m.onnx", "accuracy": 0.9}}}
+    variants = {"small": {"file": "m.onnx", "accuracy": 0.9}}
+    family = {"name": "f", "random": True, "variants": variants}
     found = [
         Reader(
             "onnx",

@@ -16,7 +16,10 @@ def scaled(factor: float, matmuls: int = 0) -> bytes:
     if matmuls:
         square = np.zeros((384, 384), np.float32)
         constants.append(numpy_helper.from_array(square, "square"))
-        nodes.append(helper.make_node("ReduceMean", ["x"], ["m"], keepdims=0))
+        # A number that is not known before: of the batch's shape, as no row may feel another's NaN.
+        nodes.append(helper.make_node("Shape", ["x"], ["s"]))
+        nodes.append(helper.make_node("Cast", ["s"], ["c"], to=TensorProto.FLOAT))
+        nodes.append(helper.make_node("ReduceMean", ["c"], ["m"], keepdims=0))
         nodes.append(helper.make_node("Add", ["square", "m"], ["p0"]))
         nodes += [
             helper.make_node("MatMul", [f"p{k}", "square"], [f"p{k + 1}"]) for k in range(matmuls)

@@ -374,6 +374,7 @@ def status(dispatcher: Dispatcher, observer: Observer) -> dict[str, Any]:
         },
         "latency_s": _latencies(dispatcher),
         "batch_latency_s": _batch_latencies(dispatcher),
+        "computed_alone": dispatcher.fleet.alone,
     }
 
 

@@ -213,6 +213,7 @@ def serve(
     from placewright.requests.serving.observing import log_events
     from placewright.requests.serving.server import (
         TOKEN,
+        Running,
         Serving,
         ServingOptions,
         check_start,
@@ -242,6 +243,9 @@ def serve(
     )
 
     def ready(running: Serving) -> None:
+        alone = running.dispatcher.fleet.alone if isinstance(running, Running) else {}
+        for variant, why in alone.items():
+            console.note(f"{variant} is served in batches of one row: {why}")
         names = running.application.models
         made = "" if options.token or language_model else running.application.admin_token
         console.show(

@@ -78,6 +78,7 @@ class FamilyModel(FileModel):
     dimensions: dict[str, list[Annotated[int, Field(gt=0)]]] = Field(default_factory=dict)
     padding: bool | dict[str, int | float | str] = False
     whole: bool = False
+    random: bool = False
     inputs: dict[str, TensorModel] = Field(default_factory=dict)
     outputs: dict[str, TensorModel] = Field(default_factory=dict)
 
@@ -97,6 +98,8 @@ class FamilyLayout:
     whole
         A request is one row and computed alone. Its outputs, of whatever shape, are returned as
         they are.
+    random
+        Whether the answer to a row may be another at each call, of models that draw random numbers.
     inputs, outputs
         Of models that are no ONNX files, which do not say what they take: in order.
     """
@@ -104,6 +107,7 @@ class FamilyLayout:
     dimensions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     padding: bool | Mapping[str, int | float | str] = False
     whole: bool = False
+    random: bool = False
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
 
@@ -313,6 +317,9 @@ class Family:
 
     def wrong_outputs(self, outputs: Sequence[Array], rows: int) -> str:
         """Why a variant's outputs are not one row for each of its input; or empty."""
+        if len(outputs) != len(self.outputs):
+            names = ", ".join(spec.name for spec in self.outputs)
+            return f"it returns {len(outputs)} outputs in place of {len(self.outputs)} ({names})"
         for spec, output in zip(self.outputs, outputs, strict=True):
             wanted = spec.sized(self.bucket)
             if not self.layout.whole:
@@ -500,7 +507,7 @@ def read_family(path: str | Path, models: Collection[str] = ()) -> Family:
         folder = Path(path).parent
         variants = [_variant(name, each, folder, models) for name, each in model.variants.items()]
         sizes = {name: tuple(sorted(set(known))) for name, known in model.dimensions.items()}
-        layout = FamilyLayout(sizes, model.padding, model.whole)
+        layout = FamilyLayout(sizes, model.padding, model.whole, model.random)
         declared = [_declared(t, layout, model.whole) for t in (model.inputs, model.outputs)]
     made = make_family(
         model.name, variants, replace(layout, inputs=declared[0], outputs=declared[1])

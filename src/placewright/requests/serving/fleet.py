@@ -120,7 +120,9 @@ class Fleet:
         self._engine, self._check_variants = engine, check_variants
         self._on_loss, self._on_change, self._on_state = on_loss, on_change, on_state
         self._waits, self._generation = waits, 0
-        self._models = {worker_key(self.families[f], v): model_of(v) for f, v in self.variants}
+        self._models = {
+            worker_key(self.families[f], v): model_of(self.families[f], v) for f, v in self.variants
+        }
         self._changing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: ServerProcess | None = None
@@ -136,6 +138,16 @@ class Fleet:
     def served(self) -> list[Family]:
         """Buckets of families that are there for clients."""
         return [family for family in self.families if not family.retired]
+
+    @property
+    def alone(self) -> dict[str, str]:
+        """Why rows of a variant are computed by themselves, of variants of which they are."""
+        return {
+            f"{family.label}/{variant.name}": why
+            for family in self.served
+            for variant in family.variants
+            if (why := self._timer.alone.get((family.label, variant)))
+        }
 
     @property
     def labels(self) -> list[str]:
@@ -387,7 +399,7 @@ class Fleet:
 
         Servers that are started meanwhile load them too.
         """
-        models = {worker_key(*each): model_of(each[1]) for each in added}
+        models = {worker_key(*each): model_of(*each) for each in added}
         self._models |= models
         taken: dict[int, list[dict[int, list[float]]]] = {}
         failed, lost = "", True
@@ -478,7 +490,7 @@ class Fleet:
         models = {key: self._models[key] for key in keys}
         for server, slot in enumerate(self.slots):
             if slot.up and server not in taken:
-                with suppress(RunError):
+                with suppress(PlacewrightError):
                     async with self._paused(slot):
                         await slot.process.load(models)
                         await self._time_missing(server)
@@ -625,6 +637,6 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
 
 
-def model_of(variant: Variant) -> ServedModel:
+def model_of(family: Family, variant: Variant) -> ServedModel:
     """As it is sent to servers."""
-    return ServedModel(variant.kind, variant.model)
+    return ServedModel(variant.kind, variant.model, tuple(spec.name for spec in family.outputs))

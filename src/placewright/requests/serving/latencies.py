@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from placewright.errors import InputError
 from placewright.numerics.arrays import FloatArray
 from placewright.requests.serving.families import Family, Variant
 from placewright.requests.serving.models import Computed
+from placewright.requests.serving.observing import event
+from placewright.requests.serving.row_checks import RowCheck, unfit
 from placewright.requests.serving.tensors import Array, TensorSpec, received, sendable
 from placewright.requests.serving.workers import ServerProcess
 
@@ -129,29 +132,25 @@ REPEATS = 8
 MEASURED_S = 2.0
 """Batch sizes that are measured, how often, and the seconds after which no size is begun."""
 
-TOGETHER, INFLUENCE = 4, 0.1
-"""Rows of which it is looked at whether they change each other's outputs, and by which share of
-the largest output at least: scales of quantised models, which a batch shares, stay below."""
-
-PADDED = 0.02
-"""The same of padding, by which a mask or a causal model is not changed at all."""
-
 ORDER_S = 60.0
 """Of a batch that is timed."""
 
 
 class VariantTimer:
-    """Times batches of variants, and checks each variant once: a row of outputs for one of inputs.
+    """Times batches of variants, and checks each variant once (`RowCheck`).
 
     `most`: rows of the largest batch.
+    `alone`: why rows of a variant are computed by themselves, by the label of its family; empty
+    where they are not.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._checked = most, set[tuple[str, Variant]]()
+        self._most = most
+        self.alone: dict[tuple[str, Variant], str] = {}
 
     def forget_others(self, variants: Collection[Variant]) -> None:
         """Of the variants that were checked, keep these."""
-        self._checked = {each for each in self._checked if each[1] in variants}
+        self.alone = {each: why for each, why in self.alone.items() if each[1] in variants}
 
     async def timed(
         self, process: ServerProcess, made: Family, chosen: Variant
@@ -159,6 +158,7 @@ class VariantTimer:
         """Seconds of batches by size, after one batch of each size that does not count."""
         samples = {}
         row, most = made.example(zeros), made.most(self._most)
+        where = f"server {process.name!r}, variant {chosen.name!r}"
         began_s = time.monotonic()
         # A fixed batch takes as long for one row as for all.
         for size in {1, most} if made.batch else [s for s in SIZES if s <= most]:
@@ -168,68 +168,25 @@ class VariantTimer:
                 computed = await _computed(process, made, chosen, [row] * size)
                 if repeat:
                     taken.append(time.monotonic() - sent_s)
-                elif why := computed.error or made.wrong_outputs(computed.outputs, size):
-                    raise _unfit(process, chosen, f"a batch of {size}: {why:.300}")
+                elif computed.error:
+                    raise _cannot_compute(where, size, computed.error)
+                elif why := made.wrong_outputs(computed.outputs, size):
+                    raise unfit(where, why)
             samples[size] = taken
             if time.monotonic() - began_s > MEASURED_S:
                 break
-        if (made.label, chosen) not in self._checked:
-            if most > 1:
-                await self._check_apart(process, made, chosen)
-            if made.layout.pads:
-                await self._check_padding(process, made, chosen)
-            self._checked.add((made.label, chosen))
-        return samples
+        if (made.label, chosen) not in self.alone:
+            compute = partial(_computed, process, made, chosen)
+            await self._check(RowCheck(made, compute, max(samples), where), chosen)
+        return {1: samples[1]} if self.alone[made.label, chosen] else samples
 
-    async def _check_apart(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
-        """Raise `InputError` where the outputs of a row depend on the others of its batch.
-
-        Clients would get other answers the more of them there are. What cannot compute random
-        numbers, or makes its own, is not judged.
-        """
-        make = _random(np.random.default_rng(0))
-        count = min(TOGETHER, made.most(self._most))
-        rows = [made.example(make) for _ in range(count)]
-        together = await _computed(process, made, chosen, rows)
-        *apart, again = [
-            await _computed(process, made, chosen, [rows[k]]) for k in (*range(count), 0)
-        ]
-        if any(each.error for each in (together, *apart, again)):
-            return
-        if why := made.wrong_outputs(together.outputs, count):
-            raise _unfit(process, chosen, why)
-        singly = [made.outputs_of(each.outputs, 0) for each in (*apart, again)]
-        for n, spec in enumerate(made.outputs):
-            *own, other = [outputs[n] for outputs in singly]
-            if _differ(own[0], other):
-                continue  # it makes random numbers
-            shared = [made.outputs_of(together.outputs, k)[n] for k in range(count)]
-            alike = all(a.shape == b.shape for a, b in zip(own, shared, strict=True))
-            if not alike or _differ(np.stack(own), np.stack(shared)):
-                why = f"output {spec.name!r} of a row depends on the other rows of its batch"
-                raise _unfit(process, chosen, why)
-
-    async def _check_padding(self, process: ServerProcess, made: Family, chosen: Variant) -> None:
-        """Raise `InputError` where outputs change with the padding of inputs."""
-        make = _random(np.random.default_rng(0))
-        for sizes in made.shorter():
-            short = tuple(make(spec, made.row_shape(spec, sizes)) for spec in made.inputs)
-            plain = await _computed(process, made, chosen, [short])
-            padded = await _computed(process, made, chosen, [made.padded(short)])
-            if not (plain.error or padded.error):
-                break
-        else:
-            return  # it takes some sizes only, or no random numbers
-        cut = made.cut(padded.outputs, sizes)
-        for spec, one, other in zip(made.outputs, plain.outputs, cut, strict=True):
-            if _differ(one, other, PADDED):
-                raise InputError(
-                    "padded inputs have other outputs than those that are not padded",
-                    where=f"variant {chosen.name!r}, {made.label}",
-                    by=f"output {spec.name!r} of inputs of {sizes}",
-                    hint="give padding the values by which the model knows it (padding: {mask: "
-                    "0}), export it with a mask, or leave padding out and serve exact sizes",
-                )
+    async def _check(self, check: RowCheck, chosen: Variant) -> None:
+        made, why = check.made, await check.why_alone()
+        if made.layout.pads:
+            await check.check_padding()
+        self.alone[made.label, chosen] = why
+        if why:
+            event("variant-computed-alone", variant=worker_key(made, chosen), reason=why)
 
 
 async def _computed(
@@ -250,44 +207,18 @@ def worker_key(family: Family, variant: Variant) -> str:
     return f"{family.name}/{variant.name}{again}"
 
 
-def _unfit(process: ServerProcess, chosen: Variant, why: str) -> InputError:
+def _cannot_compute(where: str, size: int, error: str) -> InputError:
+    hint = "let it return arrays for rows of zeros and empty strings, which are timed at the start"
+    if size > 1:
+        hint = "export it with an open first dimension, or serve with --max-batch 1"
     return InputError(
         "a variant cannot be served",
-        where=f"server {process.name!r}, variant {chosen.name!r}",
-        by=why,
-        hint="export it so that every row of a batch is computed by itself; if batches of 1 are "
-        "right, serve with --max-batch 1; if outputs belong to a request as a whole, write whole: "
-        "true into the family's file",
+        where=where,
+        by=f"a batch of {size}: {error:.300}",
+        hint=hint,
     )
 
 
 def zeros(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
     """A tensor of zeros, or of empty strings."""
     return np.full(shape, "" if spec.datatype == "BYTES" else 0, spec.dtype)
-
-
-def _random(rng: np.random.Generator) -> Callable[[TensorSpec, tuple[int, ...]], Array]:
-    """Makes tensors of random numbers; of 0 and 1 where they are no floating-point numbers.
-
-    Of 1 alone where they are called masks: one that keeps nothing is never sent.
-    """
-
-    def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
-        if "mask" in spec.name.lower() and spec.datatype != "BYTES":
-            return np.ones(shape, spec.dtype)
-        if spec.dtype.kind == "f":
-            return rng.standard_normal(size=shape).astype(spec.dtype)
-        whole = rng.integers(0, 2, size=shape)
-        return whole.astype(str if spec.datatype == "BYTES" else spec.dtype).astype(spec.dtype)
-
-    return make
-
-
-def _differ(one: Array, other: Array, share: float = INFLUENCE) -> bool:
-    """Whether outputs differ by more than a share of the largest; only floats are looked at."""
-    if one.shape != other.shape:
-        return True
-    if one.dtype.kind != "f" or not np.isfinite(one).all():
-        return False
-    largest = share * np.abs(one).max(initial=0.0)
-    return not (np.abs(other - one) <= largest).all()

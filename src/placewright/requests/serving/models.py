@@ -6,7 +6,8 @@
     factory      ``package.module:factory``, which returns a function of arrays by input name
 
 All but ONNX files run code of their own where they are loaded, so the operator names them when the
-server is started (``--models``); they never come over HTTP.
+server is started (``--models``); they never come over HTTP. What they print goes to stderr: stdout
+is the server's.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from placewright.errors import InputError, MissingDependencyError
+from placewright.errors import InputError, MissingDependencyError, PlacewrightError
 from placewright.requests.serving.priority import compute_behind, computing
-from placewright.requests.serving.tensors import Array, Strings, received, sendable
+from placewright.requests.serving.settings import OwnSettings, print_to_stderr
+from placewright.requests.serving.tensors import (
+    Array,
+    Strings,
+    received,
+    sendable,
+    served_array,
+)
 from placewright.runtime.model_files.onnx_sessions import load_onnxruntime
 from placewright.runtime.program import Worker, WorkerProgram, order
 
@@ -39,11 +46,19 @@ SUFFIXES = {".pt": "torchscript", ".ts": "torchscript", ".pt2": "exported"}
 class ServedModel:
     """A model on its way to servers.
 
-    `kind`: see above. `data`: the file; of a factory its name and the folder to import it from.
+    Attributes
+    ----------
+    kind
+        See above.
+    data
+        The file; of a factory its name and the folder to import it from.
+    outputs
+        Names of the family's outputs in order, by which those of a mapping are taken.
     """
 
     kind: str
     data: bytes
+    outputs: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -67,8 +82,11 @@ def open_model(model: ServedModel, where: str, threads: int = 1) -> LoadedVarian
         found: LoadedVariant = open_session(model.data, where, threads)
         return found
     if model.kind == "factory":
-        return _Function(_made_by_factory(model.data, where))
-    return _Torch(_torch_program(model, where, threads))
+        settings = OwnSettings()
+        with settings.applied():
+            return _Function(_made_by_factory(model.data, where), model.outputs, settings)
+    program = _torch_program(model, where, threads)
+    return _Torch(program, _arguments(program), model.outputs)
 
 
 def open_session(model: bytes, where: str, threads: int = 1) -> Any:
@@ -121,38 +139,83 @@ class _Function:
     """What a factory has returned."""
 
     function: Callable[[dict[str, Array]], Any]
+    outputs: tuple[str, ...]
+    settings: OwnSettings
 
     def run(self, outputs: None, inputs: dict[str, Array]) -> Sequence[Array]:
         """See `LoadedVariant`."""
-        return [_array(value) for value in _values(self.function(inputs))]
+        with self.settings.applied():
+            made = _values(self.function(inputs), self.outputs)
+            return [served_array(value) for value in made]
 
 
 @dataclass(frozen=True, slots=True)
 class _Torch:
-    """A PyTorch program, which takes inputs in order."""
+    """A PyTorch program."""
 
     module: Any
+    arguments: Sequence[str]
+    outputs: tuple[str, ...]
 
     def run(self, outputs: None, inputs: dict[str, Array]) -> Sequence[Array]:
         """See `LoadedVariant`."""
         import torch
 
         # Not `from_numpy`, which warns of arrays that are read only.
-        given = [torch.tensor(value) for value in inputs.values()]
+        given = {name: torch.tensor(value) for name, value in inputs.items()}
+        ordered = [given[name] for name in in_order(list(given), self.arguments)]
         with torch.inference_mode():
-            return [_array(value) for value in _values(self.module(*given))]
+            return [served_array(value) for value in _values(self.module(*ordered), self.outputs)]
 
 
-def _values(made: Any) -> Sequence[Any]:
-    """Outputs in order: of a mapping, a sequence, or the only one."""
+def _arguments(module: Any) -> list[str]:
+    """Names of what a PyTorch program takes, in order."""
+    import torch
+
+    forward = module.forward
+    if isinstance(module, torch.jit.ScriptModule):
+        return [each.name for each in forward.schema.arguments[1:]]
+    return list(signature(forward).parameters)
+
+
+def in_order(inputs: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Names of inputs in the order of a program's arguments.
+
+    Inputs of other names than the arguments are taken in the order in which the family's file has
+    them.
+
+    Raises `InputError`: some have names of arguments that stand elsewhere.
+    """
+    first = list(arguments[: len(inputs)])
+    if set(inputs) == set(first):
+        return first
+    strange = [n for k, n in enumerate(inputs) if n in arguments and arguments.index(n) != k]
+    if strange:
+        raise InputError(
+            "the inputs of the family's file are in another order than the program's arguments",
+            where=f"input {strange[0]!r}",
+            by=f"inputs {', '.join(inputs)}; arguments {', '.join(arguments)}",
+            hint="give all inputs the names of the arguments",
+        )
+    return list(inputs)
+
+
+def _values(made: Any, names: Sequence[str]) -> Sequence[Any]:
+    """Outputs in order: of a mapping by name, of a sequence, or the only one.
+
+    Raises `InputError`: a mapping lacks one of them.
+    """
     if isinstance(made, Mapping):
-        return list(made.values())
+        missing = [name for name in names if name not in made]
+        if missing:
+            raise InputError(
+                "the model returns a mapping without an output of the family's file",
+                where=f"output {missing[0]!r}",
+                by=f"it has {', '.join(map(str, made))}"[:200],
+                hint="give outputs the names that the mapping has",
+            )
+        return [made[name] for name in names]
     return made if isinstance(made, tuple | list) else [made]
-
-
-def _array(value: Any) -> Array:
-    found = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-    return found.astype(object) if found.dtype.kind in "US" else found
 
 
 def _torch_program(model: ServedModel, where: str, threads: int) -> Any:
@@ -176,11 +239,11 @@ def _made_by_factory(data: bytes, where: str) -> Callable[[dict[str, Array]], An
     module, _, path = name.partition(":")
     try:
         made = getattr(import_from(folder, module), path)()
-    except Exception as error:  # whatever the user's code raises
+    except BaseException as error:  # whatever the user's code raises, `sys.exit` too
         raise InputError(
             "the factory did not make a model",
             where=f"{where}: {name}",
-            by=f"{type(error).__name__}: {error!s:.200}",
+            by=reason(error)[:200],
             hint="it takes no arguments and returns a function of arrays by input name",
         ) from None
     if not callable(made):
@@ -192,6 +255,17 @@ def _made_by_factory(data: bytes, where: str) -> Callable[[dict[str, Array]], An
         )
     function: Callable[[dict[str, Array]], Any] = made
     return function
+
+
+def reason(error: BaseException) -> str:
+    """What was raised, as text that can be sent, whatever the error's own text is."""
+    if isinstance(error, PlacewrightError):
+        return f"{error.brief}: {error.hint}"
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}".encode(errors="replace").decode()
 
 
 def file_model(path: Path, data: bytes) -> ServedModel:
@@ -216,23 +290,38 @@ class Computed:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class NotLoaded:
+    """Why a variant cannot be loaded, in the parts of an error."""
+
+    what: str
+    where: str
+    by: str
+    hint: str
+
+
 class VariantServer(WorkerProgram):
     """One server. On engine ``local`` a slower one waits after it has computed."""
 
-    messages = (Computed, Strings, ServedModel)
+    messages = (Computed, NotLoaded, Strings, ServedModel)
     noun = "server"
     uses_torch = False
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker)
         compute_behind()
+        print_to_stderr()
         self._sessions: dict[str, Any] = {}
 
     @order("loading a variant")
-    def load(self, key: str, model: ServedModel) -> None:
-        """Hold a variant in memory from now on."""
-        with computing():
-            self._sessions[key] = open_model(model, key, self.worker.spec.threads)
+    def load(self, key: str, model: ServedModel) -> NotLoaded | None:
+        """Hold a variant in memory from now on, or answer why it cannot be."""
+        try:
+            with computing():
+                self._sessions[key] = open_model(model, key, self.worker.spec.threads)
+        except (InputError, MissingDependencyError) as error:
+            return NotLoaded(error.what, error.where, error.by, error.hint)
+        return None
 
     @order("removing a variant")
     def unload(self, key: str) -> None:
@@ -247,8 +336,8 @@ class VariantServer(WorkerProgram):
             with computing():
                 given = {name: received(value) for name, value in inputs.items()}
                 outputs = tuple(map(sendable, self._sessions[key].run(None, given)))
-        except Exception as error:  # ONNX Runtime's errors have no common base
-            return Computed((), time.perf_counter() - began_s, f"{type(error).__name__}: {error}")
+        except BaseException as error:  # whatever a model raises, `sys.exit` too
+            return Computed((), time.perf_counter() - began_s, reason(error))
         spent_s = time.perf_counter() - began_s
         if self.worker.spec.stretch > 1:
             # Time that others had the core is not multiplied: the server has a core of its own.

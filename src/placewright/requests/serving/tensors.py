@@ -295,6 +295,33 @@ class Strings:
     values: tuple[str, ...]
 
 
+def served_array(value: Any) -> Array:
+    """An output of a model as a tensor: an array, a tensor of PyTorch, or lists of values.
+
+    Raises `TypeError`, `UnicodeError`: it holds neither numbers nor texts.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().resolve_conj().resolve_neg().numpy()
+    if np.ma.is_masked(value):
+        raise TypeError("values are masked: fill them, numpy.ma.filled(values, ...)")
+    found = np.asarray(value)
+    if found.dtype.kind in "biuf":
+        return found.astype(found.dtype.newbyteorder("<"), copy=False)
+    # Not of `found`: numpy's own strings end before their last zero bytes.
+    held = np.array(value, object)
+    return _strings([_text(each) for each in held.flat], held.shape)
+
+
+def _text(value: object) -> str:
+    """A text, of its bytes where a model gives those."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if not isinstance(value, str):
+        raise TypeError(f"an output holds {type(value).__name__}, neither numbers nor texts")
+    value.encode()  # raises where there is no UTF-8 for it
+    return str(value)
+
+
 def sendable(value: Array) -> Array | Strings:
     """A tensor as it is sent to another process."""
     return Strings(value.shape, tuple(map(str, value.flat))) if value.dtype.kind == "O" else value

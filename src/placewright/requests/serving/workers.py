@@ -23,8 +23,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from placewright.cluster.cluster import Cluster, Device
-from placewright.errors import RunError
-from placewright.requests.serving.models import ServedModel, program_for
+from placewright.errors import InputError, RunError
+from placewright.requests.serving.models import NotLoaded, ServedModel, program_for
 from placewright.requests.serving.priority import answer_first
 from placewright.runtime import limits
 from placewright.runtime.connections import FrameReader, unheard_s
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 STOPPED_S = 0.5
 """A server that is stopped for longer is replaced."""
+
+FACTORY_S = 600.0
+"""Of a factory, which may read or fetch weights of any size."""
 
 SMALL_BYTES, SMALL_OVER_LINKS = 1 << 17, 1 << 15
 """Orders of that size go out at once, since a connection's buffer takes them; larger ones by a
@@ -107,8 +110,10 @@ class ServerProcess(ABC):
 
         Raises
         ------
+        InputError
+            One of them is no model that runs there.
         RunError
-            It does not start, or cannot load one of them.
+            It does not start, or is lost.
         """
 
     @abstractmethod
@@ -134,9 +139,20 @@ class ServerProcess(ABC):
         return await self.give(name, *arguments, limit_s=limit_s)
 
     async def load(self, models: Mapping[str, ServedModel]) -> None:
-        """Load variants; errors as `order`."""
+        """Load variants; errors as `order`, and one more.
+
+        Raises
+        ------
+        InputError
+            One of them is no model that runs there.
+        """
         for key, model in models.items():
-            await self.order("load", key, model, limit_s=limits.order_s(len(model)))
+            made = model.kind == "factory"
+            limit_s = limits.patience(FACTORY_S) if made else limits.order_s(len(model))
+            failed = await self.order("load", key, model, limit_s=limit_s)
+            if isinstance(failed, NotLoaded):
+                where = ", ".join(filter(None, (f"server {self.name!r}", failed.where)))
+                raise InputError(failed.what, where=where, by=failed.by, hint=failed.hint)
 
     def check(self) -> None:
         """Give the process up where it cannot be used any more, or owes an answer for too long."""

@@ -1,0 +1,277 @@
+"""Whether a variant answers each row as if it were alone: tried once, when it is timed.
+
+Random rows are computed one by one, together, and one by one again:
+
+    a row has another answer the second time       refused, unless the family's file says random
+    other rows change it by more than a tenth      refused: a mistake, as a softmax over the batch
+    other rows change it by less, or a label       batches of one row: scales of quantised models
+    padding changes it                             refused
+
+Half of the digits of a datatype pass for rounding: kernels add up a larger batch in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewright.errors import InputError
+from placewright.requests.serving.families import Family
+from placewright.requests.serving.models import Computed
+from placewright.requests.serving.tensors import Array, TensorSpec
+
+TOGETHER = 4
+"""Random rows."""
+
+INFLUENCE = 0.1
+"""Of other rows, as a share of an output's largest value; more is a mistake."""
+
+ROUNDING, ROUNDING_OF_HALF = 2.4e-4, 2.2e-2
+"""Shares of an output's largest value, the second of numbers of 16 bits."""
+
+LARGE = 1e4
+"""By which a row is multiplied that others should not feel."""
+
+Row = tuple[Array, ...]
+Make = Callable[[TensorSpec, tuple[int, ...]], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows that are computed together.
+
+    `own`: by place in the batch, the row's position among the random ones, of those that are
+    compared.
+    `must`: whether it is a fault if they cannot be computed: others hold values that a model may
+    refuse.
+    """
+
+    rows: Sequence[Row]
+    own: Mapping[int, int]
+    must: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """The check of one variant.
+
+    Attributes
+    ----------
+    compute
+        Lets a server compute a batch of rows.
+    most
+        Rows of its largest batch.
+    where
+        What errors call it.
+    """
+
+    made: Family
+    compute: Callable[[Sequence[Row]], Awaitable[Computed]]
+    most: int
+    where: str
+
+    async def why_alone(self) -> str:
+        """Why it has to compute each row by itself; empty where batches have the same answers.
+
+        Raises `InputError`: its answers depend on earlier calls, or too much on other rows.
+        """
+        if self.made.layout.random:
+            return ""
+        rows, own = await self._singly()
+        if not own:
+            return "random rows cannot be computed, so that batches cannot be compared"
+        batches = list(self._batches(rows))
+        together = [await self.compute(batch.rows) for batch in batches]
+        # After all others: what a model keeps of them shows.
+        again = [await self.compute([row]) for row in rows]
+        self._demand_same(own, [self._answer(each) for each in again if not each.error])
+        pairs = zip(batches, together, strict=True)
+        return next(filter(None, (self._influence(own, *pair) for pair in pairs)), "")
+
+    async def check_padding(self) -> None:
+        """Raise `InputError` where outputs change with the padding of inputs."""
+        make = normal(np.random.default_rng(0))
+        for sizes in self.made.shorter():
+            shapes = [self.made.row_shape(spec, sizes) for spec in self.made.inputs]
+            short = tuple(map(make, self.made.inputs, shapes))
+            plain = await self.compute([short])
+            padded = await self.compute([self.made.padded(short)])
+            if not (plain.error or padded.error):
+                break
+        else:
+            return  # it takes some sizes only, or no random numbers
+        cut = self.made.cut(padded.outputs, sizes)
+        for spec, one, other in zip(self.made.outputs, plain.outputs, cut, strict=True):
+            if not self.made.layout.random and _difference(spec, [one], [other]):
+                raise InputError(
+                    "padded inputs have other outputs than those that are not padded",
+                    where=f"{self.where}, {self.made.label}",
+                    by=f"output {spec.name!r} of inputs of {sizes}",
+                    hint="give padding the values by which the model knows it (padding: {mask: "
+                    "0}), export it with a mask, or leave padding out and serve exact sizes",
+                )
+
+    async def _singly(self) -> tuple[list[Row], list[Row]]:
+        """Random rows and their answers, of the first kind of numbers that the model takes."""
+        for make in (normal(np.random.default_rng(0)), positive(np.random.default_rng(0))):
+            rows = [self.made.example(make) for _ in range(min(TOGETHER, self.most))]
+            own = [await self.compute([row]) for row in rows]
+            if not any(each.error for each in own):
+                return rows, [self._answer(each) for each in own]
+        return [], []
+
+    def _answer(self, computed: Computed) -> Row:
+        """The outputs of a row that was computed alone."""
+        if wrong := self.made.wrong_outputs(computed.outputs, 1):
+            raise unfit(self.where, wrong)
+        return self.made.outputs_of(computed.outputs, 0)
+
+    def _batches(self, rows: Sequence[Row]) -> Iterator[_Batch]:
+        """Batches with the random rows, or some of them."""
+        if self.most == 1:
+            return
+        count = len(rows)
+        yield _Batch(rows, {k: k for k in range(count)})
+        for size in range(max(count + 1, self.most - 1), self.most + 1):
+            places = {k: k % count for k in range(size)}
+            yield _Batch([rows[k] for k in places.values()], places)
+        numbers = [spec.dtype.kind == "f" for spec in self.made.inputs]
+        for factor in (LARGE, math.nan) if any(numbers) else ():
+            pairs = zip(rows[1], numbers, strict=True)
+            other = tuple(_times(x, factor) if number else x for x, number in pairs)
+            yield _Batch([rows[0], other], {0: 0}, must=False)
+
+    def _demand_same(self, own: Sequence[Row], again: Sequence[Row]) -> None:
+        """Raise `InputError` where rows have other answers than before, or one has none."""
+        for n, spec in enumerate(self.made.outputs):
+            if share := _difference(spec, [x[n] for x in own], [x[n] for x in again]):
+                raise InputError(
+                    "the answer to a row differs between two calls",
+                    where=self.where,
+                    by=f"output {spec.name!r} {_said(share)}",
+                    hint="make it a function of its inputs, without counters, running statistics "
+                    "or other states of earlier calls, and with dropout off (model.eval()); if it "
+                    "draws random numbers on purpose, write random: true into the family's file",
+                )
+
+    def _influence(self, own: Sequence[Row], batch: _Batch, computed: Computed) -> str:
+        """Why rows are to be computed by themselves, where this batch shows it."""
+        count = len(batch.rows)
+        wrong = "" if computed.error else self.made.wrong_outputs(computed.outputs, count)
+        if computed.error or wrong:
+            if wrong and batch.must:
+                raise unfit(self.where, wrong)
+            return f"a batch of {count}: {computed.error:.200}" if batch.must else ""
+        for n, spec in enumerate(self.made.outputs):
+            ones = [own[k][n] for k in batch.own.values()]
+            others = [self.made.outputs_of(computed.outputs, k)[n] for k in batch.own]
+            share = _difference(spec, ones, others)
+            why = f"output {spec.name!r} of a row depends on the other rows of its batch"
+            if share > INFLUENCE and spec.dtype.kind == "f" and batch.must:
+                raise _mixed(self.where, f"{why}: it {_said(share)}")
+            if share:
+                return f"{why}: it {_said(share)}"
+        return ""
+
+
+_OTHERWISE = (
+    "if batches of 1 are right, serve with --max-batch 1; if outputs belong to a request as a "
+    "whole, write whole: true into the family's file"
+)
+
+
+def unfit(where: str, why: str) -> InputError:
+    """A variant whose outputs are not those that its family declares."""
+    return InputError(
+        "a variant cannot be served",
+        where=where,
+        by=why,
+        hint="return the outputs that the family's file or the ONNX file declares, in their "
+        f"datatypes, with a row for each of the input; {_OTHERWISE}",
+    )
+
+
+def _mixed(where: str, why: str) -> InputError:
+    """A variant whose rows change each other's outputs."""
+    return InputError(
+        "a variant cannot be served",
+        where=where,
+        by=why,
+        hint=f"export it so that every row of a batch is computed by itself; {_OTHERWISE}",
+    )
+
+
+WORDS = ("0", "1", "a word", "a few more words, of which one is longer")
+"""Texts of different lengths."""
+
+
+def normal(rng: np.random.Generator) -> Make:
+    """Makes tensors of random numbers, of 0 and 1 where these are whole, or of random texts.
+
+    Of 1 alone where they are called masks: one that keeps nothing is never sent.
+    """
+    return _random(
+        rng.standard_normal,
+        lambda size: np.asarray(rng.integers(0, 2, size=size)),
+        lambda size: np.asarray(rng.choice(WORDS, size=size)),
+    )
+
+
+def positive(rng: np.random.Generator) -> Make:
+    """Makes tensors of random numbers in [0, 1), of 1 where these are whole, or of digits."""
+    return _random(
+        rng.random,
+        lambda size: np.ones(size, np.int64),
+        lambda size: np.asarray(rng.integers(0, 10, size=size)).astype(str),
+    )
+
+
+def _random(
+    numbers: Callable[..., Array], whole: Callable[..., Array], texts: Callable[..., Array]
+) -> Make:
+    def make(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
+        if spec.datatype == "BYTES":
+            return texts(size=shape).astype(object)
+        if "mask" in spec.name.lower():
+            return np.ones(shape, spec.dtype)
+        return (numbers if spec.dtype.kind == "f" else whole)(size=shape).astype(spec.dtype)
+
+    return make
+
+
+def _times(value: Array, factor: float) -> Array:
+    with np.errstate(over="ignore"):
+        found: Array = (value * factor).astype(value.dtype)
+    return found
+
+
+def _difference(spec: TensorSpec, ones: Sequence[Array], others: Sequence[Array]) -> float:
+    """By which share of the largest value outputs differ, beyond rounding; 0: they do not.
+
+    ``inf`` where they differ otherwise: in shape, in what is not finite, in labels.
+    """
+    if [x.shape for x in ones] != [x.shape for x in others]:
+        return math.inf
+    one, other = (np.concatenate([x.reshape(-1) for x in each]) for each in (ones, others))
+    if spec.dtype.kind != "f":
+        return 0.0 if np.array_equal(one, other) else math.inf
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    finite = np.isfinite(one) & np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return math.inf
+    apart = np.abs(one - other)[finite].max(initial=0.0)
+    largest = np.abs(one)[finite].max(initial=0.0)
+    rounding = ROUNDING_OF_HALF if spec.dtype.itemsize == 2 else ROUNDING
+    if apart <= rounding * largest:
+        return 0.0
+    return float(apart / largest) if largest else math.inf
+
+
+def _said(share: float) -> str:
+    """How much an output changes."""
+    if math.isinf(share):
+        return "has another value"
+    return f"changes by {share:.2g} of its largest value"
