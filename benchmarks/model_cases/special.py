@@ -79,13 +79,15 @@ class InPlace(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Blocks with dropout that are computed again in the backward pass."""
+    """Blocks, with dropout unless `last` makes others, computed again in the backward pass."""
 
-    def __init__(self, reentrant: bool) -> None:
+    def __init__(
+        self, reentrant: bool, last: Callable[[], nn.Module] = lambda: nn.Dropout(0.2)
+    ) -> None:
         super().__init__()
         self.reentrant = reentrant
         self.first = nn.Linear(6, 8)
-        blocks = (nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(0.2)) for _ in range(3))
+        blocks = (nn.Sequential(nn.Linear(8, 8), nn.GELU(), last()) for _ in range(3))
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -281,6 +283,12 @@ SPECIAL: dict[str, Callable[[], ModelSource]] = {
     "input changed in place": _plain(InPlace, _rows),
     "checkpointing": _plain(lambda: Checkpointed(False), _rows),
     "checkpointing, reentrant": _plain(lambda: Checkpointed(True), _rows),
+    "checkpointing, batch norm": _plain(
+        lambda: Checkpointed(False, lambda: nn.BatchNorm1d(8)), _rows
+    ),
+    "checkpointing, reentrant, batch norm": _plain(
+        lambda: Checkpointed(True, lambda: nn.BatchNorm1d(8)), _rows
+    ),
     "loss with parameters": _own_loss,
     "torch.export module": _exported,
     "LSTM": _plain(lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.1), _tokens),

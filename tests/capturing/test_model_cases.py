@@ -23,6 +23,8 @@ DOZEN = [
     "LoRA",
     "input changed in place",
     "checkpointing, reentrant",
+    "checkpointing, batch norm",
+    "checkpointing, reentrant, batch norm",
     "loss with parameters",
     "mixtral",
     "llama, decode with a static cache, inference",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from placewright.capturing.source import ModelSource
 from placewright.cluster.cluster import Cluster
@@ -162,6 +163,33 @@ def test_what_changes_a_backward_pass_is_refused(name: str) -> None:
     HOOKS[name](layer)
     with pytest.raises(UnsupportedError, match=name):
         TracedModel(ModelSource(nn.Sequential(layer, nn.ReLU()), X, mse, Y))
+
+
+class Again(nn.Module):
+    """A block in an activation checkpoint."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block, computed again in the backward pass."""
+        made: Tensor = checkpoint(self.block, x, use_reentrant=False)
+        return made
+
+
+def test_a_batch_norm_in_a_checkpoint_is_refused() -> None:
+    """PyTorch updates its statistics twice a step; layers would once. Frozen, it has none to."""
+    norm = nn.BatchNorm1d(6)
+    model = nn.Sequential(Again(nn.Sequential(nn.Linear(6, 6), norm)))
+    model.train()
+    kept = norm.running_mean.clone()
+    with pytest.raises(UnsupportedError, match="changes this buffer a second time") as caught:
+        TracedModel(ModelSource(model, X, mse, Y))
+    assert caught.value.where == "buffer '0.block.1.running_mean'"
+    assert torch.equal(norm.running_mean, kept)
+    norm.eval()
+    TracedModel(ModelSource(model, X, mse, Y))
 
 
 def test_a_batch_without_its_targets_is_refused() -> None:

@@ -43,11 +43,21 @@ CHEAP_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RealCall:
-    """What one call got and gave; `members`: parameters and buffers after it, by their path."""
+    """What one call got and gave.
+
+    Attributes
+    ----------
+    members
+        Parameters and buffers after it, by their path; of a training step with its backward pass.
+    again
+        Buffers that the backward pass changed once more: those of a batch norm in a checkpoint,
+        which computes it again.
+    """
 
     source: ModelSource
     outputs: Sequence[Tensor]
     members: Mapping[str, Tensor]
+    again: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +180,22 @@ def _call(
     source: ModelSource, members: Mapping[str, Tensor], lent: set[int], *, training: bool
 ) -> RealCall:
     """One call, of a copy of the members; `lent` gets the storages of all copies."""
-    then = (source.loss_fn or mean_square) if training else _outputs
-    whole = ModelAndLoss(source.model, source.loss_fn if training else None, then)
     state = {path: _own(value) for path, value in members.items()}
+    forward: dict[str, Tensor] = {}
+
+    def differentiated(outputs: Any, targets: Any) -> Any:
+        """The loss; where buffers were changed, after the backward pass, which may change them.
+
+        It computes parts of the forward pass again, of the members that are in place here.
+        """
+        loss = (source.loss_fn or mean_square)(outputs, targets)
+        forward.update({p: x.clone() for p, x in _changed(state, members).items()})
+        if forward:
+            torch.autograd.backward(loss)
+        return loss
+
+    then = differentiated if training else _outputs
+    whole = ModelAndLoss(source.model, source.loss_fn if training else None, then)
     lent.update(map(_memory, state.values()))
     given = (source.arguments, source.targets)
     own = [_own(value) for value in tensors_of(given)]
@@ -181,13 +204,19 @@ def _call(
     with (source.recipe or TrainingRecipe()).casting():
         made = torch.func.functional_call(whole, state, arguments)
     outputs = [value.detach().clone() for value in tensors_of(made)]
-    # What it has not changed is kept once. Versions do not tell: batch norm does not count them.
-    changed = {
+    # What it has not changed is kept once.
+    changed = _changed(state, members)
+    again = [p for p, x in forward.items() if not torch.equal(state[p].detach(), x)]
+    return RealCall(source, outputs, {**members, **changed}, again)
+
+
+def _changed(state: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is different now. Versions do not tell: batch norm does not count them."""
+    return {
         path: value.detach()
         for path, value in state.items()
-        if not torch.equal(value.detach(), members[path].detach())
+        if not torch.equal(value.detach(), before[path].detach())
     }
-    return RealCall(source, outputs, {**members, **changed})
 
 
 def _memory(value: Tensor) -> int:

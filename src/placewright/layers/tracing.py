@@ -33,6 +33,7 @@ from placewright.capturing.functional import deeper_recursion
 from placewright.capturing.isolation import isolated_trace, recorded_code
 from placewright.capturing.mode import in_mode
 from placewright.capturing.python_state import PythonState
+from placewright.capturing.real_calls import called
 from placewright.capturing.source import (
     ModelSource,
     TrainingRecipe,
@@ -168,6 +169,8 @@ def trace_step(
     own, or is not a function of its inputs.
     """
     name = type(source.model).__name__
+    if repeatable:
+        _refuse_changes_in_backward(source)
     with (
         isolated_trace(name),
         in_mode(source.model, source.loss_fn, training=True) as state,
@@ -261,6 +264,24 @@ def _refuse_backward_hooks(source: ModelSource) -> None:
                 raise _own_backward("a backward hook of a module", f"module {name!r}")
     if nn.modules.module._global_backward_hooks or nn.modules.module._global_backward_pre_hooks:
         raise _own_backward("a backward hook of all modules", f"model {source.name}")
+
+
+def _refuse_changes_in_backward(source: ModelSource) -> None:
+    """Refuse batch norms in checkpoints, whose backward pass updates their statistics once more."""
+    if not any(True for _ in source.model.buffers()):
+        return
+    real = called(source, training=True)
+    if real is None or not real.calls[0].again:
+        return
+    path = real.calls[0].again[0].removeprefix("model.")
+    raise UnsupportedError(
+        "its activation checkpoint computes it again in the backward pass, which changes this "
+        "buffer a second time, as layers would not",
+        where=f"buffer {path!r}",
+        hint="leave the checkpoint out, as plans of layers recompute by themselves where memory "
+        "is short; take batch norm out of it, or freeze it (.eval()); or take "
+        "placewright.place(..., training=True), which changes it twice as PyTorch does",
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from placewright.errors import UnsupportedError
 from placewright.layers.execution.session import LayerSession, loss_of
 from placewright.layers.execution.stage_orders import TracedModel, check_executable
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy
-from placewright.layers.run import one_process
+from placewright.layers.run import checked, one_process
 from tests.layers.models import language_model
 
 DATA, REPLICATED, TENSOR = Strategy.DATA, Strategy.REPLICATED, Strategy.TENSOR
@@ -120,6 +120,25 @@ def test_a_plan_computes_what_one_process_does(name: str, session: LayerSession)
     assert gradients.keys() == expected.keys()
     for key, gradient in expected.items():
         assert (gradients[key] - gradient).abs().max() <= 1e-6, key
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_layers_that_are_computed_again_update_statistics_once(momentum: float | None) -> None:
+    """Batch norm updated its running statistics in the backward pass once more."""
+    torch.manual_seed(0)
+    norms = (torch.nn.BatchNorm1d(6, momentum=momentum) for _ in range(2))
+    parts = [m for norm in norms for m in (torch.nn.Linear(6, 6), norm, torch.nn.Tanh())]
+    rows = torch.randn(8, 6)
+    source = ModelSource(torch.nn.Sequential(*parts), rows, torch.nn.MSELoss(), rows.flip(0))
+    model, devices = TracedModel(source), tuple(Device(f"d{k}", node=f"n{k}") for k in range(2))
+    last = len(model.layers) - 1
+    first, second = (
+        stage(a, b, [[k]], [8], recompute=True)
+        for k, (a, b) in enumerate(((0, last // 2), (last // 2 + 1, last)))
+    )
+    with LayerSession(model, Cluster(devices, (), "two"), optimizer="sgd", lr=0.1) as two:
+        for plan in (LayerPlan((first, second)), LayerPlan((replace(first, last_layer=last),))):
+            assert checked(two, plan)[1] <= 1e-6
 
 
 def test_training_ends_with_the_parameters_of_one_process(session: LayerSession) -> None:

@@ -255,6 +255,9 @@ class LayerModule(nn.Module):
             for i in program.instructions
             if in_place(i) and isinstance(i.args[0], Ref)
         } & {*program.inputs, *program.feeds}
+        changes = any(in_place(i) or _keeps_statistics(i) for i in program.instructions)
+        names = program.buffers.values() if changes else ()
+        self.changing = [_attribute(name) for name in names]
         # Autograd keeps what it needs.
         self.dead = dead_after(program.instructions, program.outputs)
 
@@ -279,6 +282,25 @@ class LayerModule(nn.Module):
                     del values[name]
         return tuple(values[name] for name in self.program.outputs)
 
+    def passes(self) -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+        """Contexts of a forward pass that begins now, and of the same pass computed again.
+
+        That one has the buffers which this one begins with, and leaves those of then: batch norm
+        would update its statistics twice.
+        """
+        begun = {name: self._buffers[name].clone() for name in self.changing}  # type: ignore[union-attr]
+        return nullcontext(), self._holding(begun)
+
+    @contextmanager
+    def _holding(self, buffers: Mapping[str, Tensor]) -> Iterator[None]:
+        """Other buffers for a while; those of now are not written to, for autograd keeps some."""
+        now = {name: self._buffers[name] for name in buffers}
+        self._buffers.update(buffers)
+        try:
+            yield
+        finally:
+            self._buffers.update(now)
+
     def call(self, k: int, values: dict[str, Any]) -> None:
         """Execute one call."""
         target, args, kwargs, results = self.calls[k]
@@ -291,6 +313,11 @@ class LayerModule(nn.Module):
             values[results[0]] = made
         else:
             values.update(zip(results, made, strict=True))
+
+
+def _keeps_statistics(call: Instruction) -> bool:
+    """Whether a call updates buffers without a name that says so."""
+    return call.target.split(".")[1] in ("batch_norm", "instance_norm", "counted_batch_norm")
 
 
 def _attribute(name: str) -> str:

@@ -561,7 +561,13 @@ class StageModule(nn.Module):
             values = self._moved(values, at_rows, in_rows)
             feeds = rows if in_rows else whole
             if self.recompute:
-                values = checkpoint(layer, *values, feeds=feeds, use_reentrant=False)
+                values = checkpoint(
+                    layer,
+                    *values,
+                    feeds=feeds,
+                    use_reentrant=False,
+                    context_fn=layer.passes,  # type: ignore[arg-type]
+                )
             else:
                 values = layer(*values, feeds=feeds)
             at_rows = in_rows
