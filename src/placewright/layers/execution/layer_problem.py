@@ -150,8 +150,11 @@ class _LayerCounter(LayerTimer):
 
     def passes(self) -> tuple[list[Operator], list[int]]:
         """Operations of all passes, and how many each has: forward, backward, by layer."""
-        self.round()  # counts bytes
+        # Gradients that are there are added to, as in every round of a timer but its first.
+        for parameter in {p for module in self.modules for p in module.parameters()}:
+            parameter.grad = torch.zeros_like(parameter)
         self.counted.operators.clear()
+        self.warm = True
         self.round()
         counts = np.array([self.forward[-1], self.backward[-1]], dtype=np.int64)
         return self.counted.operators, counts.T.ravel().tolist()

@@ -122,7 +122,7 @@ class LayerTimer:
         self.warm = False
 
     def round(self) -> None:
-        """Run every layer forwards and backwards; the first round warms up, and counts bytes."""
+        """Run every layer forwards and backwards; what the first round takes does not count."""
         n = len(self.programs)
         forward, backward = np.zeros(n), np.zeros(n)
         values: dict[str, Tensor] = {}
@@ -146,8 +146,7 @@ class LayerTimer:
             began = self.clock()
             torch.autograd.backward(ends, gradients)
             backward[k] = self.clock() - began
-            if not self.warm:
-                self.saved[k], self.sent[k] = kept.bytes, self.peers.sent
+            self.saved[k], self.sent[k] = kept.bytes, self.peers.sent
         if self.warm:
             self.forward.append(forward)
             self.backward.append(backward)
