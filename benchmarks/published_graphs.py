@@ -3,6 +3,7 @@
     python benchmarks/published_graphs.py dag [NAME ...] [--seconds 60]
     python benchmarks/published_graphs.py throughput [NAME ...] [--seconds 120]
     python benchmarks/published_graphs.py latency [NAME ...]
+    python benchmarks/published_graphs.py free FILE [FILE ...] [--seconds 60]
     python benchmarks/published_graphs.py repeated [--seconds 60]
 
 Prints a markdown table of the files whose names hold one of the words given, all without. `dag`:
@@ -10,9 +11,10 @@ the task graphs at CCR 1, links contended: makespans of HEFT, of the best single
 ``auto``, its ratio to the better of the two, and the ratio that the lower bound would give, below
 which no planner can come. `throughput`: contiguous and any plans for pipelines whose transfers go
 through host memory; `latency`: calls of accelerators, beside the best value that was known; both in
-milliseconds, as published. `repeated`: the operators of BERT-3's inference with its middle layer
-repeated, as many as of BERT-6 and BERT-12, which the folder does not hold. ``--seconds`` is for
-each planner. What numba compiles once per machine is compiled before.
+milliseconds, as published. `free`: plans that need not be contiguous, of any files of
+github.com/msr-fiddle/dnn-partitioning, ``throughput-inputs`` and ``latency-inputs``. `repeated`:
+the operators of BERT-3's inference with its middle layer repeated. ``--seconds`` is for each
+planner. What numba compiles once per machine is compiled before.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.readers.neural_networks import read_expert, read_msr
 from placewright.operators.readers.task_graphs import read_dag
 
-Kind = Literal["dag", "throughput", "latency", "repeated"]
+Kind = Literal["dag", "throughput", "latency", "free", "repeated"]
 ROWS = (("contiguous", "dpl"), ("contiguous", "dp"), ("contiguous", "exact"), ("any", "exact"))
 KNOWN = {
     "layer_bert24_inference": "100.22",
@@ -44,8 +46,8 @@ KNOWN = {
 
 def main(what: Kind, *names: str, seconds: float = 120.0) -> None:
     """Print the table."""
-    tables = {"dag": dag, "throughput": throughput, "latency": latency, "repeated": repeated}
-    tables[what](names, seconds)
+    tables = {"dag": dag, "throughput": throughput, "latency": latency, "free": free}
+    (tables | {"repeated": repeated})[what](names, seconds)
 
 
 def files(folder: str, pattern: str, names: tuple[str, ...]) -> Iterator[Path]:
@@ -95,6 +97,20 @@ def expert(path: Path) -> Path | None:
     stems = (short, short.replace("training", "inference"))
     splits = [DATA / "msr" / "experts" / f"{stem}_expert.json" for stem in stems]
     return next((s for s in splits if s.exists() and short != path.stem), None)
+
+
+def free(names: tuple[str, ...], seconds: float) -> None:
+    """Plans that need not be contiguous, of files anywhere."""
+    solve(read_msr(next(files("msr/throughput", "op_bert3*.json", ()))), "exact", time_limit_s=20)
+    table = Table(
+        "workload", "operators", "devices", "value ms", "bound ms", "gap", "status", "seconds"
+    )
+    for path in map(Path, names):
+        objective = "latency" if "latency-inputs" in path.parts else "throughput"
+        problem = read_msr(path, objective)
+        result = solve(problem, "exact", time_limit_s=seconds)
+        name = "/".join(path.parts[-2:]).removesuffix(".json")
+        table.row(name, problem.n, problem.m, *cells_of(result))
 
 
 def repeated(names: tuple[str, ...], seconds: float) -> None:

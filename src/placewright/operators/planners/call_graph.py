@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
+from placewright.numerics.by_reference import by_reference
 from placewright.operators.costs import groups_of, strong_components
 from placewright.operators.planners.pipelines.contraction import depth_first_order
 from placewright.operators.problem import OperatorProblem
@@ -162,6 +163,7 @@ def _arcs(problem: OperatorProblem, label: IntArray, keep: BoolArray) -> IntArra
     return np.unique(pairs, axis=0)
 
 
+@by_reference
 class Lattice(NamedTuple):
     """Ideals by size, from the empty one to the whole graph.
 
@@ -184,6 +186,8 @@ class Lattice(NamedTuple):
     tail_s
         One row per entry of `front`, shape (_, k + 1): the least time from the tensor to the
         end, by how many accelerators' memory is left.
+    least_tail_s
+        Its last column, where all memory is left.
     later_offsets, later
         ``later[later_offsets[x] + i * w + j]`` for w tensors on the border of x: whether all that
         waits for tensor i also waits for tensor j.
@@ -207,6 +211,7 @@ class Lattice(NamedTuple):
     front_offsets: IntArray
     front: IntArray
     tail_s: FloatArray
+    least_tail_s: FloatArray
     later_offsets: IntArray
     later: BoolArray
     tensor_block: IntArray
@@ -350,8 +355,8 @@ def _borders(
     front_offsets: IntArray,
     front: IntArray,
     deadline_s: float,
-) -> tuple[FloatArray, IntArray, BoolArray]:
-    """`tail_s`, `later_offsets` and `later` of the lattice."""
+) -> tuple[FloatArray, FloatArray, IntArray, BoolArray]:
+    """`tail_s`, `least_tail_s`, `later_offsets` and `later` of the lattice."""
     tensor, reader = graph.uses()
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
@@ -366,7 +371,13 @@ def _borders(
         ] or 0.0
         later += [waits[on[:, None], ops].all(axis=1) for ops in left]
     later_offsets = np.cumsum([0, *(np.diff(front_offsets) ** 2)])
-    return tail_s, later_offsets, np.concatenate([np.zeros(0, dtype=np.bool_), *later])
+    least_tail_s = np.ascontiguousarray(tail_s[:, -1])
+    return (
+        tail_s,
+        least_tail_s,
+        later_offsets,
+        np.concatenate([np.zeros(0, dtype=np.bool_), *later]),
+    )
 
 
 def _covers(

@@ -33,7 +33,8 @@ from typing import NamedTuple
 import numpy as np
 
 from placewright.numerics.arrays import BoolArray, FloatArray, IntArray
-from placewright.numerics.njit import njit_cached, njit_internal
+from placewright.numerics.by_reference import by_reference
+from placewright.numerics.njit import njit_cached, njit_internal, njit_no_refcount
 from placewright.operators.planners.call_graph import CallGraph, Lattice, lattice
 
 POOL_BYTES = 4e8
@@ -67,11 +68,14 @@ def best_chain(
     *,
     below_s: float = math.inf,
     beam: int = NO_LIMIT,
+    unlimited: bool = False,
     deadline_s: float = math.inf,
 ) -> CallChain:
     """The shortest chain over the ideals `sets` that ends before `below_s`.
 
     `beam`: labels that go on from each ideal; fewer make it a heuristic.
+    `unlimited`: every call has an accelerator to itself. The chain may be no plan, and its bound is
+    one of plans; labels need not say what accelerators have done, so that far fewer are enough.
     `deadline_s`: ``time.perf_counter()`` value at which what is open becomes the bound.
     """
     try:
@@ -80,7 +84,7 @@ def best_chain(
     except TimeoutError:
         nowhere = np.full(graph.problem.n, -1)
         return CallChain(nowhere, nowhere, math.inf, 0.0)
-    machines = _machines(graph)
+    machines = _machines(graph, unlimited)
     pool = labels(g, machines, int(POOL_BYTES / (8 * columns(g, machines) + 32)))
     last = len(sets) - 1
     # Ideals by size: all labels of x are there before it is extended.
@@ -94,17 +98,18 @@ def best_chain(
     value = float(pool.value[end, 0]) if end >= 0 else math.inf
     # What would end earlier goes on from a label that has not been extended, unless one was lost.
     bound = min(value, below_s, _least_open(pool, x, last))
-    place, call = _walk_back(graph, g, pool, end)
+    place, call = _walk_back(graph, g, pool, -1 if unlimited else end)
     return CallChain(place, call, value, 0.0 if pool.state[2] > 0 else bound)
 
 
-def _machines(graph: CallGraph) -> Machines:
+def _machines(graph: CallGraph, unlimited: bool) -> Machines:
     p, called = graph.problem, graph.called
     room, host = np.floor(p.memory_bytes[called]), p.host_seconds_per_byte[called]
     table = np.column_stack([graph.accelerator_s, room, host])
     _, first, same = np.unique(table, axis=0, return_index=True, return_inverse=True)
     like = first[same.ravel()].astype(np.int64) if len(called) else called
-    return Machines(graph.cpu_s, room, host, like, p.calls)
+    tried = np.unique(like) if unlimited else np.arange(len(called))
+    return Machines(graph.cpu_s, room, host, like, tried, p.calls, unlimited)
 
 
 def _ends(pool: Labels, last: int) -> int:
@@ -141,6 +146,7 @@ def _walk_back(graph: CallGraph, g: Lattice, pool: Labels, end: int) -> tuple[In
     return place[graph.block], steps[graph.block]
 
 
+@by_reference
 class Labels(NamedTuple):
     """A pool of labels, chained per ideal.
 
@@ -168,6 +174,7 @@ class Labels(NamedTuple):
     state: IntArray
 
 
+@by_reference
 class Machines(NamedTuple):
     """Devices that run blocks.
 
@@ -179,15 +186,21 @@ class Machines(NamedTuple):
         Shape (k,).
     like
         Shape (k,): the first accelerator that equals this one.
+    tried
+        Those that are asked for a call.
     calls
         Allowed for each accelerator.
+    unlimited
+        Whether every call is made as if it were the first one.
     """
 
     cpu_s: FloatArray
     room_bytes: FloatArray
     host_seconds_per_byte: FloatArray
     like: IntArray
+    tried: IntArray
     calls: int
+    unlimited: bool
 
 
 def labels(lattice: Lattice, machines: Machines, capacity: int) -> Labels:
@@ -210,7 +223,13 @@ def labels(lattice: Lattice, machines: Machines, capacity: int) -> Labels:
 def columns(lattice: Lattice, machines: Machines) -> int:
     """How many numbers a label has."""
     border = int(np.diff(lattice.front_offsets).max(initial=0))
-    return 1 + 3 * len(machines.like) + border
+    return first_time(machines) + border
+
+
+@njit_no_refcount
+def first_time(m: Machines) -> int:
+    """The column in which the times of the tensors on the border begin."""
+    return 1 if m.unlimited else 1 + 3 * len(m.like)
 
 
 @njit_cached
@@ -225,7 +244,7 @@ def expand(g: Lattice, p: Labels, m: Machines, x: int, below_s: float, beam: int
         return
     # `slot` is the column of each tensor on the border of x, -1 for others.
     slot = np.full(len(g.tensor_block), -1)
-    times = 1 + 3 * len(m.like)
+    times = first_time(m)
     for a in range(g.front_offsets[x], g.front_offsets[x + 1]):
         slot[g.front[a]] = times + a - g.front_offsets[x]
     made_s = np.zeros(m.cpu_s.shape[1])
@@ -302,7 +321,7 @@ def _on_cpu(
     below_s: float,
 ) -> None:
     """Extend labels by one block, on a CPU."""
-    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
+    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], first_time(m)
     for label in kept:
         old = p.value[label]
         end = old[0]
@@ -357,19 +376,19 @@ def _in_call(
                 enters[a - first] = True
         if enters[a - first]:
             moved += g.tensor_bytes[k]
-    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], 1 + 3 * len(m.like)
+    lo, hi, times = g.front_offsets[y], g.front_offsets[y + 1], first_time(m)
     after = 0.0
     for a in range(lo, hi):
         # Not on the border of x: made in this call, and read after it.
         if slot[g.front[a]] < 0:
             moved += g.tensor_bytes[g.front[a]]
-            after = max(after, g.tail_s[a, len(m.like)])
+            after = max(after, g.least_tail_s[a])
     for label in kept:
         begin = 0.0
         for a in range(last - first):
             if enters[a]:
                 begin = max(begin, p.value[label, times + a])
-        for d in range(len(m.like)):
+        for d in m.tried:
             end = _end_of_call(g, m, p.value[label], d, x, y, moved, begin)
             if not end + after < below_s:
                 continue
@@ -389,10 +408,15 @@ def _end_of_call(
     g: Lattice, m: Machines, old: FloatArray, d: int, x: int, y: int, moved: float, begin_s: float
 ) -> float:
     """When a call of accelerator d would end, ``inf`` if it cannot or need not be tried."""
-    at = 1 + 3 * d
-    if old[at + 1] >= m.calls or g.refused[d, y] != g.refused[d, x]:
+    at, need = 1 + 3 * d, g.resident_bytes[y] - g.resident_bytes[x]
+    if g.refused[d, y] != g.refused[d, x] or need > m.room_bytes[d]:
         return np.inf
-    if old[at] + g.resident_bytes[y] - g.resident_bytes[x] > m.room_bytes[d]:
+    work: float = g.accelerator_s[d, y] - g.accelerator_s[d, x] + moved * m.host_seconds_per_byte[d]
+    if m.unlimited:
+        return begin_s + work
+    if old[at + 1] >= m.calls:
+        return np.inf
+    if old[at] + need > m.room_bytes[d]:
         return np.inf
     # An accelerator like this one, in the same state, was tried before it.
     for other in range(m.like[d], d):
@@ -400,13 +424,14 @@ def _end_of_call(
         same = old[o] == old[at] and old[o + 1] == old[at + 1] and old[o + 2] == old[at + 2]
         if m.like[other] == m.like[d] and same:
             return np.inf
-    work: float = g.accelerator_s[d, y] - g.accelerator_s[d, x] + moved * m.host_seconds_per_byte[d]
     return float(max(begin_s, old[at + 2])) + work
 
 
 @njit_internal
 def _record_call(m: Machines, new: FloatArray, d: int, need_bytes: float, end_s: float) -> None:
     """Record a call in a label; after the last call the accelerator's state no longer matters."""
+    if m.unlimited:
+        return
     at = 1 + 3 * d
     new[at + 1] += 1.0
     last = new[at + 1] >= m.calls
@@ -426,15 +451,21 @@ def _insert(
     new: FloatArray,
     below_s: float,
 ) -> None:
-    """Raise times where that is safe, then keep the label unless another dominates it."""
-    lo, times = g.front_offsets[y], 1 + 3 * len(m.like)
+    """Raise times where that is safe, then keep the label unless another dominates it.
+
+    Its bound is looked at before that, too, since most labels end there.
+    """
+    lo, times = g.front_offsets[y], first_time(m)
     width = g.front_offsets[y + 1] - lo
-    base = g.later_offsets[y]
+    base, left = g.later_offsets[y], _left(m, new)
+    for i in range(width):
+        new[0] = max(new[0], new[times + i] + g.tail_s[lo + i, left])
+    if not new[0] < below_s:
+        return
     for i in range(width):
         for j in range(width):
             if g.later[base + i * width + j]:
                 new[times + i] = max(new[times + i], new[times + j])
-    left = _left(m, new)
     for i in range(width):
         new[0] = max(new[0], new[times + i] + g.tail_s[lo + i, left])
     if not new[0] < below_s:
@@ -478,6 +509,8 @@ def _insert(
 @njit_internal
 def _left(m: Machines, new: FloatArray) -> int:
     """How many of the largest accelerators have as much memory as is left, rounded up."""
+    if m.unlimited:
+        return len(m.like)
     free, largest = 0.0, 0.0
     for d in range(len(m.like)):
         largest = max(largest, m.room_bytes[d])

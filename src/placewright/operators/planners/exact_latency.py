@@ -47,8 +47,9 @@ class ExactLatency:
     where accelerators are many and small. Ideals (sets closed under predecessors) are few in
     neural networks, and between two ideals a call has one length.
 
-    First along one topological order, then over all ideals with a beam, then over all ideals:
-    the last pass proves the optimum, or at the deadline gives the least open label as the bound.
+    First along one topological order, then over all ideals with a beam, then over all ideals as if
+    each call had an accelerator to itself, which gives a bound, then over all ideals: the last pass
+    proves the optimum. At the deadline the least open label is the bound.
     Where ideals are many, chains of operators are joined before, except around the cuts of the
     last plan, as long as that helps. Operators without cost are left out and put back. With several
     calls per accelerator, a problem with one call on each of as many copies gives a bound, and
@@ -180,10 +181,22 @@ class CallSearch:
             return
         if len(sets) <= self.effort.coarse_ideals:
             self._look(graph, sets, self.effort.beam)
+        self._bound(graph, sets)
+        if self.closed():
+            return
         found = self._look(graph, sets, NO_LIMIT)
         if graph.exact:
             self.bound_s = max(self.bound_s, found.bound_s)
         self.note = "time limit: not proved" if graph.exact else "groups were merged: not proved"
+
+    def _bound(self, graph: CallGraph, sets: list[int]) -> None:
+        """As if there were an accelerator for each call."""
+        if not graph.exact or self.problem.calls * len(graph.called) < 2:
+            return
+        found = best_chain(
+            graph, sets, below_s=self.value_s, unlimited=True, deadline_s=self.context.deadline_s
+        )
+        self.bound_s = max(self.bound_s, found.bound_s)
 
     def _refine(self, graph: CallGraph, without: BoolArray) -> None:
         """Coarser graphs, fine where the last plan changes devices, while that helps."""
