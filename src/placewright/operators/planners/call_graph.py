@@ -282,6 +282,7 @@ def lattice(graph: CallGraph, sets: Sequence[int], deadline_s: float = math.inf)
     reader_offsets, reader = _readers(graph)
     ideal, front = np.nonzero(_crossing(member, tensor_block, reader_offsets, reader))
     front_offsets = np.searchsorted(ideal, np.arange(len(sets) + 1))
+    tail_s, later_offsets, later = _borders(graph, member, front_offsets, front, deadline_s)
     runs = np.isfinite(graph.accelerator_s)
     return Lattice(
         member,
@@ -291,7 +292,10 @@ def lattice(graph: CallGraph, sets: Sequence[int], deadline_s: float = math.inf)
         member @ graph.resident_bytes,
         front_offsets,
         np.ascontiguousarray(front),  # of `nonzero`: strided, but where there are few
-        *_borders(graph, member, front_offsets, front, deadline_s),
+        tail_s,
+        np.ascontiguousarray(tail_s[:, -1]),
+        later_offsets,
+        later,
         tensor_block,
         graph.problem.tensor_bytes,
         reader_offsets,
@@ -355,8 +359,8 @@ def _borders(
     front_offsets: IntArray,
     front: IntArray,
     deadline_s: float,
-) -> tuple[FloatArray, FloatArray, IntArray, BoolArray]:
-    """`tail_s`, `least_tail_s`, `later_offsets` and `later` of the lattice."""
+) -> tuple[FloatArray, IntArray, BoolArray]:
+    """`tail_s`, `later_offsets` and `later` of the lattice."""
     tensor, reader = graph.uses()
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
@@ -371,13 +375,7 @@ def _borders(
         ] or 0.0
         later += [waits[on[:, None], ops].all(axis=1) for ops in left]
     later_offsets = np.cumsum([0, *(np.diff(front_offsets) ** 2)])
-    least_tail_s = np.ascontiguousarray(tail_s[:, -1])
-    return (
-        tail_s,
-        least_tail_s,
-        later_offsets,
-        np.concatenate([np.zeros(0, dtype=np.bool_), *later]),
-    )
+    return tail_s, later_offsets, np.concatenate([np.zeros(0, dtype=np.bool_), *later])
 
 
 def _covers(
