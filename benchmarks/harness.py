@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from placewright import Cluster, Device, Link, PlacewrightError
-from placewright.measurement import half_interval
 
 DATA = Path(
     os.environ.get("PLACEWRIGHT_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -138,16 +137,6 @@ class KeptRows:
         """How many rows another call has to compute."""
         if self.left:
             print(f"{self.left} rows are left: run the same command again.")
-
-
-def geometric_mean(logs: Sequence[float], digits: int = 3) -> str:
-    """Geometric mean of values given by their logarithms, with its 95 % interval by Student's t."""
-    middle = mean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(middle):.{digits}f}"
-    half = half_interval(logs)
-    low, high = math.exp(middle - half), math.exp(middle + half)
-    return f"{math.exp(middle):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def accuracy(predicted: Sequence[float], measured: Sequence[float]) -> str:

@@ -26,7 +26,7 @@ from placewright.capturing.state import initial_state
 from placewright.capturing.zoo import zoo_models
 from placewright.operators.check import Stepper
 from placewright.runtime.session import Session
-from small_steps import MODELS
+from small_models import MODELS
 
 WARM_UP = 2
 

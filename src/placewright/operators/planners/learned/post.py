@@ -69,8 +69,6 @@ class Post(LearnedPlanner):
     reward, rehearsal
         ``measured``: placements are executed and timed (see `measured.learn_from_runs`), after so
         many evaluations of the judge; `samples` are then measured ones.
-    parts
-        Which of the two parts learn, for ablation.
     start
         ``lists``: from the best list schedule. ``uniform``: no prior knowledge. Default by profile.
     groups, grouping
@@ -89,7 +87,6 @@ class Post(LearnedPlanner):
     profile: Literal["as_published", "repaired"] = "repaired"
     reward: Literal["judge", "measured"] = "judge"
     rehearsal: int = 2400
-    parts: Literal["both", "ppo", "cross-entropy"] = "both"
     start: Literal["lists", "uniform"] | None = None
     grouping: How | None = None
     groups: Count | None = None
@@ -129,15 +126,13 @@ class Post(LearnedPlanner):
                 costs = evaluations.costs(grouping.placements(devices))
                 seen.append((devices, costs / evaluations.trivial_s))
                 evaluations.updated(costs, policy.entropy(), np.nan)
-                if self.parts != "cross-entropy":
-                    policy.ascend(*seen[-1])
+                policy.ascend(*seen[-1])
             else:
                 devices, costs = near.judged(count, policy.chances)
                 seen.append((devices, costs / evaluations.trivial_s))
             turn += 1
             if sum(len(c) for _, c in seen) >= self.window:
-                if self.parts != "ppo":
-                    policy.fit_elites(*map(np.concatenate, zip(*seen, strict=True)))
+                policy.fit_elites(*map(np.concatenate, zip(*seen, strict=True)))
                 seen.clear()
             policy.keep(evaluations)
 

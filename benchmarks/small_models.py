@@ -1,38 +1,17 @@
-"""Compare predicted and measured steps of 1 to 20 ms: twelve small models, one and several devices.
-
-    python benchmarks/small_steps.py [--on edge-duo] [--steps 60] [--models mlp cnn]
-
-Each model is captured and profiled, and two plans of it are measured in turns on the same workers:
-the best single device, and the best plan of a fast planner that uses several devices. Such a plan
-is often slower than the single device, as steps are short beside a link's latency: it is measured
-because its messages have to be predicted, too. What the cluster emulates is printed at the end.
-"""
+"""Twelve models whose steps take 1 to 20 ms, with weights and inputs from a seed."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness import Table, accuracy, run
-from placewright import Cluster, OperatorProblem, Result, compare, profile
-from placewright.capturing.model import capture_source
 from placewright.capturing.source import ModelSource, mean_square
-from placewright.capturing.state import initial_state
-from placewright.cluster.files import load_cluster
-from placewright.measurement import Measurement
-from placewright.operators.run import best_single, running
-from placewright.profiling.profiler import ProfileTable
-
-SPLITTING = ("heft", "cpop", "peft", "topological-split")
-"""Fast planners that may use several devices."""
 
 
 def dense(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -168,53 +147,3 @@ MODELS = {
     "gpt2": Small(Logits, lambda: torch.randint(0, 500, (2, 32)), 500),
     "u-net": Small(Unet, images(2)),
 }
-
-
-def split(problem: OperatorProblem) -> Result | None:
-    """The best plan of `SPLITTING` that uses several devices."""
-    plans = [compare(problem, [planner]) for planner in SPLITTING]
-    several = [p for p in plans if len(np.unique(p.plan.placement)) > 1]
-    return min(several, key=lambda p: p.value, default=None)
-
-
-def measured(
-    name: str, cluster: Cluster, steps: int, table: ProfileTable
-) -> list[tuple[Result, Measurement]]:
-    """Plans of a model and what was measured of them in turns: one device, then several."""
-    small = MODELS[name]
-    source = small.source(name)
-    graph = capture_source(source, training=small.training)
-    state = initial_state(source, graph.program)
-    problem = profile(graph, cluster, state=state, table=table)
-    single, several = best_single(problem), split(problem)
-    assert single is not None
-    with running(graph, cluster, state) as runner:
-        taken = runner.measure(several or single, beside=single, steps=steps, warmup=5)
-    found = []
-    if taken.baseline is not None and taken.baseline.measurement is not None:
-        found.append((single, taken.baseline.measurement))
-    found.append((several or single, taken))
-    return found
-
-
-def main(*, models: tuple[str, ...] = tuple(MODELS), on: str = "edge-duo", steps: int = 60) -> None:
-    """Print the table and its summary."""
-    cluster, profiles = load_cluster(on), ProfileTable()
-    warnings.simplefilter("ignore", FutureWarning)
-    table = Table("model", "planner", "messages", "predicted ms", "measured ms", "error", left=2)
-    found: list[tuple[bool, Measurement]] = []
-    for name in models:
-        for result, taken in measured(name, cluster, steps, profiles):
-            messages, times = len(result.judgement.transfers), (taken.predicted_s, taken.measured_s)
-            found.append((messages > 0, taken))
-            error = f"{times[0] / times[1] - 1:+.1%}"
-            table.row(name, result.planner, messages, *(f"{s * 1e3:.2f}" for s in times), error)
-    print()
-    for kind, wanted in (("all", (False, True)), ("one device", (False,)), ("several", (True,))):
-        if of := [taken for several, taken in found if several in wanted]:
-            print(f"{kind}: {accuracy([t.predicted_s for t in of], [t.measured_s for t in of])}")
-    print(f"emulated: {found[-1][1].emulated}")
-
-
-if __name__ == "__main__":
-    run(main)
