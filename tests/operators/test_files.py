@@ -17,8 +17,8 @@ from placewright.operators.conformance import named_instances, random_problem, w
 from placewright.operators.files import (
     plan_json,
     problem_json,
-    read_plan,
     read_problem,
+    read_proposal,
     result_json,
     write_problem,
 )
@@ -66,7 +66,7 @@ def test_a_plan_is_read_back_equal(tmp_path: Path, planner: str, links: str) -> 
     """Placement, order and dispatch survive, and the judge says the same."""
     problem = random_problem(5, links=links)
     result = solve(problem, planner)
-    plan = read_plan(result.save(tmp_path / "plan.json"), problem)
+    plan = read_proposal(result.save(tmp_path / "plan.json"), problem).plan
     assert np.array_equal(plan.placement, result.plan.placement)
     assert plan.dispatch == result.plan.dispatch
     if result.plan.order is None:
@@ -111,7 +111,7 @@ def test_unknown_names_offer_the_nearest(
 ) -> None:
     """Operators, devices and keys that do not exist."""
     with pytest.raises(UnknownNameError) as error:
-        read_plan(changed(tmp_path, change), named_instances()["diamond"])
+        read_proposal(changed(tmp_path, change), named_instances()["diamond"])
     assert message in str(error.value)
     assert "plan.json" in str(error.value)
 
@@ -130,7 +130,7 @@ def test_a_plan_that_does_not_fit_is_refused(
 ) -> None:
     """Missing operators, bad orders, bad words."""
     with pytest.raises(InputError, match=message):
-        read_plan(changed(tmp_path, change), named_instances()["diamond"])
+        read_proposal(changed(tmp_path, change), named_instances()["diamond"])
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def reading_error(kind: str, data: Any, file: Path) -> PlacewrightError | None:
     try:
         problem = PROBLEM if kind == "plan" else read_problem(file)
         if kind == "plan":
-            read_plan(file, PROBLEM)
+            read_proposal(file, PROBLEM)
     except PlacewrightError as error:
         return error
     assert read_problem(write_problem(problem, file)).hash() == problem.hash()

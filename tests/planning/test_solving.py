@@ -11,7 +11,7 @@ import pytest
 
 from placewright.errors import InfeasibleError, InputError, MissingDependencyError
 from placewright.operators.conformance import tiny
-from placewright.operators.files import read_plan, read_proposal
+from placewright.operators.files import read_proposal
 from placewright.operators.planners.baselines import Metis
 from placewright.planning import portfolio
 from placewright.planning.candidates import Status
@@ -91,7 +91,7 @@ def test_a_plan_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
     never = TWO.compute_s.copy()
     never[:, solve(TWO, "heft").plan.placement[0]] = math.inf
     with pytest.raises(InfeasibleError, match=r"plan\.json"):
-        read_plan(path, TWO.replace(compute_s=never))
+        read_proposal(path, TWO.replace(compute_s=never))
 
 
 def test_auto_plans_no_longer_than_its_steps_could_save(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from placewright.samples.files import (
     FEW_NODES,
     problem_from,
     problem_json,
-    read_plan,
     read_problem,
     read_proposal,
     write_problem,
@@ -159,7 +158,7 @@ def test_plans_are_read_back_equal(tmp_path: Path, suffix: str) -> None:
     assert proposal.bound == result.proposal.bound == result.bound
     other = random_tiny(0).replace(node_names=("n0", "n1", "x"))
     with pytest.raises(PlacewrightError, match="plan"):
-        read_plan(path, other)
+        read_proposal(path, other)
 
 
 def test_what_was_proved_of_another_problem_is_no_bound(tmp_path: Path) -> None:

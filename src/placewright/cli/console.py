@@ -381,6 +381,14 @@ def keep_pictures(
 
 
 SHARED: Mapping[str, Any] = {
+    "on": options.OnOption,
+    "plan": options.OptionalPlan,
+    "batch": options.BatchOption,
+    "check": options.CheckOption,
+    "engine": options.EngineOption,
+    "host": options.HostOption,
+    "port": options.PortOption,
+    "allow_host": options.AllowHostOption,
     "planner": options.PlannerOption,
     "time_limit": options.TimeLimitOption,
     "seed": options.SeedOption,
@@ -391,7 +399,13 @@ SHARED: Mapping[str, Any] = {
     "quiet": options.QuietOption,
     "verbose": options.VerboseOption,
 }
-"""Options that a wing's own verb gets by naming a parameter so."""
+"""Options that a verb gets by naming a parameter so, without an annotation for typer."""
+
+BESIDE_PLAN: Mapping[str, Any] = {
+    "planner": options.OptionalPlannerOption,
+    "time_limit": options.OptionalTimeLimitOption,
+}
+"""In place of those in `SHARED` where the default is ``None``: a plan may be given instead."""
 
 COMMON: Mapping[str, Any] = {"format": "table", "output": None, "quiet": False, "verbose": 0}
 """Parameters of every command, with their defaults: the fields of `Console`."""
@@ -457,5 +471,8 @@ def _annotation(function: Callable[..., Any], parameter: Parameter) -> Any:
     written = parameter.annotation
     if isinstance(written, str):  # as `from __future__ import annotations` leaves it
         written = eval(written, function.__globals__)
-    declared = hasattr(written, "__metadata__")
-    return written if declared else SHARED.get(parameter.name, written)
+    if hasattr(written, "__metadata__"):
+        return written
+    if parameter.default is None and parameter.name in BESIDE_PLAN:
+        return BESIDE_PLAN[parameter.name]
+    return SHARED.get(parameter.name, written)

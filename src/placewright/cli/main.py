@@ -99,18 +99,9 @@ FolderArgument = Annotated[
 def serve(
     console: Console,
     folder: FolderArgument = Path("placewright-service"),
-    host: Annotated[
-        str, typer.Option("--host", help="Others than loopback need the token that is printed.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8400,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Answer requests for this host too, besides loopback and --host; several times.",
-        ),
-    ] = None,
+    host: str = "127.0.0.1",
+    port: int = 8400,
+    allow_host: list[str] | None = None,
     token: Annotated[
         bool, typer.Option("--token", help="Ask for a token on loopback, too.")
     ] = False,

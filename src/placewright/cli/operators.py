@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from placewright.planning.wing import Loaded
 
 
-EngineOption = Annotated[
-    Literal["local", "testbed", "torchrun", "ray"],
-    typer.Option(
-        "--engine",
-        help="Who starts the workers: this process; this process, on nodes of a testbed (root; "
-        "see `placewright testbed`); torchrun; Ray.",
-    ),
-]
 EmulateOption = Annotated[
     bool,
     typer.Option(
@@ -52,9 +44,6 @@ GpusOption = Annotated[
         help="One process for the GPUs of a node, or one each; together where all are on one "
         "node. With --engine local.",
     ),
-]
-OptionalPlan = Annotated[
-    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
 ]
 StepsOption = Annotated[
     int | None,
@@ -87,20 +76,16 @@ WeightsOption = Annotated[
         "reads what lives on its device.",
     ),
 ]
-CheckOption = Annotated[
-    bool,
-    typer.Option("--check", help="Compare with plain eager PyTorch; exit code 1 if it differs."),
-]
 
 
 def run(
     console: Console,
     source: options.Source,
-    plan: OptionalPlan = None,
+    plan: options.OptionalPlan = None,
     on: options.OnOption = None,
     steps: StepsOption = None,
-    check: CheckOption = False,
-    engine: EngineOption = "local",
+    check: options.CheckOption = False,
+    engine: options.EngineOption = "local",
     emulate: EmulateOption = True,
     gpus: GpusOption = None,
     adapt: AdaptOption = False,

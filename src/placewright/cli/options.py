@@ -133,6 +133,32 @@ OptionalTimeLimitOption = Annotated[
     ),
 ]
 
+OptionalPlan = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
+]
+EngineOption = Annotated[
+    Literal["local", "testbed", "torchrun", "ray"],
+    typer.Option(
+        "--engine",
+        help="Who starts the workers: this process; this process, on nodes of a testbed (root; "
+        "see `placewright testbed`); torchrun; Ray.",
+    ),
+]
+CheckOption = Annotated[
+    bool,
+    typer.Option("--check", help="Compare with plain eager PyTorch; exit code 1 if it differs."),
+]
+HostOption = Annotated[str, typer.Option("--host", help="Others than loopback need a token.")]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")]
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        help="Answer requests for this host too, besides loopback and --host; several times.",
+    ),
+]
+
 
 DIFFMAXIMA = "diffmaxima"
 _PANEL = "Pipelines (throughput)"

@@ -186,13 +186,11 @@ class Cluster:
     def from_text(text: str, *, where: str, name: str = "cluster") -> Cluster:
         """A cluster from YAML text; an `InputError` names `where`, the line and the field."""
         from placewright.cluster.schema import parse_cluster
-        from placewright.io.boundary import placed
+        from placewright.io.boundary import errors_in
 
         entry = parse_cluster(text, where)
-        try:
+        with errors_in(where):
             return Cluster(entry.made_devices(), entry.made_links(), entry.name or name)
-        except InputError as error:
-            raise placed(error, where) from None
 
     @staticmethod
     @checked

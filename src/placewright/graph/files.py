@@ -41,7 +41,7 @@ from placewright.graph.graph import (
     TensorSpec,
 )
 from placewright.io.arguments import checked
-from placewright.io.boundary import FileModel, RefusedError, parse_json, placed, validate
+from placewright.io.boundary import FileModel, RefusedError, errors_in, parse_json, validate
 from placewright.io.stored import stored_text, write_file
 
 SCHEMA_VERSION = 1
@@ -148,10 +148,8 @@ def read_graph(path: str | Path) -> Graph:
 def graph_from_json(data: Any, *, where: str) -> Graph:
     """A graph from the data of its file; `where` is named in errors."""
     entry = validate(GraphFile, data, where=where)
-    try:
+    with errors_in(where):
         return _graph(entry, where)
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:

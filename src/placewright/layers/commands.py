@@ -36,22 +36,10 @@ ModelName = Annotated[
 def run(
     console: Console,
     model: ModelName,
-    plan: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[PLAN]", show_default=False, help="A file of `layers plan MODEL --on CLUSTER`."
-        ),
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="CLUSTER", help="A file or a preset.")
-    ] = None,
-    engine: Annotated[
-        Literal["local", "testbed", "torchrun", "ray"],
-        typer.Option("--engine", help="Who starts the workers."),
-    ] = "local",
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, metavar="N", help="Samples of a step.")
-    ] = None,
+    plan: Path | None = None,
+    on: str | None = None,
+    engine: Literal["local", "testbed", "torchrun", "ray"] = "local",
+    batch: int | None = None,
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Measured.")] = 10,
     check: Annotated[
         bool, typer.Option("--check", help="Compare losses, gradients, updates with one process.")
@@ -97,8 +85,8 @@ def run(
         typer.Option("--kill", metavar="WORKER:STEP", help="Kill a worker, to try it."),
     ] = None,
     report: Path | None = None,
-    planner: Annotated[str, typer.Option("--planner", metavar="NAME")] = "auto",
-    time_limit: Annotated[float, typer.Option("--time-limit", min=0.0)] = 20.0,
+    planner: str = "auto",
+    time_limit: float = 20.0,
     seed: int = 0,
 ) -> None:
     """Measure the layers on the workers, plan, train; beside the fastest worker alone.

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from placewright.errors import InputError, PlacewrightError, UnknownNameError
 from placewright.io.arguments import Unlimited, checked
-from placewright.io.boundary import FileModel, placed, validate
+from placewright.io.boundary import FileModel, errors_in, placed, validate
 from placewright.io.stored import finite, read_data, stem, write_data
 from placewright.layers.judge import LayerJudgement
 from placewright.layers.plan import LayerPlan, Replica, Schedule, Stage, Strategy, check_plan
@@ -394,10 +394,8 @@ def read_problem(path: str | Path) -> LayerProblem:
 def problem_from(data: Any, *, where: str, name: str, text: str = "") -> LayerProblem:
     """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(LayerFile, data, where=where, text=text)
-    try:
+    with errors_in(where):
         return _problem_of(entry, entry.name if "name" in data else name)
-    except PlacewrightError as error:
-        raise placed(error, where) from None
 
 
 def _problem_of(entry: LayerFile, name: str) -> LayerProblem:
@@ -458,18 +456,10 @@ def _plain(value: Any) -> Any:
     return written(value) if isinstance(value, float) else value
 
 
-def read_plan(path: str | Path, problem: LayerProblem) -> LayerPlan:
-    """Read the plan of a result file for `problem`.
-
-    Raises `InputError`: a layer or worker that does not exist, or stages that are no plan.
-    """
-    return read_proposal(path, problem).plan
-
-
 def read_proposal(path: str | Path, problem: LayerProblem) -> Proposal[LayerPlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises `InputError` as `read_plan`.
+    Raises `InputError`: a layer or worker that does not exist, or stages that are no plan.
     """
     where = str(path)
     data, text = read_data(path)
@@ -483,10 +473,8 @@ def read_proposal(path: str | Path, problem: LayerProblem) -> Proposal[LayerPlan
         entry.plan.schedule,
         tuple(entry.plan.variants),
     )
-    try:
+    with errors_in(where):
         check_plan(problem, plan)
-    except PlacewrightError as error:
-        raise placed(error, where) from None
     bound = entry.plan.lower_bound_s
     same = entry.problem_hash == problem.hash() and bound > 0
     return Proposal(plan, bound if same else None, note=entry.plan.note)

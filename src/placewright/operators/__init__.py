@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from placewright.planning.contract import Simplifier
-from placewright.planning.wing import Conformance, Files, Planning, Views, package_wing
-
-if TYPE_CHECKING:
-    from placewright.operators import conformance, files, planners, views
-
-    # What the parts must have is checked here: at run time they are imported by name.
-    PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planners,
-        files,
-        views,
-        conformance,
-    )
+from placewright.planning.wing import package_wing
 
 
 def _simplifier() -> Simplifier:

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InputError
 from placewright.graph.files import ModuleTreeEntry, tree_json
-from placewright.io.boundary import FileModel, placed, validate
+from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.operators.judgement import OperatorJudgement, end_name
 from placewright.operators.pipeline import PLAIN, Pipeline
@@ -444,10 +444,8 @@ def read_problem(path: str | Path) -> OperatorProblem:
 def problem_from(data: Any, *, where: str, name: str, text: str = "") -> OperatorProblem:
     """The problem of a file's data; `text`: its YAML source, to name lines in errors."""
     entry = validate(ProblemFile, data, where=where, text=text)
-    try:
+    with errors_in(where):
         return problem_of(entry)
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
@@ -455,29 +453,20 @@ def write_problem(problem: OperatorProblem, path: str | Path) -> Path:
     return write_data(problem_json(problem), path)
 
 
-def read_plan(path: str | Path, problem: OperatorProblem) -> OperatorPlan:
-    """Read the plan of a plan file for `problem`; names are what counts, not positions.
-
-    Raises `UnknownNameError`: an operator, a device or a key that does not exist.
-    Raises `InputError`: an operator without a device, or a plan that breaks a rule of the problem.
-    Raises `InfeasibleError`: an operator on a device that cannot run it.
-    """
-    return read_proposal(path, problem).plan
-
-
 def read_proposal(path: str | Path, problem: OperatorProblem) -> Proposal[OperatorPlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises `PlacewrightError` as `read_plan`.
+    Names are what counts, not positions.
+    Raises `UnknownNameError`: an operator, a device or a key that does not exist.
+    Raises `InputError`: an operator without a device, or a plan that breaks a rule of the problem.
+    Raises `InfeasibleError`: an operator on a device that cannot run it.
     """
     where = str(path)
     data, text = read_data(path)
     entry = validate(PlanFile, data, where=where, text=text)
     plan = plan_of(entry.plan, problem, where)
-    try:
+    with errors_in(where):
         check_plan(problem, plan)
-    except (InputError, InfeasibleError) as error:
-        raise placed(error, where) from None
     known = entry.plan
     if entry.problem_hash != problem.hash() or known.lower_bound_s <= 0:
         return Proposal(plan, note=known.note)

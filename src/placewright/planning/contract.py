@@ -281,6 +281,16 @@ class Planner(Protocol):
         ...
 
 
+class TakesEveryProblem:
+    """The part of a planner that leaves no problem to others."""
+
+    __slots__ = ()
+
+    def unsupported_reason(self, problem: Any) -> str | None:
+        """Never one."""
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a planner needs for a problem, roughly.

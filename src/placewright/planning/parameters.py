@@ -36,7 +36,7 @@ from placewright.errors import (
     UnsupportedError,
 )
 from placewright.io.stored import read_data
-from placewright.planning.contract import LARGEST, Planner, Range
+from placewright.planning.contract import LARGEST, Planner, Range, TakesEveryProblem
 
 AnyPlanner = TypeVar("AnyPlanner", bound=Planner)
 
@@ -48,7 +48,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
-class Auto:
+class Auto(TakesEveryProblem):
     """The wing's portfolio, and what follows it.
 
     `tolerance`: share by which the value of the chosen plan may exceed that of the best one found
@@ -65,10 +65,6 @@ class Auto:
     def name(self) -> str:
         """``auto``."""
         return AUTO
-
-    def unsupported_reason(self, problem: Any) -> str | None:
-        """Always."""
-        return None
 
     def __call__(self, problem: Any, context: Any) -> Any:
         """`placewright.solve` runs the planners of the portfolio itself."""

@@ -34,6 +34,7 @@ from placewright.planning.contract import (
     Problem,
     Progress,
     Simplifier,
+    TakesEveryProblem,
     on_request,
     proposal_of,
     silent,
@@ -379,15 +380,11 @@ def _under_its_name(progress: Progress, name: str, p: Portfolio, start: float) -
 
 @final
 @dataclass(frozen=True, slots=True)
-class FixedPlan:
+class FixedPlan(TakesEveryProblem):
     """Answers with the plan, or the proposal, that it was given."""
 
     plan: Any
     name: str = "given"
-
-    def unsupported_reason(self, problem: Any) -> str | None:
-        """Always supported: whether the plan fits the problem is decided by the judge."""
-        return None
 
     def __call__(self, problem: Any, context: Context) -> Any:
         """The plan."""

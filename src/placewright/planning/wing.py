@@ -240,8 +240,8 @@ class CommandLine(Protocol):
     def verbs(self) -> Mapping[str, Callable[..., None]]:
         """Verbs that only this wing has, by name: functions annotated for typer.
 
-        Their first parameter is the console. Parameters named ``planner``, ``time_limit``,
-        ``seed``, ``report`` and ``trace`` get the options that the generic verbs have.
+        Their first parameter is the console. A parameter that has no annotation for typer gets the
+        option of its name in `placewright.cli.console.SHARED`: ``planner``, ``on``, ``report``.
         """
         ...
 
@@ -357,7 +357,7 @@ def package_wing(
     `planning`, `views`, `conformance`, `command_line`: modules, or objects in them; those of the
     folder above begin with two points, and what is empty the wing has not. A module of views has
     `explain`, too.
-    `given`: further fields of `Wing`.
+    `given`: further fields of `Wing`; of `families` the names: ``"flow.FLOW"``.
     """
 
     def part(where: str) -> Callable[[], Any]:
@@ -381,7 +381,7 @@ def package_wing(
         command_line=part(command_line) if command_line else None,
         conformance=part(conformance),
         explain=None if "." in views else lambda *asked: part(f"{views}.explain")()(*asked),
-        **given,
+        **given | {"families": tuple(map(part, given.get("families", ())))},
     )
 
 

@@ -39,10 +39,6 @@ RateOption = Annotated[
     float | None,
     typer.Option("--load", min=0.01, max=100.0, metavar="X", help="Speed up the arrivals."),
 ]
-OptionalPlan = Annotated[
-    Path | None,
-    typer.Argument(metavar="[PLAN]", show_default=False, help="A saved plan, or use --planner."),
-]
 BoundOption = Annotated[
     bool,
     typer.Option(
@@ -121,7 +117,7 @@ def _problem(
 def simulate(
     console: Console,
     source: Source,
-    plan: OptionalPlan = None,
+    plan: Path | None = None,
     scenario: ScenarioOption = None,
     arrival_seed: ArrivalSeedOption = None,
     planner: str = "auto",

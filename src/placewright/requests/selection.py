@@ -37,7 +37,7 @@ import numpy as np
 
 from placewright.numerics.arrays import FloatArray, IntArray
 from placewright.numerics.njit import njit_inline, njit_no_refcount
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, TakesEveryProblem
 from placewright.requests.judge import judge
 from placewright.requests.plan import RequestPlan
 from placewright.requests.policies import start
@@ -133,7 +133,7 @@ a quarter of its length, that it is fitted to."""
 
 @final
 @dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(TakesEveryProblem):
     """`rolling`, or the policy that keeps central EDF's success rate with the most accuracy.
 
     Parameters
@@ -152,10 +152,6 @@ class Selected:
     evaluations: int = EVALUATIONS
     name: ClassVar[str] = "selected"
     on_request: ClassVar[bool] = True
-
-    def unsupported_reason(self, problem: RequestProblem) -> str | None:
-        """Every problem is supported."""
-        return None
 
     def __call__(self, problem: RequestProblem, context: Context) -> RequestPlan:
         """The plan of the policy that was chosen."""
@@ -246,7 +242,7 @@ class Selected:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuned(TakesEveryProblem):
     """The best plan so far, or parameters of `rolling` or `opportunity` that are better than it.
 
     Judged on the stream; success may be `SOLD` below that of the best plan at most. Takes less time
@@ -259,10 +255,6 @@ class Tuned:
 
     evaluations: int = 120
     name: ClassVar[str] = "tuned"
-
-    def unsupported_reason(self, problem: RequestProblem) -> str | None:
-        """Every problem is supported."""
-        return None
 
     def __call__(self, problem: RequestProblem, context: Context) -> RequestPlan:
         """The plan."""

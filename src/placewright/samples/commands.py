@@ -32,9 +32,6 @@ LARGE = {"channels": 16, "depth": 2, "enlarged": 4}
 OVERRUN = 1.3
 """Ratio of measured to predicted seconds that noise does not explain."""
 
-OptionalPlan = Annotated[
-    Path | None, typer.Argument(metavar="[PLAN]", help="A plan.json; planned first without one.")
-]
 BaselinesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,25 +52,11 @@ KillOption = Annotated[
 ]
 
 
-MaybePlannerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--planner", metavar="NAME", help="See `compare`; auto without it. Not with PLAN."
-    ),
-]
-MaybeTimeLimitOption = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit", min=0.0, metavar="SECONDS", help="No search beyond it. Not with PLAN."
-    ),
-]
-
-
 def run(
     console: Console,
     file: NodesFile,
-    plan: OptionalPlan = None,
-    planner: MaybePlannerOption = None,
+    plan: Path | None = None,
+    planner: str | None = None,
     baseline: BaselinesOption = None,
     epochs: EpochsOption = None,
     relay: RelayOption = None,
@@ -141,7 +124,7 @@ def run(
             help="Write what was learned by the plan (safetensors).",
         ),
     ] = None,
-    time_limit: MaybeTimeLimitOption = None,
+    time_limit: float | None = None,
     seed: int = 0,
     report: Path | None = None,
 ) -> None:

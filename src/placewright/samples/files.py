@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from placewright.errors import InputError, PlacewrightError, UnknownNameError
-from placewright.io.boundary import placed, validate
+from placewright.errors import InputError, UnknownNameError
+from placewright.io.boundary import errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.numerics.arrays import FloatArray
 from placewright.planning.contract import Proposal
@@ -36,10 +36,8 @@ def read_problem(path: str | Path) -> SampleProblem:
 def problem_from(data: Any, *, where: str, name: str, text: str = "") -> SampleProblem:
     """The problem of a file's data."""
     entry = validate(SampleFile, data, where=where, text=text)
-    try:
+    with errors_in(where):
         return problem_of(entry, name)
-    except PlacewrightError as error:
-        raise placed(error, where) from None
 
 
 def write_problem(problem: SampleProblem, path: str | Path) -> Path:
@@ -47,27 +45,17 @@ def write_problem(problem: SampleProblem, path: str | Path) -> Path:
     return write_data(problem_json(problem), path)
 
 
-def read_plan(path: str | Path, problem: SampleProblem) -> SamplePlan:
-    """Read the moves of a plan file for `problem`.
-
-    Raises `InputError`: a node or class that does not exist, a move over no link.
-    """
-    return read_proposal(path, problem).plan
-
-
 def read_proposal(path: str | Path, problem: SampleProblem) -> Proposal[SamplePlan]:
     """Read a plan and what was proved about it, if that was for the very same problem.
 
-    Raises `InputError` as `read_plan`.
+    Raises `InputError`: a node or class that does not exist, a move over no link.
     """
     where = str(path)
     data, text = read_data(path)
     entry = validate(SamplePlanFile, data, where=where, text=text)
     plan = _plan_of(entry.plan.moves, problem, where)
-    try:
+    with errors_in(where):
         check_plan(problem, plan)
-    except InputError as error:
-        raise placed(error, where) from None
     bound, note = entry.plan.lower_bound_s, entry.plan.note
     same = entry.problem_hash == problem.hash() and bound > 0
     return Proposal(plan, bound if same else None, note=note)

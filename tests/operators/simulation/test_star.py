@@ -11,7 +11,7 @@ from placewright.errors import InfeasibleError, InputError
 from placewright.operators.conformance import random_placement, tiny
 from placewright.operators.costs import groups_of
 from placewright.operators.explain import critical_operators
-from placewright.operators.files import read_plan
+from placewright.operators.files import read_proposal
 from placewright.operators.judge import evaluate_many, judge
 from placewright.operators.judgement import HOST
 from placewright.operators.plan import OperatorPlan
@@ -115,7 +115,7 @@ def test_calls_survive_a_plan_file(tmp_path: Path) -> None:
         communication="star", host_seconds_per_byte=[1.0, 0.0], calls=2
     )
     result = solve(p, ThereAndBack())
-    again = read_plan(result.save(tmp_path / "plan.json"), p)
+    again = read_proposal(result.save(tmp_path / "plan.json"), p).plan
     assert again.call is not None
     assert again.call.tolist() == [0, 0, 1]
     assert judge(p, again).value == result.value

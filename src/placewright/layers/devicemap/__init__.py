@@ -5,21 +5,7 @@ A family of the layers wing, with a verb and a function of its own besides: ``de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from placewright.planning.wing import Conformance, Files, Planning, Views, package_wing
-
-if TYPE_CHECKING:
-    from placewright.layers import conformance
-    from placewright.layers.devicemap import files, planners, views
-
-    # What the parts must have is checked here: at run time they are imported by name.
-    PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planners.PLANNING,
-        files,
-        views.VIEWS,
-        conformance.DEVICE_MAP,
-    )
+from placewright.planning.wing import package_wing
 
 DEVICE_MAP = package_wing(
     __name__,

@@ -11,7 +11,7 @@ import numpy as np
 from placewright.errors import InfeasibleError
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, TakesEveryProblem
 
 
 def baselines(problem: MapProblem) -> dict[str, MapPlan]:
@@ -22,14 +22,10 @@ def baselines(problem: MapProblem) -> dict[str, MapPlan]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(TakesEveryProblem):
     """A planner that follows one of `RULES`."""
 
     name: str
-
-    def unsupported_reason(self, problem: MapProblem) -> str | None:
-        """Always supported."""
-        return None
 
     def __call__(self, problem: MapProblem, context: Context) -> MapPlan:
         """The plan of the rule.

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from placewright.cluster.cluster import Cluster
 
 
-_ON_HELP = "A cluster file or a preset's name; by default this machine."
-OnOption = Annotated[str | None, typer.Option("--on", metavar="CLUSTER", help=_ON_HELP)]
-
-
 def tokens(written: str, where: str) -> int:
     """A number of tokens: ``4096``, ``32k`` (32 x 1024), ``1M``.
 
@@ -48,7 +44,7 @@ def devicemap(
             help="A config.json of Hugging Face, a folder with one, or a name in its cache.",
         ),
     ],
-    on: OnOption = None,
+    on: str | None = None,
     context: Annotated[
         str,
         typer.Option("--context", metavar="TOKENS", help="Kept per user, such as 4096 or 32k."),
@@ -88,12 +84,7 @@ def devicemap(
             help="Write what is asked, for `layers compare` and other planners.",
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="FILE", callback=output_file, help="Write a self-contained page."
-        ),
-    ] = None,
+    report: Path | None = None,
     measure: Annotated[
         Literal["local", "testbed", "torchrun", "ray"] | None,
         typer.Option(
@@ -171,7 +162,7 @@ def generate(
             help="Text for the tokenizer in the folder, or numbers of tokens: '12 7 99'.",
         ),
     ],
-    on: OnOption = None,
+    on: str | None = None,
     new_tokens: Annotated[
         int, typer.Option("--new-tokens", min=1, metavar="N", help="At most so many.")
     ] = 64,
@@ -185,10 +176,7 @@ def generate(
         bool, typer.Option("--sample/--greedy", help="Draw tokens, or take the likeliest.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of --sample.")] = 0,
-    engine: Annotated[
-        Literal["local", "testbed", "torchrun", "ray"],
-        typer.Option("--engine", help="Who starts the workers."),
-    ] = "local",
+    engine: Literal["local", "testbed", "torchrun", "ray"] = "local",
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Have the workers time layers and links before planning."),

@@ -30,7 +30,7 @@ from placewright.layers.devicemap.judge import (
 from placewright.layers.devicemap.problem import LayerRange, MapPlan, MapProblem, check_each_layer
 from placewright.layers.generation.times import LayerTimes, StepTimes
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.contract import Context, Planner, Proposal, TakesEveryProblem
 from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
@@ -533,14 +533,10 @@ ROUNDING = 2e-9
 
 @final
 @dataclass(frozen=True, slots=True)
-class Exact:
+class Exact(TakesEveryProblem):
     """The best of all plans with consecutive ranges; see the module."""
 
     name: str = "exact"
-
-    def unsupported_reason(self, problem: MapProblem) -> str | None:
-        """Always supported."""
-        return None
 
     def __call__(self, problem: MapProblem, context: Context) -> Proposal[MapPlan]:
         """The best plan, with its value as the bound where all devices were looked at.

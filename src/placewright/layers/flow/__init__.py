@@ -7,22 +7,8 @@ flow of tokens from the coordinator through the machines and back. A family of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from placewright.planning.contract import Direction
-from placewright.planning.wing import Conformance, Files, Planning, Views, package_wing
-
-if TYPE_CHECKING:
-    from placewright.layers import conformance
-    from placewright.layers.flow import files, planners
-
-    # What the parts must have is checked here: at run time they are imported by name.
-    PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planners.PLANNING,
-        files,
-        files.VIEWS,
-        conformance.FLOW,
-    )
+from placewright.planning.wing import package_wing
 
 FLOW = package_wing(
     __name__,

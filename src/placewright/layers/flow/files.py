@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from placewright.errors import InputError, UnknownNameError
-from placewright.io.boundary import FileModel, errors_in, placed, validate
+from placewright.io.boundary import FileModel, errors_in, validate
 from placewright.io.stored import read_data, stem, write_data
 from placewright.layers.flow.judge import FlowJudgement
 from placewright.layers.flow.problem import (
@@ -227,10 +227,8 @@ def read_proposal(path: str | Path, problem: FlowProblem) -> Proposal[LayerRange
             )
     ranges = [placement.get(name, (0, 0)) for name in problem.node_names]
     plan = LayerRanges(tuple(s for s, _ in ranges), tuple(e for _, e in ranges))
-    try:
+    with errors_in(where):
         check_plan(problem, plan)
-    except InputError as error:
-        raise placed(error, where) from None
     return Proposal(plan)
 
 

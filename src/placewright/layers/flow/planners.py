@@ -19,7 +19,14 @@ from placewright.layers.flow.judge import FlowJudgement, judge
 from placewright.layers.flow.kernels import anneal
 from placewright.layers.flow.problem import FlowProblem, LayerRanges, ranges_of
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context, Count, Planner, Proposal, last_of
+from placewright.planning.contract import (
+    Context,
+    Count,
+    Planner,
+    Proposal,
+    TakesEveryProblem,
+    last_of,
+)
 from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
@@ -52,19 +59,9 @@ class FlowPlanning(Planning):
 PLANNING = FlowPlanning()
 
 
-class _Supported:
-    """A planner of every problem."""
-
-    __slots__ = ()
-
-    def unsupported_reason(self, problem: FlowProblem) -> str | None:
-        """Always supported."""
-        return None
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class Equal(_Supported):
+class Equal(TakesEveryProblem):
     """Equal parts of the layers for all machines, one after another in their order."""
 
     name: str = "equal"
@@ -76,7 +73,7 @@ class Equal(_Supported):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Memory(_Supported):
+class Memory(TakesEveryProblem):
     """Parts of the layers in proportion to how many each machine can hold, in their order."""
 
     name: str = "memory"
@@ -106,7 +103,7 @@ def _in_a_row(p: FlowProblem, weight: FloatArray) -> LayerRanges:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Swarm(_Supported):
+class Swarm(TakesEveryProblem):
     """Stages of equal length, machines where they add most to the slowest stage.
 
     After SWARM parallelism (Ryabinin et al., ICML 2023, arXiv:2301.11913): the stages are as long
@@ -135,7 +132,7 @@ class Swarm(_Supported):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Petals(_Supported):
+class Petals(TakesEveryProblem):
     """Each machine in turn holds as many layers as it can, where they are held worst.
 
     After Petals (Borzunov et al., ACL 2023, arXiv:2209.01188). Its servers may begin in the middle
@@ -160,7 +157,7 @@ class Petals(_Supported):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Chain(_Supported):
+class Chain(TakesEveryProblem):
     """The fastest chain: every layer on one machine, each of them fast enough for all tokens.
 
     For each rate of the tables, largest first, a depth-first search for a path over links and
@@ -246,7 +243,7 @@ one that cools slowly finds more than many that cool fast, and needs to know wha
 
 @final
 @dataclass(frozen=True, slots=True)
-class Annealing(_Supported):
+class Annealing(TakesEveryProblem):
     """Simulated annealing on all cores: runs from the best plan or a random one.
 
     What is annealed is the flow plus a bound on it by layer, up to a target a little above the best

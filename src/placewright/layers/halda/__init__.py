@@ -7,21 +7,7 @@ layers wing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from placewright.planning.wing import Conformance, Files, Planning, Views, package_wing
-
-if TYPE_CHECKING:
-    from placewright.layers import conformance
-    from placewright.layers.halda import files, planners
-
-    # What the parts must have is checked here: at run time they are imported by name.
-    PARTS: tuple[Planning, Files, Views, Conformance] = (
-        planners.PLANNING,
-        files,
-        files.VIEWS,
-        conformance.HALDA,
-    )
+from placewright.planning.wing import package_wing
 
 HALDA = package_wing(
     __name__,

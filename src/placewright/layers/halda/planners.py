@@ -20,7 +20,7 @@ from placewright.layers.halda.judge import (
 )
 from placewright.layers.halda.problem import RingPlan, RingProblem
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context, Planner, Proposal
+from placewright.planning.contract import Context, Planner, Proposal, TakesEveryProblem
 from placewright.planning.wing import Planning
 from placewright.planning.wings import with_plug_ins
 
@@ -65,16 +65,6 @@ class HaldaPlanning(Planning):
 PLANNING = HaldaPlanning()
 
 
-class _Supported:
-    """A planner of every problem."""
-
-    __slots__ = ()
-
-    def unsupported_reason(self, problem: RingProblem) -> str | None:
-        """Always supported."""
-        return None
-
-
 class _Best(NamedTuple):
     value_s: float
     plan: RingPlan | None
@@ -82,7 +72,7 @@ class _Best(NamedTuple):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Rounds(_Supported):
+class Rounds(TakesEveryProblem):
     """The optimum of Halda's formula, by enumeration of rounds and of the longest cycle.
 
     With k rounds and a limit C on the cycle of every device, the least sum of busy times is a
@@ -187,7 +177,7 @@ def _layers(
 
 @final
 @dataclass(frozen=True, slots=True)
-class Equal(_Supported):
+class Equal(TakesEveryProblem):
     """Equal parts of the layers in one round, all on the GPUs that there are."""
 
     name: str = "equal"
@@ -199,7 +189,7 @@ class Equal(_Supported):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Memory(_Supported):
+class Memory(TakesEveryProblem):
     """Parts of the layers in proportion to memory in one round, all on the GPUs that there are."""
 
     name: str = "memory"

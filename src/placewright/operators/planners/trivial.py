@@ -15,7 +15,7 @@ from placewright.operators.planners.chains import depth_first_line
 from placewright.operators.planners.lists.insertion import within_memory
 from placewright.operators.planners.placements import operator_bytes
 from placewright.operators.problem import OperatorProblem, pairwise_only
-from placewright.planning.contract import Context
+from placewright.planning.contract import Context, TakesEveryProblem
 
 
 @final
@@ -65,17 +65,13 @@ def single_loads_s(problem: OperatorProblem) -> FloatArray:
 
 @final
 @dataclass(frozen=True, slots=True)
-class RoundRobin:
+class RoundRobin(TakesEveryProblem):
     """Colocation groups, in topological order, to devices in turn. O(n m).
 
     A group that its device cannot run goes to the next one that can.
     """
 
     name: ClassVar[str] = "round-robin"
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: a group that no device can run."""
@@ -93,14 +89,10 @@ class RoundRobin:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Random:
+class Random(TakesEveryProblem):
     """Every colocation group on an allowed device, drawn uniformly. O(n m)."""
 
     name: ClassVar[str] = "random"
-
-    def unsupported_reason(self, problem: OperatorProblem) -> str | None:
-        """Always."""
-        return None
 
     def __call__(self, problem: OperatorProblem, context: Context) -> OperatorPlan:
         """The plan; raises `InfeasibleError`: a group fits no device."""

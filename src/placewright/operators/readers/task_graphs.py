@@ -18,7 +18,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Range, checked
-from placewright.io.boundary import placed, validate
+from placewright.io.boundary import errors_in, validate
 from placewright.io.stored import read_data, stem, stored_text
 from placewright.numerics.arrays import FloatArray
 from placewright.operators.problem import Links, OperatorProblem
@@ -280,11 +280,9 @@ def read_wfcommons(path: str | Path, cluster: Cluster) -> OperatorProblem:
     where = str(path)
     data, text = read_data(path)
     entry = validate(WorkflowFile, data, where=where, text=text)
-    try:
+    with errors_in(where):
         tasks, sizes = _read(entry.workflow)
         return _problem(entry.name or stem(path), tasks, sizes, cluster)
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 def _problem(
@@ -390,14 +388,12 @@ def read_stg(
         by = f"{len(lines) - 1} lines for {count} tasks and two dummies"
         raise InputError("has the wrong number of tasks", where=where, by=by, hint=_LOOK)
     sent = dict(_predecessors(lines))
-    try:
+    with errors_in(where):
         for _, row in lines[1:]:
             builder.add_operator(f"t{int(row[0])}", row[1])
         for (source, target), units in sent.items():
             builder.add_tensor(f"t{source}", f"t{target}", units * bytes_per_unit)
         return builder.build(links=Links.FREE, dimensionless=cluster is None)
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 def _lines(text: str, where: str) -> Iterator[tuple[str, list[float]]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewright.errors import InputError, UnknownNameError
 from placewright.io.arguments import Unlimited, checked, described_value
-from placewright.io.boundary import placed
+from placewright.io.boundary import errors_in
 from placewright.io.stored import stem, stored_text
 from placewright.operators.builder import ProblemBuilder, Seconds
 from placewright.operators.problem import OperatorProblem
@@ -173,10 +173,8 @@ def read_dot(
         keys = OperatorProblem.builder(cluster).keys
         seconds = {n: {k: v for k, v in row.items() if k in keys} for n, row in seconds.items()}
     bandwidth = bandwidth_bytes if cluster is None else None
-    try:
+    with errors_in(where):
         return tasks(seconds, edges, cluster=cluster, bandwidth=bandwidth, name=stem(path))
-    except InputError as error:
-        raise placed(error, where) from None
 
 
 _DRAWN = ("label", "shape", "style", "color", "fillcolor", "fontcolor", "pos", "tooltip")

@@ -148,18 +148,9 @@ def serve(
     language_model: LanguageOption = None,
     context: ContextOption = None,
     users: UsersOption = None,
-    host: Annotated[str, typer.Option("--host", help="Others than loopback need a token.")] = (
-        "127.0.0.1"
-    ),
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host",
-            metavar="NAME",
-            help="Answer requests for this host too, besides loopback and --host; several times.",
-        ),
-    ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 8000,
+    host: str = "127.0.0.1",
+    allow_host: list[str] | None = None,
+    port: int = 8000,
     grpc_port: Annotated[
         int | None,
         typer.Option(

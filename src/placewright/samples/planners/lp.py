@@ -15,7 +15,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context, Proposal
+from placewright.planning.contract import Context, Proposal, TakesEveryProblem
 from placewright.samples.balance import FlowState, with_classes
 from placewright.samples.bounds import Relaxation, merged, relaxation
 from placewright.samples.column_generation import whole_plan
@@ -26,7 +26,7 @@ from placewright.samples.problem import SampleProblem
 
 @final
 @dataclass(frozen=True, slots=True)
-class Lp:
+class Lp(TakesEveryProblem):
     """Column generation on the linear program, flows rounded down, single samples balanced.
 
     Rounding down keeps every limit but leaves nodes with a few samples too many; those go, one
@@ -35,10 +35,6 @@ class Lp:
     """
 
     name: ClassVar[str] = "lp"
-
-    def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Takes every problem."""
-        return None
 
     def __call__(self, problem: SampleProblem, context: Context) -> Proposal[SamplePlan]:
         """The plan; raises `InfeasibleError`: no plan keeps every limit."""

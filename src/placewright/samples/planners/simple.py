@@ -12,7 +12,7 @@ import numpy as np
 
 from placewright.errors import InfeasibleError
 from placewright.numerics.arrays import FloatArray, IntArray
-from placewright.planning.contract import Context, Count, Proposal
+from placewright.planning.contract import Context, Count, Proposal, TakesEveryProblem
 from placewright.samples.balance import FlowState, clock_of, exact_clock, spread
 from placewright.samples.judge import judge
 from placewright.samples.plan import SamplePlan, nothing
@@ -22,14 +22,10 @@ from placewright.samples.simulation import waits_for_all
 
 @final
 @dataclass(frozen=True, slots=True)
-class NoMove:
+class NoMove(TakesEveryProblem):
     """Every sample stays where it is: what every other plan is compared with."""
 
     name: ClassVar[str] = "none"
-
-    def unsupported_reason(self, problem: SampleProblem) -> str | None:
-        """Takes every problem."""
-        return None
 
     def __call__(self, problem: SampleProblem, context: Context) -> SamplePlan:
         """The empty plan."""
