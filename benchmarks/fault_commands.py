@@ -279,22 +279,12 @@ def _problem() -> str:
 def write_model(folder: Path) -> None:
     """A Llama of six layers with random weights."""
     import torch
-    import transformers
+
+    from harness import llama
 
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=512,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    loader: Any = transformers.AutoModelForCausalLM
-    loader.from_config(config).save_pretrained(folder)
+    settings = {"num_key_value_heads": 4, "max_position_embeddings": 512}
+    llama(512, 64, 128, 6, 4, **settings).save_pretrained(folder)
 
 
 # -- whoever uses a server -------------------------------------------------------------------------

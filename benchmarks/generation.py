@@ -38,7 +38,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from harness import Table, joined, run
+from harness import Table, joined, llama, run
 from placewright import device_map
 from placewright.layers.devicemap.judge import judge
 from placewright.layers.devicemap.problem import LayerRange, MapPlan
@@ -265,21 +265,10 @@ def main(
     torch.manual_seed(0)
     if architectures:
         return int(all_architectures(128) > 0)
-    config = transformers.LlamaConfig(
-        vocab_size=32000,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    loader: Any = transformers.AutoModelForCausalLM
-    model = loader.from_config(config).eval()
+    model = llama(32000, 512, 1408, LAYERS, 8, num_key_value_heads=4)
     if contexts:
         return int(behind_contexts(model, contexts) > 0)
-    ids = torch.randint(1, config.vocab_size, (1, 32))
+    ids = torch.randint(1, model.config.vocab_size, (1, 32))
     cluster = joined("pair", dict.fromkeys("ab", 1.0), 1e9, 1e-5, cores=1)
     with (
         undisturbed() if users or prompt else nullcontext(),

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import transformers
 
-from harness import Table, joined, run
+from harness import Table, joined, llama, run
 from placewright import Cluster
 from placewright.errors import WorkerError
 from placewright.layers.generation.generator import Generator
@@ -36,19 +36,8 @@ EVERY = 250
 def language_model(longest: int) -> Any:
     """Small, with random weights."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=512,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        max_position_embeddings=longest,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    loader: Any = transformers.AutoModelForCausalLM
-    return loader.from_config(config).eval()
+    settings = {"num_key_value_heads": 8, "max_position_embeddings": longest}
+    return llama(512, 256, 512, LAYERS, 8, **settings)
 
 
 def workers(count: int) -> Cluster:

@@ -21,7 +21,7 @@ import os
 import random
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ import torch
 import transformers
 
 import placewright
-from harness import Table, accuracy, run
+from harness import Table, accuracy, llama, run
 from placewright import Cluster, Device, Link
 from placewright.layers.devicemap.baselines import baselines
 from placewright.layers.devicemap.judge import judge
@@ -50,18 +50,10 @@ ROOM = {"a": 0.45, "b": 0.5, "c": 0.9}
 
 SPLITS, PROMPT = 12, 16
 
-CONFIGS = {
-    "llama": lambda: transformers.LlamaConfig(
-        vocab_size=16000,
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        num_key_value_heads=4,
-        eos_token_id=None,
-        pad_token_id=0,
-    ),
-    "gpt2": lambda: transformers.GPT2Config(
+
+def gpt2() -> Any:
+    """A GPT-2 with random weights."""
+    config = transformers.GPT2Config(
         vocab_size=16000,
         n_embd=896,
         n_layer=10,
@@ -69,7 +61,14 @@ CONFIGS = {
         eos_token_id=None,
         bos_token_id=None,
         pad_token_id=0,
-    ),
+    )
+    loader: Any = transformers.AutoModelForCausalLM
+    return loader.from_config(config).eval()
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: llama(16000, 768, 2048, 12, 12, num_key_value_heads=4),
+    "gpt2": gpt2,
 }
 
 
@@ -160,9 +159,7 @@ def token_s(placed: Any, ids: torch.Tensor, count: int) -> tuple[float, torch.Te
 def main(*, model: Literal["llama", "gpt2"] = "llama", rounds: int = 3, tokens: int = 12) -> int:
     """Print a table, and what it says; 1 where tokens of two splits differ."""
     torch.manual_seed(0)
-    loader: Any = transformers.AutoModelForCausalLM
-    configuration: Any = CONFIGS[model]
-    made = loader.from_config(configuration()).eval()
+    made = MODELS[model]()
     cluster, ids = nodes(made), torch.randint(1, 16000, (1, PROMPT))
     with undisturbed(cluster), tempfile.TemporaryDirectory() as folder:
         made.save_pretrained(folder)

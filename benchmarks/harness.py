@@ -197,3 +197,21 @@ def onnx_model(ends: str, nodes: str, **constants: Any) -> bytes:
     given = [numpy_helper.from_array(np.asarray(value), n) for n, value in constants.items()]
     model.graph.initializer.extend(given)
     return bytes(model.SerializeToString())
+
+
+def llama(words: int, width: int, inner: int, layers: int, heads: int, **settings: Any) -> Any:
+    """A Llama of transformers with random weights, whose texts do not end by themselves."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        eos_token_id=None,
+        pad_token_id=0,
+        **settings,
+    )
+    loader: Any = transformers.AutoModelForCausalLM
+    return loader.from_config(config).eval()

@@ -3,9 +3,6 @@
     python benchmarks/training_equality.py
     python benchmarks/training_equality.py --faults       two workers are killed or stopped
 
-With two workers the second fault may come while one is left: the run ends with an error, and a new
-one goes on from the last snapshot, with a fresh model and optimizer, as a user would start it.
-
 Twelve combinations of optimizer, schedule, clipping and accumulation, on three models, two and
 three workers under random placements, 20 steps with odd batches among them. Each number is the
 largest absolute difference of any loss, parameter, buffer or tensor of the optimizer's state.
@@ -31,7 +28,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler as schedules
 
 from harness import Table, joined, run
-from placewright import InfeasibleError, OperatorPlan, TrainingRecipe, profile
+from placewright import OperatorPlan, TrainingRecipe, profile
 from placewright.adapt.training_loop import TrainingLoop
 from placewright.capturing.model import capture_call
 from placewright.capturing.source import ModelSource
@@ -259,15 +256,14 @@ class Faults:
     ----------
     due
         Signal by step; one that finds no workers up is sent before the next step.
-    sent, started, continued
-        Signals so far; how often workers were started again, and runs from their snapshots.
+    sent, started
+        Signals so far, and how often workers were started again.
     """
 
     due: dict[int, int]
     victim: random.Random
     sent: int = 0
     started: int = 0
-    continued: int = 0
 
     def before(self, step: int, run: AdaptiveRun) -> None:
         """Send what is due."""
@@ -278,38 +274,16 @@ class Faults:
                 self.sent += 1
 
 
-def placed(
-    model: nn.Module, batches: Batches, combination: Combination, workers: int, faults: Faults
-) -> list[torch.Tensor]:
-    """The same on workers; where no device is left, a new run goes on from the snapshots."""
-    losses: dict[int, float] = {}
-    adapt = bool(faults.due)
-    with tempfile.TemporaryDirectory() as folder:
-        while True:
-            place = (copy.deepcopy(model), batches, combination, workers, Path(folder))
-            try:
-                return train(*place, losses, faults, adapt=adapt)
-            except InfeasibleError as error:
-                if error.what != "no device is left":
-                    raise
-                faults.continued += 1
-
-
 def train(
     model: nn.Module,
     batches: Batches,
     combination: Combination,
     workers: int,
     folder: Path,
-    losses: dict[int, float],
     faults: Faults,
-    *,
-    adapt: bool,
 ) -> list[torch.Tensor]:
-    """One run, from the snapshots in `folder` if there are any; every loss goes into `losses`.
-
-    A step that a later run repeats must give the loss that it gave before.
-    """
+    """The same on workers, with snapshots in `folder`; it adapts where faults are due."""
+    losses: dict[int, float] = {}
     _, scheduler, recipe = combination.made(model)
     optimizer = recipe.optimizer
     source = ModelSource(model, batches[0][0], LOSS, batches[0][1], "net", recipe)
@@ -323,7 +297,7 @@ def train(
         job,
         folder,
         plan=OperatorPlan(groups[problem.colocation]),
-        adapt=adapt,
+        adapt=bool(faults.due),
         snapshot_every=4,
         rejoin_every=3,
     )
@@ -332,8 +306,7 @@ def train(
             for x, y in trainer.remaining(batches):
                 step = trainer.steps_done + 1
                 faults.before(step, run)
-                loss = trainer.step(x, y)
-                assert losses.setdefault(step, loss) == loss
+                losses[step] = trainer.step(x, y)
             trainer.finish()
     finally:
         faults.started += max(0, run.timeline.plans - 1)
@@ -369,17 +342,15 @@ def main(
                 at = draw.sample(range(2, steps + 1), 2) if faults else []
                 due = {s: int(draw.choice([signal.SIGKILL, signal.SIGSTOP])) for s in at}
                 all_faults.append(own := Faults(due, random.Random(count)))
-                found = placed(model, batches, combination, count, own)
+                with tempfile.TemporaryDirectory() as folder:
+                    place = (copy.deepcopy(model), batches, combination, count, Path(folder))
+                    found = train(*place, own)
                 cells.append(f"{difference(found, expected):g}")
         if cells:
             table.row(name, *cells)
-    sent, started, continued = (
-        sum(getattr(each, name) for each in all_faults) for name in ("sent", "started", "continued")
-    )
-    print(
-        f"\n{time.perf_counter() - start:.0f} s; {sent} signals were sent, plans loaded anew "
-        f"{started} times, runs continued from their snapshots {continued} times"
-    )
+    sent, started = (sum(getattr(f, name) for f in all_faults) for name in ("sent", "started"))
+    seconds = f"{time.perf_counter() - start:.0f} s"
+    print(f"\n{seconds}; {sent} signals were sent, plans loaded anew {started} times")
 
 
 if __name__ == "__main__":
