@@ -1,7 +1,7 @@
 """The console of a verb: data on stdout in the chosen format, progress and notes on stderr.
 
-`print_result` shows a plan on it. `console_command` makes a typer command of a verb: its own
-parameters, and the options that every verb has, which make the console.
+`console_command` makes a typer command of a verb: its own parameters, and the options that every
+verb has, which make the console.
 """
 
 from __future__ import annotations
@@ -109,6 +109,48 @@ class Console:
                     self.note(f"warning: {each.message}")
                 else:
                     warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+
+    def print_result(
+        self,
+        result: Result,
+        *,
+        report: Path | None = None,
+        trace: Path | None = None,
+        graph: Graph | None = None,
+        table: Callable[[], Any] | None = None,
+    ) -> None:
+        """Print a plan and write the files that were named."""
+        from placewright.planning.candidates import Status
+        from placewright.planning.wings import unit_of
+        from placewright.report.text import amount
+
+        if result.status is Status.INTERRUPTED:
+            self.note("interrupted: this is the best plan so far")
+        if result.compile_s > 1.0:
+            self.note(f"compiled kernels for {result.compile_s:.0f} s: once after an installation")
+        self.show(result.as_json, table or (lambda: repr(result)))
+        if self.output is not None:
+            self.kept(result.save(self.output))
+        self.keep_pictures(result, report=report, trace=trace, graph=graph)
+        unit = unit_of(result.problem)
+        for name, value in result.bound_names.items():
+            self.detail(f"bound {name}: {amount(value, unit)}")
+
+    def keep_pictures(
+        self,
+        result: Result,
+        *,
+        report: Path | None,
+        trace: Path | None,
+        graph: Graph | None = None,
+        measurement: Measurement | None = None,
+        run: Timeline | None = None,
+    ) -> None:
+        """Write the page and the trace, where they were named."""
+        if report is not None:
+            self.kept(result.report(report, measurement, graph, run))
+        if trace is not None:
+            self.kept(result.trace(trace, measurement))
 
     def meter(self, title: str, names: Names = SEARCH, unit: str = "s") -> ConsoleMeter:
         """A progress display with this title, to be used in a ``with`` statement."""
@@ -329,55 +371,6 @@ class ConsoleMeter:
             known = bool(between) and math.isfinite(gap)
             numbers += [f"{between} {percent(gap)}"] if known else []
         return numbers + ([self._what] if self._what else [])
-
-
-def print_result(
-    console: Console,
-    result: Result,
-    *,
-    report: Path | None = None,
-    trace: Path | None = None,
-    graph: Graph | None = None,
-    table: Callable[[], Any] | None = None,
-) -> None:
-    """Print a plan and write the files that were named."""
-    from placewright.planning.candidates import Status
-    from placewright.planning.wings import unit_of
-    from placewright.report.text import amount
-
-    if result.status is Status.INTERRUPTED:
-        console.note("interrupted: this is the best plan so far")
-    note_compiling(console, result.compile_s)
-    console.show(result.as_json, table or (lambda: repr(result)))
-    if console.output is not None:
-        console.kept(result.save(console.output))
-    keep_pictures(console, result, report=report, trace=trace, graph=graph)
-    unit = unit_of(result.problem)
-    for name, value in result.bound_names.items():
-        console.detail(f"bound {name}: {amount(value, unit)}")
-
-
-def note_compiling(console: Console, compile_s: float) -> None:
-    """Note how long kernels were compiled, where that took more than a second."""
-    if compile_s > 1.0:
-        console.note(f"compiled kernels for {compile_s:.0f} s: once after an installation")
-
-
-def keep_pictures(
-    console: Console,
-    result: Result,
-    *,
-    report: Path | None,
-    trace: Path | None,
-    graph: Graph | None = None,
-    measurement: Measurement | None = None,
-    run: Timeline | None = None,
-) -> None:
-    """Write the page and the trace, where they were named."""
-    if report is not None:
-        console.kept(result.report(report, measurement, graph, run))
-    if trace is not None:
-        console.kept(result.trace(trace, measurement))
 
 
 SHARED: Mapping[str, Any] = {

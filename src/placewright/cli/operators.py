@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from placewright.cli import options
-from placewright.cli.console import Console, keep_pictures
+from placewright.cli.console import Console
 from placewright.errors import CheckError, InputError, MissingDependencyError, UnsupportedError
 from placewright.io.output import output_file
 
@@ -229,8 +229,7 @@ def _answer_steps(
     result, timeline = placed.result, placed.timeline
     data = as_json(measured, result) | ({} if timeline is None else {"run": timeline.as_json()})
     console.answer(lambda: data, lambda: run_table(result, measured, timeline))
-    keep_pictures(
-        console,
+    console.keep_pictures(
         result,
         report=run_options.report,
         trace=run_options.trace,
@@ -307,8 +306,7 @@ def run_model_file(console: Console, loaded: LoadedSource, run_options: RunOptio
         data["unplaced"] = measured.unplaced_json()
         lines.append(measured.unplaced_text())
     console.answer(lambda: data, lambda: "\n".join(lines))
-    keep_pictures(
-        console,
+    console.keep_pictures(
         result,
         report=run_options.report,
         trace=run_options.trace,

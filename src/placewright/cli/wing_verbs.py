@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewright.cli import options
-from placewright.cli.console import Console, console_command, print_result, source_command
+from placewright.cli.console import Console, console_command, source_command
 from placewright.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def plan(
             measure=measure,
             bounds=bounds,
         )
-    print_result(console, result, report=report, trace=trace, graph=loaded.graph)
+    console.print_result(result, report=report, trace=trace, graph=loaded.graph)
 
 
 def measuring(loaded: Any) -> AbstractContextManager[Any]:
@@ -99,7 +99,7 @@ def compare(
             bounds=bounds,
         )
     table = partial(compare_table, result)
-    print_result(console, result, report=report, trace=trace, graph=loaded.graph, table=table)
+    console.print_result(result, report=report, trace=trace, graph=loaded.graph, table=table)
 
 
 def simulate(
@@ -115,7 +115,7 @@ def simulate(
 
     loaded = load()
     result = judged_plan(loaded.problem, plan)
-    print_result(console, result, report=report, trace=trace, graph=loaded.graph)
+    console.print_result(result, report=report, trace=trace, graph=loaded.graph)
 
 
 def explain(console: Console, load: Load, plan: options.PlanFile, name: PartName) -> None:

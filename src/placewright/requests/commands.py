@@ -13,7 +13,6 @@ from placewright.requests.serving.commands import LogOption, profile, run, serve
 
 if TYPE_CHECKING:
     from placewright.cli.console import Console
-    from placewright.planning.result import Result
     from placewright.requests.problem import RequestProblem
     from placewright.requests.service import Service
 
@@ -142,20 +141,9 @@ def simulate(
     else:
         with console.meter(f"simulating {problem.name}", unit="") as meter:
             result = played(problem, planner, seed, bound=bound, progress=meter)
-    _print(console, result, report, trace)
+    console.print_result(result, report=report, trace=trace)
     if log is not None:
         console.kept(result.judgement.write_log(log))
-
-
-def _print(console: Console, result: Result, report: Path | None, trace: Path | None) -> None:
-    """The result on stdout and in the files that were named."""
-    console.show(result.as_json, lambda: repr(result))
-    if console.output is not None:
-        console.kept(result.save(console.output))
-    if report is not None:
-        console.kept(result.report(report))
-    if trace is not None:
-        console.kept(result.trace(trace))
 
 
 def plan(
@@ -188,7 +176,7 @@ def plan(
         return
     with console.meter(f"planning {problem.name}", unit="") as meter:
         result = solve(problem, planner, time_limit_s=time_limit, seed=seed, progress=meter)
-    _print(console, result, report, trace)
+    console.print_result(result, report=report, trace=trace)
 
 
 verbs: dict[str, Callable[..., None]] = {
