@@ -61,6 +61,7 @@ from placewright.layers.planners.space import (
     micro_batch_counts,
     orders,
     space_size,
+    splits_no_layer,
     starts,
 )
 from placewright.layers.planners.stage_tables import Draft, Table, memory_shape
@@ -510,11 +511,7 @@ class PbqpLayers:
     counts: int = 6
     name: str = "pbqp"
 
-    def unsupported_reason(self, problem: LayerProblem) -> str | None:
-        """Where there is nothing to mix."""
-        if problem.variants is not None:
-            return "plans steps, not throughput"
-        return None if len(problem.degrees) > 1 else "there are no costs for tensor degrees above 1"
+    unsupported_reason = staticmethod(splits_no_layer)
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where none can run."""

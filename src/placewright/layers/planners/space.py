@@ -255,6 +255,13 @@ def best_of(p: LayerProblem, plans: Iterator[LayerPlan], context: Context, what:
     return best.plan
 
 
+def splits_no_layer(problem: LayerProblem) -> str | None:
+    """Why there is no plan that splits layers over the workers of a replica; ``None``: there is."""
+    if problem.variants is not None:
+        return "plans steps, not throughput"
+    return None if len(problem.degrees) > 1 else "there are no costs for tensor degrees above 1"
+
+
 def memory_options(p: LayerProblem) -> list[tuple[int, bool]]:
     """ZeRO stages and recomputation that plans may use, cheapest first."""
     again = (False, True) if p.recompute else (False,)

@@ -17,6 +17,7 @@ from placewright.layers.planners.space import (
     memory_options,
     micro_batch_counts,
     orders,
+    splits_no_layer,
     whole_stage,
     worker_speeds,
 )
@@ -169,11 +170,7 @@ class OneWeirdTrick:
 
     name: str = "one-weird-trick"
 
-    def unsupported_reason(self, problem: LayerProblem) -> str | None:
-        """Where no layer can be split."""
-        if problem.variants is not None:
-            return "plans steps, not throughput"
-        return None if len(problem.degrees) > 1 else "there are no costs for tensor degrees above 1"
+    unsupported_reason = staticmethod(splits_no_layer)
 
     def __call__(self, problem: LayerProblem, context: Context) -> LayerPlan:
         """The plan; raises `InfeasibleError` where there is none."""
@@ -184,12 +181,7 @@ class OneWeirdTrick:
             for degree in p.degrees[1:]:
                 for used in range(degree, p.w + 1, degree):
                     strategies = tuple(trick(p, i, degree) for i in range(p.n))
-                    for micro_batches in micro_batch_counts(p):
-                        for zero, again in memory_options(p):
-                            cell = Cell(0, p.n - 1, 0, used, degree, strategies, zero, again)
-                            plan = build(p, order, [cell], micro_batches)
-                            if plan is not None:
-                                yield plan
+                    yield from whole_stage(p, order, used, degree, strategies)
 
 
 def trick(p: LayerProblem, layer: int, degree: int) -> Strategy:
