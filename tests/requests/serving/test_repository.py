@@ -109,6 +109,7 @@ def changed_while_workers_die(running: Running, folder: Path) -> int:
     def change() -> None:
         write_model(folder, "double", 5)
         order("load", "double")
+        until(lambda: len(killed) > 1)  # however long a new worker takes to come up
         order("unload", "triple")
         write_model(folder, "triple", 7, "whole: true\n")
         order("load", "triple")
