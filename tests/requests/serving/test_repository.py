@@ -217,6 +217,7 @@ def test_what_cannot_be_loaded_leaves_what_is_served(running: Running, folder: P
         status, _, answer = call(running, "POST", f"{REPOSITORY}/{name}/load", data, **headers)
         return status, str(answer)
 
+    served = factors(infer(running, body())[2])
     assert load("double", token="Bearer nobody")[0] == 401
     assert load("quadruple")[0] == 404
     assert call(running, "POST", f"{REPOSITORY}/double/move")[0] == 404
@@ -231,4 +232,4 @@ def test_what_cannot_be_loaded_leaves_what_is_served(running: Running, folder: P
     write_model(folder, "double", 9)
     (folder / "double-large.onnx").write_bytes(b"none")
     assert load("double")[0] == 400
-    assert factors(infer(running, body())[2]) == {5.0}
+    assert factors(infer(running, body())[2]) == served
