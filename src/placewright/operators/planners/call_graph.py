@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -364,18 +365,29 @@ def _borders(
     tensor, reader = graph.uses()
     use_offsets = np.searchsorted(tensor, np.arange(graph.problem.t + 1))
     uses = [reader[use_offsets[k] : use_offsets[k + 1]] for k in range(graph.problem.t)]
+    blocks = [graph.block[ops] for ops in uses]
     tail, waits = tails(graph, deadline_s), _later(graph, np.unique(front), deadline_s)
-    tail_s, later = np.zeros((len(front), tail.shape[1])), []
+
+    # Of a tensor, few sets of readers are ever done: what the others wait for is looked up.
+    @cache
+    def left(k: int, done: bytes) -> tuple[IntArray, FloatArray]:
+        ops = uses[k][~np.frombuffer(done, dtype=np.bool_)]
+        return ops, tail[ops].max(axis=0)
+
+    @cache
+    def wait(j: int, k: int, done: bytes) -> bool:
+        return bool(waits[j, left(k, done)[0]].all())
+
+    tail_s, later = np.zeros((len(front), tail.shape[1])), list[bool]()
     for x, inside in enumerate(member):
         _look_at_the_clock(deadline_s)
-        on = front[front_offsets[x] : front_offsets[x + 1]]
-        left = [uses[k][~inside[graph.block[uses[k]]]] for k in on.tolist()]
-        tail_s[front_offsets[x] : front_offsets[x + 1]] = [
-            tail[ops].max(axis=0) for ops in left
-        ] or 0.0
-        later += [waits[on[:, None], ops].all(axis=1) for ops in left]
+        on = front[front_offsets[x] : front_offsets[x + 1]].tolist()
+        done = [inside[blocks[k]].tobytes() for k in on]
+        for at, k in enumerate(on):
+            tail_s[front_offsets[x] + at] = left(k, done[at])[1]
+            later += [wait(j, k, done[at]) for j in on]
     later_offsets = np.cumsum([0, *(np.diff(front_offsets) ** 2)])
-    return tail_s, later_offsets, np.concatenate([np.zeros(0, dtype=np.bool_), *later])
+    return tail_s, later_offsets, np.array(later, dtype=np.bool_)
 
 
 def _covers(

@@ -159,47 +159,51 @@ class Exact:
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> Proposal[OperatorPlan]:
         """Anneal and branch; adds every better plan to `plans`, Ctrl-C stops it."""
-        with _proof(problem, context, c, plans) as proved:
-            try:
-                bound, stopped = self._improve(problem, context, c, plans)
-            except KeyboardInterrupt:
-                if not plans:
-                    raise
-                bound, stopped = 0.0, True
-            bound = max(bound, proved())
+        bound, stopped = 0.0, False
+        try:
+            if plans and problem.pipeline.plain:
+                stopped = self._prepare(problem, context, c, plans)
+            if not stopped:
+                with _proof(problem, context, c, plans) as proved:
+                    bound, stopped = self._branch(problem, context, c, plans)
+                    bound = max(bound, proved())
+        except KeyboardInterrupt:
+            if not plans:
+                raise
+            stopped = True
         return replace(best_of(problem, plans, bound), interrupted=stopped)
 
-    def _improve(
+    def _prepare(
+        self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
+    ) -> bool:
+        """Anneal, and plan three devices at a time anew; whether Ctrl-C came.
+
+        Alone: what runs beside it would take from branching the plan that it starts from.
+        """
+        early = context.part(0.25).deadline_s
+        slot, stopped = annealed(
+            c, slots_of(c, plans[0]), _value(problem, c), seed=context.seed, deadline_s=early
+        )
+        plans.append(plan_of(c, slot))
+        if not stopped:
+            slot, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=early)
+            plans.append(plan_of(c, slot))
+        return stopped
+
+    def _branch(
         self, problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
     ) -> tuple[float, bool]:
-        """HiGHS on the whole, before it and after it on three devices at a time.
+        """HiGHS on the whole, and after it on three devices at a time, walks beside both.
 
-        Adds to `plans`, which holds the first one; returns a bound and whether Ctrl-C came.
+        Adds to `plans`; returns a bound and whether Ctrl-C came.
         """
-        small = problem.pipeline.plain
-        early, until = (context.part(share).deadline_s for share in (0.15, 0.75))
-        slot = slots_of(c, plans[0]) if plans else None
-
-        def value_of(slot: IntArray) -> float:
-            return load_of(problem, plan_of(c, slot))
-
-        def trios(slot: IntArray, deadline_s: float) -> tuple[IntArray, bool]:
-            better, stopped = by_trios(problem, c, slot, seed=context.seed, deadline_s=deadline_s)
-            plans.append(plan_of(c, better))
-            return better, stopped
-
-        if slot is not None and small:
-            slot, stopped = annealed(c, slot, value_of, seed=context.seed, deadline_s=early)
-            plans.append(plan_of(c, slot))
-            if not stopped:
-                slot, stopped = trios(slot, early)
-            if stopped:
-                return 0.0, True
+        small, value_of = problem.pipeline.plain, _value(problem, c)
+        slot = slots_of(c, best_of(problem, plans, 0.0).plan) if plans else None
         value, aside = c.most_s if slot is None else value_of(slot), None
         if small and slot is not None:
             aside = beside(c, slot, value_of, seed=context.seed + len(HEATS))
         # Without walks beside it nothing comes after the solver: it has all of the time.
-        until = context.deadline_s if aside is None else until
+        until = context.deadline_s if aside is None else context.part(0.75).deadline_s
         with aside or nullcontext() as walks:
             found, bound, stopped = best_cuts(
                 c, slot, value, seed=context.seed, deadline_s=until, progress=context.progress
@@ -212,18 +216,25 @@ class Exact:
         if small and found is not None and not stopped and time.perf_counter() >= until:
             best, seed = slots_of(c, best_of(problem, plans, 0.0).plan), context.seed + 1000
             with beside(c, best, value_of, seed=seed) as walks:
-                _, stopped = trios(best, context.deadline_s)
-                plans.append(plan_of(c, walks()))
+                better, stopped = by_trios(
+                    problem, c, best, seed=context.seed, deadline_s=context.deadline_s
+                )
+                plans += [plan_of(c, better), plan_of(c, walks())]
         return bound, stopped
+
+
+def _value(problem: OperatorProblem, c: Contraction) -> Callable[[IntArray], float]:
+    """The load of a plan by the slots of its nodes."""
+    return lambda slot: load_of(problem, plan_of(c, slot))
 
 
 def _proof(
     problem: OperatorProblem, context: Context, c: Contraction, plans: list[OperatorPlan]
 ) -> AbstractContextManager[Callable[[], float]]:
-    """Bounds beside what looks for plans; none where there is no plan, or other rules hold."""
+    """Bounds beside branching; none where there is no plan, or other rules hold."""
     if not plans or not problem.pipeline.plain:
         return nullcontext(lambda: 0.0)
-    value = load_of(problem, plans[0])
+    value = min(load_of(problem, plan) for plan in plans)
     return proving(c, np.array(slot_kinds(c)), value, deadline_s=context.deadline_s)
 
 

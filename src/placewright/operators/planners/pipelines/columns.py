@@ -43,6 +43,7 @@ from placewright.numerics.by_reference import by_reference
 from placewright.numerics.njit import njit_internal, njit_nogil
 from placewright.operators.load_bounds import load_bound
 from placewright.operators.planners.pipelines.contraction import Contraction
+from placewright.operators.planners.pipelines.slots import give_way
 from placewright.solvers.programs import LinearProgram
 
 STARTS = 8
@@ -140,7 +141,7 @@ def proving(
     """
     halt = np.zeros(1, dtype=np.int64)
     column_bound(c, kinds, value_s, deadline_s=0.0, halt=halt)  # compiles, in this thread
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, initializer=give_way) as pool:
         task = pool.submit(column_bound, c, kinds, value_s, deadline_s=deadline_s, halt=halt)
 
         def bound() -> float:

@@ -14,6 +14,9 @@ load and still sees the others. Moves that overfill a memory are not made. Slots
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -304,6 +307,12 @@ def annealed(
     return best, False
 
 
+def give_way() -> None:
+    """Let this thread have what threads of the usual priority leave of the cores: the solver's."""
+    if sys.platform == "linux":  # elsewhere it would be the whole process
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
 @contextmanager
 def beside(
     c: Contraction, slot: IntArray, value: Callable[[IntArray], float], *, seed: int
@@ -315,7 +324,7 @@ def beside(
     halt = np.zeros(1, dtype=np.int64)
     # The kernel releases the GIL and looks at `halt`. It is set before the pool's own exit waits
     # for the thread, also where the block raises.
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, initializer=give_way) as pool:
         task = pool.submit(
             annealed,
             c,
