@@ -4,7 +4,6 @@
     python benchmarks/published_graphs.py throughput [NAME ...] [--seconds 120]
     python benchmarks/published_graphs.py latency [NAME ...]
     python benchmarks/published_graphs.py free FILE [FILE ...] [--seconds 60]
-    python benchmarks/published_graphs.py repeated [--seconds 60]
 
 Prints a markdown table of the files whose names hold one of the words given, all without. `dag`:
 the task graphs at CCR 1, links contended: makespans of HEFT, of the best single device and of
@@ -12,20 +11,16 @@ the task graphs at CCR 1, links contended: makespans of HEFT, of the best single
 which no planner can come. `throughput`: contiguous and any plans for pipelines whose transfers go
 through host memory; `latency`: calls of accelerators, beside the best value that was known; both in
 milliseconds, as published. `free`: plans that need not be contiguous, of any files of
-github.com/msr-fiddle/dnn-partitioning, ``throughput-inputs`` and ``latency-inputs``. `repeated`:
-the operators of BERT-3's inference with its middle layer repeated. ``--seconds`` is for each
-planner. What numba compiles once per machine is compiled before.
+github.com/msr-fiddle/dnn-partitioning, ``throughput-inputs`` and ``latency-inputs``. ``--seconds``
+is for each planner. What numba compiles once per machine is compiled before.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from harness import DATA, Table, run
 from placewright import Context, Result, judge, solve
@@ -33,7 +28,7 @@ from placewright.operators.planners.lists.planners import HEFT
 from placewright.operators.readers.neural_networks import read_expert, read_msr
 from placewright.operators.readers.task_graphs import read_dag
 
-Kind = Literal["dag", "throughput", "latency", "free", "repeated"]
+Kind = Literal["dag", "throughput", "latency", "free"]
 ROWS = (("contiguous", "dpl"), ("contiguous", "dp"), ("contiguous", "exact"), ("any", "exact"))
 KNOWN = {
     "layer_bert24_inference": "100.22",
@@ -47,7 +42,7 @@ KNOWN = {
 def main(what: Kind, *names: str, seconds: float = 120.0) -> None:
     """Print the table."""
     tables = {"dag": dag, "throughput": throughput, "latency": latency, "free": free}
-    (tables | {"repeated": repeated})[what](names, seconds)
+    tables[what](names, seconds)
 
 
 def files(folder: str, pattern: str, names: tuple[str, ...]) -> Iterator[Path]:
@@ -111,63 +106,6 @@ def free(names: tuple[str, ...], seconds: float) -> None:
         result = solve(problem, "exact", time_limit_s=seconds)
         name = "/".join(path.parts[-2:]).removesuffix(".json")
         table.row(name, problem.n, problem.m, *cells_of(result))
-
-
-def repeated(names: tuple[str, ...], seconds: float) -> None:
-    """Plans that need not be contiguous, for more layers than the published file has."""
-    graph = json.loads((DATA / "msr/throughput/op_bert3_inference.json").read_text())
-    head = ("value ms", "bound ms", "gap", "status", "seconds")
-    table = Table("layers", "accelerators", "operators", *head)
-    for layers, accelerators in ((6, 3), (12, 6)):
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / f"bert{layers}.json"
-            path.write_text(json.dumps(with_layers(graph, layers) | {"maxFPGAs": accelerators}))
-            problem = read_msr(path)
-        result = solve(problem, "exact", time_limit_s=seconds)
-        table.row(layers, accelerators, problem.n, *cells_of(result))
-
-
-def with_layers(graph: dict[str, Any], layers: int) -> dict[str, Any]:
-    """An inference graph of three layers with its middle one repeated."""
-    nodes, edges = {n["id"]: n for n in graph["nodes"]}, graph["edges"]
-    layer = layers_of(nodes, edges)
-    block = {i for i in nodes if layer[i] == 1}
-    ends = [(e["sourceId"], e["destId"]) for e in edges]
-    enters = next(a for a, b in ends if layer[a] == 0 and b in block)
-    leaves = next(a for a, b in ends if a in block and layer[b] == 2)
-    colours = 1 + max(n.get("colorClass") or 0 for n in nodes.values())
-    made, joined, last = list(nodes.values()), list(edges), leaves
-    for k in range(1, layers - 2):
-        copy = {i: i + k * 100_000 for i in block}
-        for i in sorted(block):
-            colour = nodes[i].get("colorClass")
-            own = {} if colour is None else {"colorClass": colour + k * colours}
-            made.append(nodes[i] | own | {"id": copy[i], "name": f"{nodes[i]['name']}_{k}"})
-        source = {**copy, enters: last}
-        joined += [
-            dict(e, sourceId=source.get(e["sourceId"], e["sourceId"]), destId=copy[e["destId"]])
-            for e in edges
-            if e["destId"] in block
-        ]
-        last = copy[leaves]
-    joined = [
-        dict(e, sourceId=last) if e["sourceId"] == leaves and layer.get(e["destId"]) == 2 else e
-        for e in joined
-    ]
-    return graph | {"nodes": made, "edges": joined}
-
-
-def layers_of(nodes: dict[int, Any], edges: list[dict[str, Any]]) -> dict[int, int]:
-    """The last layer whose weights reach each operator, -1 for none."""
-    named = {i: re.search(r"layer\.(\d)\.", n["name"]) for i, n in nodes.items()}
-    layer = {i: -1 if found is None else int(found[1]) for i, found in named.items()}
-    for _ in nodes:  # as long as the longest path, at most
-        before = dict(layer)
-        for e in edges:
-            layer[e["destId"]] = max(layer[e["destId"]], layer[e["sourceId"]])
-        if layer == before:
-            break
-    return layer
 
 
 def latency(names: tuple[str, ...], seconds: float) -> None:
