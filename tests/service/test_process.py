@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from placewright.cli.console import ProgressLines
 from placewright.errors import InputError, RunError
 from placewright.service import process
-from placewright.service.process import RayJobFolder, ray_folders
+from placewright.service.process import JobFolder, RayJobFolder, ray_folders
 from placewright.web.client import Client, Job
 from tests.planning.test_toy_wing import PackingFiles
 from tests.ray_machines import ray_machines
@@ -86,6 +87,26 @@ def lose_a_machine(cluster: Any, serving: Serving, tmp_path: Path) -> None:
     job.cancel()
     assert job.wait(time_limit_s=WAIT_S)["value"] == 3.0
     assert job.status()["state"] == "interrupted"
+
+
+def test_a_lost_attempt_that_still_lives_reports_nothing(tmp_path: Path) -> None:
+    """Neither its plans nor its end are those of the attempt that took its place."""
+    folder = JobFolder(tmp_path)
+    folder.begin_attempt(1)
+    lost = ProgressLines(str(folder.progress))
+    lost.write(value=3.0)
+    with folder.progress.open("a") as file:
+        file.write('{"value": 2')  # killed within a line
+    folder.begin_attempt(2)
+    lost.write(value=1.0)
+    lost.end(SystemExit(0))
+    assert [line.get("value") for line in folder.lines() if "value" in line] == [3.0]
+    assert folder.lines()[-1] == {"attempt": 2}
+    assert folder.ending() is None
+    ProgressLines(str(folder.progress)).end(SystemExit(3))
+    ending = folder.ending()
+    assert ending is not None
+    assert ending.exit_code == 3
 
 
 class BusyHead:

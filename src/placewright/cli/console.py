@@ -253,18 +253,22 @@ def follow_run(lines: ProgressLines) -> None:
 class ProgressLines:
     """A file of JSON lines that grows while a command works.
 
-    It is a file and not a pipe, so that the reader may stop and start again in between.
+    It is a file and not a pipe, so that the reader may stop and start again in between. It stays
+    open: a reader that has given this command up puts another file in its place.
     """
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self.write(pid=os.getpid())
 
     def write(self, **line: Any) -> None:
         """Append a line; a full disk must not end the work itself."""
         text = json.dumps(_plain(line), allow_nan=False) + "\n"
-        with suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
-            file.write(text)
+        if self._file is not None:
+            with suppress(OSError):
+                os.write(self._file, text.encode())
 
     def end(self, left: SystemExit) -> None:
         """Append the exit code, and the parts of the error that it stands for."""

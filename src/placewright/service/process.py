@@ -176,9 +176,18 @@ class JobFolder:
         return None
 
     def begin_attempt(self, number: int) -> None:
-        """What follows in the progress file is about this attempt."""
-        with open(self.progress, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"attempt": number}) + "\n")
+        """What follows in the progress file is about this attempt.
+
+        It becomes another file: a process of a lost machine that still lives writes into the one
+        that it has open, and nobody takes its lines for those of this attempt.
+        """
+        earlier = self.progress.read_bytes() if self.progress.exists() else b""
+        if earlier and not earlier.endswith(b"\n"):
+            earlier += b"\n"  # it was killed within a line
+        line = json.dumps({"attempt": number}) + "\n"
+        beside = self.progress.with_suffix(".new")
+        beside.write_bytes(earlier + line.encode())
+        beside.replace(self.progress)
 
     def lines(self, last_bytes: int | None = None) -> list[dict[str, Any]]:
         """The progress file, or its end; a line that is not whole is left out."""

@@ -60,7 +60,9 @@ def test_serve_until_sigterm(family_file: Path, tmp_path: Path) -> None:
         tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
         assert len(json.loads(text)["admin_token"]) >= 32
         url = json.loads(text)["url"] + "/v2/models/double/infer"
-        request = urllib.request.Request(url, json.dumps({"inputs": [tensor]}).encode())
+        needs = {"deadline_ms": 30_000, "min_accuracy": 0.8}  # what only one of them has
+        asked = {"inputs": [tensor], "parameters": needs}
+        request = urllib.request.Request(url, json.dumps(asked).encode())
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["outputs"][0]["data"] == [2, 4, 6, 8]
         profile = [*command[:4], "profile", json.loads(text)["url"], "-o"]
