@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import inspect, select, text
 
 from placewright.errors import InputError
 from placewright.service import store as tables
@@ -19,10 +22,12 @@ from tests.service.postgresql import postgresql, programs
 from tests.service.serving import Serving
 
 
-def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path) -> None:
-    """Names, types, indices; the newest migration is the version that the code expects."""
-    migrated, made = (Store(sqlite_url(tmp_path / name)) for name in ("a", "b"))
-    migrated.upgrade()
+def test_migrations_lead_to_the_tables_that_the_code_describes(tmp_path: Path) -> None:
+    """From those of version 1: names, types, keys, indices; the newest is what the code expects."""
+    file, made = tmp_path / "old.sqlite", Store(sqlite_url(tmp_path / "new.sqlite"))
+    with closing(sqlite3.connect(file)) as old:
+        old.executescript(TABLES_1.read_text())
+    migrated = Store(sqlite_url(file))
     for store in (migrated, made, made):
         store.migrate()
     assert _described(migrated.engine) == _described(made.engine)
@@ -33,12 +38,54 @@ def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path) -> N
     assert ScriptDirectory.from_config(config).get_current_head() == tables.VERSION
 
 
+def test_an_earlier_version_is_migrated_with_what_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a migration like those to come."""
+    made = Store(sqlite_url(tmp_path / "x.sqlite"))
+    made.migrate()
+    made.audit("anne", "start", "a job")
+    copied = copytree(MIGRATIONS, tmp_path / "migrations")
+    (copied / "versions" / "second.py").write_text(SECOND)
+    monkeypatch.setattr(tables, "MIGRATIONS", copied)
+    monkeypatch.setattr(tables, "VERSION", "2")
+    made.migrate()
+    with made.session() as session:
+        rows = session.execute(text("SELECT owner, place FROM audit")).all()
+        assert rows == [("anne", "here")]
+        assert session.scalar(select(tables.Version.version_num)) == "2"
+    made.close()
+
+
+TABLES_1 = Path(__file__).with_name("tables_1.sql")
+"""Made by version 1 of the service."""
+
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "2", "1"
+
+
+def upgrade():
+    place = sa.Column("place", sa.String, nullable=False, server_default="here")
+    with op.batch_alter_table("audit") as table:
+        table.add_column(place)
+"""
+
+
 def _described(engine: object) -> dict[str, object]:
     found = inspect(engine)
     return {
         table: (
             {(c["name"], str(c["type"]), c["nullable"]) for c in found.get_columns(table)},
             {(i["name"], tuple(i["column_names"])) for i in found.get_indexes(table)},
+            found.get_pk_constraint(table)["constrained_columns"],
+            [each["column_names"] for each in found.get_unique_constraints(table)],
+            [
+                (k["constrained_columns"], k["referred_table"])
+                for k in found.get_foreign_keys(table)
+            ],
         )
         for table in found.get_table_names()
     }

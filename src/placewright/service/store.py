@@ -13,8 +13,7 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +36,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from placewright.errors import InputError, RunError
 
@@ -175,11 +174,15 @@ def sqlite_url(file: Path) -> str:
 
 
 class Store:
-    """The database. `url`: as SQLAlchemy takes it."""
+    """The database.
+
+    `url`: as SQLAlchemy takes it. `session`: makes a session of one transaction.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _engine(url)
+        self.session = sessionmaker(self.engine, expire_on_commit=False).begin
         self._lock: Connection | None = None
         self._changing = threading.Lock()
         # Only this process changes jobs: counts hold until the next change, by its number.
@@ -193,10 +196,9 @@ class Store:
             with self.session() as session:
                 session.add(Version(version_num=VERSION))
         elif found != VERSION:
-            self.upgrade()
+            self._upgrade()
 
-    def upgrade(self) -> None:
-        """Bring the tables of an earlier version, or none, up to date by the migrations."""
+    def _upgrade(self) -> None:
         from alembic import command
         from alembic.config import Config
 
@@ -228,12 +230,6 @@ class Store:
         with self.engine.connect() as connection:
             there = inspect(connection).has_table(Version.__tablename__)
             return connection.scalar(select(Version.version_num)) if there else None
-
-    @contextmanager
-    def session(self) -> Iterator[Session]:
-        """One transaction."""
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            yield session
 
     def close(self) -> None:
         """Close all connections."""
