@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, FastAPI, Query, Request, Response
+from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
@@ -42,15 +40,11 @@ from placewright.service.store import (
     Job,
     JobState,
     Store,
-    StoredFile,
     Tokens,
     paged,
 )
 from placewright.version import __version__
 from placewright.web.access import COOKIE, REPORT_CONTENT
-
-HEARTBEAT_S = 15.0
-"""An event stream that has nothing to say says so, for proxies that end silent connections."""
 
 LOOK_S = 0.4
 """Between two looks for what an event stream has to say."""
@@ -61,6 +55,9 @@ LOG_BYTES = 1 << 18
 OperationName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
 FileName = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{25}$")]
+
+START = "/api/v1/operations/{name}/jobs"
+"""The route that starts jobs of every operation."""
 
 PROGRESS_BYTES = 1 << 14
 """Of a progress file, the end in which the latest line is."""
@@ -91,7 +88,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorParts
 
 
-class JobAnswer(BaseModel):
+class JobAnswer(BaseModel, from_attributes=True):
     """A job.
 
     `summary`: the head of its result. `outputs`: names of what it has written.
@@ -126,7 +123,7 @@ class JobList(BaseModel):
     counts: dict[str, int]
 
 
-class FileAnswer(BaseModel):
+class FileAnswer(BaseModel, from_attributes=True):
     """A stored file."""
 
     name: str
@@ -211,6 +208,21 @@ class Service:
         return sorted(path.name for path in folder.glob("*") if path.is_file())
 
 
+async def _owner(request: Request) -> str:
+    """Who asks, as `Access` has found out."""
+    return str(request.scope.get("owner", ""))
+
+
+def _asked(id: JobId, request: Request) -> Job:
+    service: Service = request.app.state.service
+    return service.job(id)
+
+
+Owner = Annotated[str, Depends(_owner)]
+Asked = Annotated[Job, Depends(_asked)]
+"""The job of the address."""
+
+
 def api(service: Service) -> FastAPI:
     """The application."""
     app = FastAPI(
@@ -234,6 +246,7 @@ def api(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)  # type: ignore[arg-type]
     app.add_exception_handler(OSError, _answer_full)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _answer_unexpected)
+    app.state.service = service
     app.openapi = partial(_schema, app, service)  # type: ignore[method-assign]
     static = Path(__file__).with_name("static")
     app.mount("/static", StaticFiles(directory=static), name="static")
@@ -321,10 +334,11 @@ def _operations(router: APIRouter, service: Service) -> None:
         """Read an operation."""
         return described(find(service.operations, name))
 
-    @router.post("/operations/{name}/jobs", status_code=202, include_in_schema=False)
+    @router.post("/operations/{name}/jobs", status_code=202)
     def start_job(
-        name: OperationName, request: Request, options: Annotated[dict[str, Any], Body()]
+        name: OperationName, owner: Owner, options: Annotated[dict[str, Any], Body()]
     ) -> JobDetails:
+        """Start a job."""
         operation = find(service.operations, name)
         try:
             given = operation.model.model_validate(options).model_dump(exclude_unset=True)
@@ -335,40 +349,26 @@ def _operations(router: APIRouter, service: Service) -> None:
                 known = operation.model.model_fields
                 raise UnknownNameError("option", asked, known, where=name) from None
             raise RequestValidationError(found) from None
-        return service.start(operation, given, owner_of(request))
+        return service.start(operation, given, owner)
 
 
 def _schema(app: FastAPI, service: Service) -> dict[str, Any]:
-    """The OpenAPI document; models of all operations are made when somebody asks for it."""
-    if app.openapi_schema is None:
-        router = APIRouter(prefix="/api/v1", responses=app.router.responses)
-        for operation in service.operations.values():
-            router.add_api_route(
-                f"/operations/{operation.name}/jobs",
-                _described_start(operation),
-                methods=["POST"],
-                status_code=202,
-                name=f"start {operation.name}",
-                description=operation.text,
-                summary=operation.summary,
-                response_model=JobDetails,
-            )
-        app.openapi_schema = get_openapi(
-            title=app.title,
-            version=app.version,
-            summary=app.summary,
-            routes=[*app.routes, *router.routes],
-        )
-    return app.openapi_schema
-
-
-def _described_start(operation: Operation) -> Callable[..., None]:
-    """`start_job` with the options of one operation, for the description alone."""
-
-    def start(options: Any) -> None: ...
-
-    start.__annotations__["options"] = Annotated[operation.model, Body()]
-    return start
+    """The OpenAPI document, in which every operation has a route of its own to start a job."""
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    found = FastAPI.openapi(app)
+    any_start = found["paths"].pop(START)["post"]
+    for operation in service.operations.values():
+        content = {"application/json": {"schema": operation.schema}}
+        own = {
+            "operationId": f"start_{operation.name}",
+            "summary": operation.summary,
+            "description": operation.text,
+            "parameters": [],
+            "requestBody": {"required": True, "content": content},
+        }
+        found["paths"][START.replace("{name}", operation.name)] = {"post": any_start | own}
+    return found
 
 
 def described(operation: Operation) -> OperationAnswer:
@@ -396,56 +396,47 @@ def _jobs(router: APIRouter, service: Service) -> None:
         """List jobs, the newest first."""
         given: dict[str, Any] = {"before": before, "states": state or (), "operation": operation}
         found, older = paged(lambda count: service.store.jobs(**given, most=count), most)
-        return JobList(
-            jobs=[JobAnswer(**_columns(job)) for job in found],
-            next=older,
-            counts=dict(service.store.counts()),
-        )
+        counts = service.store.counts()
+        return JobList.model_validate({"jobs": found, "next": older, "counts": counts})
 
     @router.get("/jobs/{id}")
-    def read_job(id: JobId) -> JobDetails:
+    def read_job(job: Asked) -> JobDetails:
         """Read a job: its state, its latest progress, and the head of its result."""
-        return details(service, service.job(id))
+        return details(service, job)
 
     @router.post("/jobs/{id}/cancel", status_code=202)
-    def cancel_job(id: JobId, request: Request) -> JobDetails:
+    def cancel_job(job: Asked, owner: Owner) -> JobDetails:
         """Cancel a job; the best plan so far is kept."""
-        service.job(id)
-        service.jobs.cancel(id)
-        service.store.audit(owner_of(request), "cancel", id)
-        return details(service, service.job(id))
+        service.jobs.cancel(job.id)
+        service.store.audit(owner, "cancel", job.id)
+        return details(service, service.job(job.id))
 
     @router.post("/jobs/{id}/retry", status_code=202)
-    def retry_job(id: JobId, request: Request) -> JobDetails:
+    def retry_job(job: Asked, owner: Owner) -> JobDetails:
         """Start another job with the same options."""
-        job = service.job(id)
         operation = find(service.operations, job.operation)
-        again = service.jobs.submit(operation, job.options, owner_of(request), job.id)
-        service.store.audit(again.owner, "retry", f"{id} as {again.id}")
+        again = service.jobs.submit(operation, job.options, owner, job.id)
+        service.store.audit(owner, "retry", f"{job.id} as {again.id}")
         return details(service, again)
 
     @router.delete("/jobs/{id}", status_code=204)
-    def delete_job(id: JobId, request: Request) -> None:
+    def delete_job(job: Asked, owner: Owner) -> None:
         """Remove a job that has ended, with everything that it has written."""
-        service.job(id)
-        service.jobs.delete(id)
-        service.store.audit(owner_of(request), "delete", f"job {id}")
+        service.jobs.delete(job.id)
+        service.store.audit(owner, "delete", f"job {job.id}")
 
-    @router.get("/jobs/{id}/events", response_class=StreamingResponse)
-    def follow_job(id: JobId, request: Request) -> StreamingResponse:
+    @router.get("/jobs/{id}/events", response_class=EventSourceResponse)
+    async def follow_job(
+        job: Asked, last_event_id: Annotated[str, Header()] = ""
+    ) -> AsyncIterator[ServerSentEvent]:
         """Follow a job by server-sent events until it has ended: *state*, *progress*, *log*, *run*.
 
         *run* has new steps and events of a run, as ``/steps`` has them.
 
         A client that comes back with ``Last-Event-ID`` goes on where it was.
         """
-        service.job(id)
-        position = request.headers.get("last-event-id", "")
-        return StreamingResponse(
-            events(service, id, position),
-            media_type="text/event-stream",
-            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-        )
+        async for event in events(service, job.id, last_event_id):
+            yield event
 
 
 def details(service: Service, job: Job) -> JobDetails:
@@ -453,17 +444,13 @@ def details(service: Service, job: Job) -> JobDetails:
     recent = service.jobs.folder(job.id).lines(PROGRESS_BYTES)
     latest = takewhile(lambda line: "attempt" not in line, reversed(recent))
     return JobDetails(
-        **_columns(job),
+        **dict(JobAnswer.model_validate(job)),
         outputs=service.outputs(job),
         progress=next((line for line in latest if "title" in line), None),
     )
 
 
-def _columns(job: Job) -> dict[str, Any]:
-    return {name: getattr(job, name) for name in JobAnswer.model_fields}
-
-
-async def events(service: Service, id: str, position: str) -> AsyncIterator[str]:
+async def events(service: Service, id: str, position: str) -> AsyncIterator[ServerSentEvent]:
     """The event stream of a job; see `follow_job`.
 
     The identifier of an event is how far progress and log had been read: ``120.2048``.
@@ -471,26 +458,21 @@ async def events(service: Service, id: str, position: str) -> AsyncIterator[str]
     folder, state = service.jobs.folder(id), ""
     first, _, second = position.partition(".")
     read = [int(n) if n.isdecimal() and len(n) < 16 else 0 for n in (first, second)]
-    spoken_s = time.monotonic()
     while True:
         job = await asyncio.to_thread(service.job, id)
         lines = json_lines(_more(folder.progress, read, 0))
         found: list[tuple[str, Any]] = [("progress", line) for line in lines if "title" in line]
         if run := followed(lines):
-            found.append(("run", asdict(run)))
+            found.append(("run", run))
         if added := _more(folder.log, read, 1):
             found.append(("log", added.decode(errors="replace")))
         if job.state != state:
             state = job.state
-            found.append(("state", JobAnswer(**_columns(job)).model_dump(mode="json")))
+            found.append(("state", JobAnswer.model_validate(job)))
         for kind, data in found:
-            spoken_s = time.monotonic()
-            yield f"id: {read[0]}.{read[1]}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"
+            yield ServerSentEvent(id=f"{read[0]}.{read[1]}", event=kind, data=data)
         if state in ENDED or service.stopping():
             return
-        if time.monotonic() > spoken_s + HEARTBEAT_S:
-            spoken_s = time.monotonic()
-            yield ": \n\n"
         await asyncio.sleep(LOOK_S)
 
 
@@ -512,37 +494,36 @@ def _outputs(router: APIRouter, service: Service) -> None:
     """What jobs have written."""
 
     @router.get("/jobs/{id}/log", response_class=PlainTextResponse)
-    def read_log(id: JobId) -> Response:
+    def read_log(job: Asked) -> Response:
         """Read the end of a job's log."""
-        return PlainTextResponse(log_end(service.jobs.folder(service.job(id).id).log))
+        return PlainTextResponse(log_end(service.jobs.folder(job.id).log))
 
     @router.get("/jobs/{id}/table", response_class=PlainTextResponse)
-    def read_table(id: JobId) -> Response:
+    def read_table(job: Asked) -> Response:
         """Read what the command has printed."""
-        return PlainTextResponse(log_end(service.jobs.folder(service.job(id).id).table))
+        return PlainTextResponse(log_end(service.jobs.folder(job.id).table))
 
     @router.get("/jobs/{id}/result", response_class=JSONResponse)
-    def read_result(id: JobId) -> Response:
+    def read_result(job: Asked) -> Response:
         """Read the document of a job, as ``-o`` writes it."""
-        return output(service, id, "result.json")
+        return output(service, job, "result.json")
 
     @router.get("/jobs/{id}/report", response_class=Response)
-    def read_report(id: JobId) -> Response:
+    def read_report(job: Asked) -> Response:
         """Read the self-contained page of a job."""
-        return output(service, id, "report.html")
+        return output(service, job, "report.html")
 
     @router.get("/jobs/{id}/outputs/{name}", response_class=Response)
-    def read_output(id: JobId, name: Annotated[str, Field(max_length=200)]) -> Response:
+    def read_output(job: Asked, name: Annotated[str, Field(max_length=200)]) -> Response:
         """Read a file that a job has written."""
-        return output(service, id, name)
+        return output(service, job, name)
 
 
-def output(service: Service, id: str, name: str) -> Response:
+def output(service: Service, job: Job, name: str) -> Response:
     """A file that a job has written; its scripts, if it has any, run apart from the service."""
-    job = service.job(id)
     if name not in (known := service.outputs(job)):  # a path is none of these names
-        raise UnknownNameError("output", name, known, where=f"job {id}")
-    path = service.jobs.folder(id).out / name
+        raise UnknownNameError("output", name, known, where=f"job {job.id}")
+    path = service.jobs.folder(job.id).out / name
     media = MEDIA.get(path.suffix, "application/octet-stream")
     headers = {"content-security-policy": REPORT_CONTENT, "cache-control": "no-cache"}
     return FileResponse(path, media_type=media, headers=headers)
@@ -565,15 +546,14 @@ def _files(router: APIRouter, service: Service) -> None:
         """List stored files, the newest first."""
         given: dict[str, Any] = {"before": before, "kinds": kind or ()}
         found, older = paged(lambda count: service.store.files(**given, most=count), most)
-        return FileList(files=[file_answer(file) for file in found], next=older)
+        return FileList.model_validate({"files": found, "next": older})
 
     @router.put("/files/{name}", status_code=201)
-    async def upload_file(name: FileName, request: Request) -> FileAnswer:
+    async def upload_file(name: FileName, request: Request, owner: Owner) -> FileAnswer:
         """Store the body of the request as a file; where its name is taken it gets another."""
-        owner = owner_of(request)
         file = await service.files.receive(name, request.stream(), owner)
         service.store.audit(owner, "upload", f"{file.name} {file.bytes} bytes {file.sha256}")
-        return file_answer(file)
+        return FileAnswer.model_validate(file)
 
     @router.get("/files/{name}", response_class=Response)
     def read_file(name: FileName) -> Response:
@@ -587,20 +567,10 @@ def _files(router: APIRouter, service: Service) -> None:
         )
 
     @router.delete("/files/{name}", status_code=204)
-    def delete_file(name: FileName, request: Request) -> None:
+    def delete_file(name: FileName, owner: Owner) -> None:
         """Remove a stored file; jobs that have used it keep their copy."""
         service.files.delete(name)
-        service.store.audit(owner_of(request), "delete", name)
-
-
-def file_answer(file: StoredFile) -> FileAnswer:
-    """A stored file as clients see it."""
-    return FileAnswer(**{name: getattr(file, name) for name in FileAnswer.model_fields})
-
-
-def owner_of(request: Request) -> str:
-    """Who asks, as `Access` has found out."""
-    return str(request.scope.get("owner", ""))
+        service.store.audit(owner, "delete", name)
 
 
 def _status(error: PlacewrightError) -> int:

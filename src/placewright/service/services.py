@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from placewright.errors import InputError, RunError, UnknownNameError
 from placewright.io.stored import write_file
-from placewright.requests.serving.measured import ask_server, stream_server
+from placewright.requests.serving.measured import ServerClient
 from placewright.service.jobs import SERVICES_AT_ONCE, Jobs, TooManyJobsError
 from placewright.service.operations import BESIDE, Operation, Option
 from placewright.service.process import JobFolder
@@ -136,21 +136,24 @@ class ServeOperation(Operation):
         self, given: Mapping[str, Any], folder: Path, outputs: str
     ) -> tuple[list[str], dict[str, str]]:
         """Write the family's file beside its models; the arguments, and a new token."""
-        words = self.arguments(given["options"], outputs)[len(self.path) :]
-        token = {TOKEN: secrets.token_urlsafe(32)}
         if given.get("language_model"):
-            path = self.folders[given["language_model"]]
-            own = [f"--language-model={path}", "--port", "0", "-f", "json"]
-            return [*self.path, *own, "--log-format", "text", *words], token
-        family = "digits"
-        if given["variants"]:
-            family = FAMILY
-            keys = ("file", "accuracy")
-            entries = {v["name"]: {key: v[key] for key in keys} for v in given["variants"]}
-            text = json.dumps({"name": given["family"], "variants": entries})  # JSON is YAML
-            write_file(folder / family, text)
-        own = ["--family", family, "--port", "0", "--log", f"{outputs}/log.jsonl", "-f", "json"]
-        return [*self.path, *own, "--log-format", "text", *words], token
+            own = [f"--language-model={self.folders[given['language_model']]}"]
+        else:
+            family = self._family(given, folder)
+            own = [f"--family={family}", f"--log={outputs}/log.jsonl"]
+        own += ["--port=0", "--format=json", "--log-format=text"]
+        chosen = self.arguments(given["options"], outputs)[len(self.path) :]
+        return [*self.path, *own, *chosen], {TOKEN: secrets.token_urlsafe(32)}
+
+    def _family(self, given: Mapping[str, Any], folder: Path) -> str:
+        """What is served: the digits, or the file of its variants, which is written."""
+        if not given["variants"]:
+            return "digits"
+        keys = ("file", "accuracy")
+        entries = {v["name"]: {key: v[key] for key in keys} for v in given["variants"]}
+        text = json.dumps({"name": given["family"], "variants": entries})  # JSON is YAML
+        write_file(folder / FAMILY, text)
+        return FAMILY
 
     def ending_s(self, given: Mapping[str, Any]) -> float:
         """As long as it may drain."""
@@ -166,22 +169,27 @@ class Services:
         assert isinstance(operation, ServeOperation)
         self.operation = operation
         self._jobs, self._lock = jobs, threading.Lock()
-        self._ids: dict[str, str] = {}
-        for job in jobs.store.jobs(operation=SERVED, most=1_000_000):
-            if self._ids.setdefault(job.options["name"], job.id) != job.id:
-                jobs.delete(job.id)  # the service ended when it had been started again
-        self._ids = dict(reversed(self._ids.items()))
+        newest = self.all()
+        for job in self._every():
+            if newest[job.options["name"]].id != job.id:
+                jobs.delete(job.id)  # it ended when it had been started again
 
-    def names(self) -> list[str]:
-        """The newest first."""
-        return [*self._ids][::-1]
+    def all(self) -> dict[str, Job]:
+        """By name, the newest first."""
+        found: dict[str, Job] = {}
+        for job in self._every():
+            found.setdefault(job.options["name"], job)
+        return found
+
+    def _every(self) -> list[Job]:
+        return self._jobs.store.jobs(operation=SERVED, most=1_000_000)
 
     def find(self, name: str) -> Job:
         """The service of this name; `UnknownNameError` offers the nearest."""
-        found = self._jobs.store.job(self._ids.get(name, ""))
-        if found is None:
-            raise UnknownNameError("service", name, self._ids)
-        return found
+        known = self.all()
+        if name not in known:
+            raise UnknownNameError("service", name, known)
+        return known[name]
 
     def create(self, options: Mapping[str, Any], owner: str) -> Job:
         """Accept a service, which is then started.
@@ -203,7 +211,7 @@ class Services:
         if not options["variants"] and family != "digits":
             raise InputError("has no variants", where=family, hint="give ONNX files")
         with self._lock:
-            if name in self._ids:
+            if name in self.all():
                 hint = "give another name, or delete that one"
                 raise InputError("there is a service of this name", where=name, hint=hint)
             return self._submit(options, owner)
@@ -225,7 +233,6 @@ class Services:
         """Remove one that has ended, with its log."""
         with self._lock:
             self._jobs.delete(self._ended(name).id)
-            del self._ids[name]
 
     def state(self, job: Job) -> ServiceState:
         """What it does now."""
@@ -247,41 +254,25 @@ class Services:
             return str(json.loads(self.folder(job).table.read_bytes())["url"])
         return ""
 
-    def server(self, name: str) -> partial[tuple[int, Any]]:
-        """What asks the server of a service: `ask_server`, to which only the request is left.
+    def server(self, job: Job) -> ServerClient:
+        """What asks the server of a service.
 
         Raises `RunError`: there is none.
         """
-        job, where = self.find(name), f"service {name}"
-        url, token = self.url(job), self.folder(job).variable(TOKEN)
+        where, url = f"service {job.options['name']}", self.url(job)
+        token = self.folder(job).variable(TOKEN)
         if not url or token is None:
             by = self.state(job)
             raise RunError("no server is there", where=where, by=by, hint="start it")
-        return partial(ask_server, url, token=token, where=where)
-
-    def stream(self, name: str, path: str, body: bytes) -> Iterator[bytes]:
-        """An answer of its server line by line: `stream_server`.
-
-        Raises `RunError`: there is no server.
-        """
-        asked = self.server(name).keywords
-        url = self.url(self.find(name))
-        pieces: Iterator[bytes] = stream_server(
-            url, path, body, token=asked["token"], where=asked["where"]
-        )
-        return pieces
+        return ServerClient(url, token, where)
 
     def _submit(self, options: Mapping[str, Any], owner: str) -> Job:
         """Hand it to the jobs, unless so many run already."""
-        jobs = [self.find(name) for name in self._ids]
-        live = [job.options["name"] for job in jobs if self.state(job) in LIVE]
+        live = [name for name, job in self.all().items() if self.state(job) in LIVE]
         if len(live) >= SERVICES_AT_ONCE:
             by = f"{', '.join(live)}; at most {SERVICES_AT_ONCE}"
             raise TooManyJobsError("too many services run", by=by, hint="drain one")
-        job = self._jobs.submit(self.operation, options, owner)
-        self._ids.pop(options["name"], None)  # the newest is the last
-        self._ids[options["name"]] = job.id
-        return job
+        return self._jobs.submit(self.operation, options, owner)
 
     def _ended(self, name: str) -> Job:
         """The service of this name; `InputError`: it has not ended."""

@@ -9,19 +9,19 @@ from itertools import chain
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
-from placewright.errors import InputError, PlacewrightError
+from placewright.errors import PlacewrightError
 from placewright.layers.devicemap.views import map_section
 from placewright.requests.serving.measured import (
-    LONGEST_S,
     example_inputs,
     measured_problem,
     recent_requests,
+    refusal_of,
 )
-from placewright.service.app import ErrorParts, JobDetails, Service, log_end, owner_of
+from placewright.service.app import ErrorParts, JobDetails, Owner, Service, log_end
 from placewright.service.operations import find
 from placewright.service.pages import Pages
 from placewright.service.services import (
@@ -122,9 +122,18 @@ class ServiceStatus(BaseModel):
     recent: dict[str, Any]
 
 
+def _served(name: Name, request: Request) -> Job:
+    services: Services = request.app.state.services
+    return services.find(name)
+
+
+Served = Annotated[Job, Depends(_served)]
+"""The request service of the address."""
+
+
 def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
     """Add routes and pages of request services."""
-    services = Services(service.jobs)
+    services = app.state.services = Services(service.jobs)
     for routes in (_list, _change, _administer, _use):
         router = APIRouter(prefix="/api/v1")
         routes(router, service, services)
@@ -132,8 +141,8 @@ def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
 
     @app.get("/services", include_in_schema=False)
     def every() -> HTMLResponse:
-        found = [answer(services, services.find(name)) for name in services.names()]
-        return pages.page("services.html", services=found, live=LIVE)
+        found = [answer(services, job) for job in services.all().values()]
+        return pages.page("services.html", services=found)
 
     @app.get("/services/new", include_in_schema=False)
     def new(on: str = "", variant: str = "") -> HTMLResponse:
@@ -142,17 +151,19 @@ def add_services(app: FastAPI, service: Service, pages: Pages) -> None:
         given = {"cluster": on} if on else {"server": list(SERVERS)}
         form = pages.form_of(services.operation, given)
         form["choices"]["policy"] = [("auto", ""), *((each.name, "") for each in listed())]
-        name = _free_name(services)
-        models = _models(service)
-        languages = list(services.operation.folders)
-        own = {"name": name, "variant": variant, "models": models, "languages": languages}
+        own = {
+            "name": _free_name(services),
+            "variant": variant,
+            "models": _models(service),
+            "languages": list(services.operation.folders),
+        }
         return pages.page("service_new.html", **own, **form)
 
     @app.get("/services/{name}", include_in_schema=False)
-    def one(name: str) -> HTMLResponse:
-        found = answer(services, services.find(name))
+    def one(job: Served) -> HTMLResponse:
+        found = answer(services, job)
         if found.language_model:
-            numbers = status(services, name).numbers if found.url else None
+            numbers = status(services, job).numbers if found.url else None
             plan = (numbers or {}).get("map", {}).get("plan")
             drawn = map_section(plan, numbers) if plan else ""
             return pages.page("service_text.html", service=found, live=LIVE, drawn=drawn)
@@ -167,7 +178,7 @@ def _models(service: Service) -> list[str]:
 
 def _free_name(services: Services) -> str:
     """The first of ``digits``, ``digits-2``, ... that no service has."""
-    taken = services.names()
+    taken = services.all()
     names = ("digits", *(f"digits-{number}" for number in range(2, len(taken) + 2)))
     return next(name for name in names if name not in taken)
 
@@ -186,115 +197,117 @@ def _list(router: APIRouter, service: Service, services: Services) -> None:
     @router.get("/services")
     def list_services() -> list[ServiceAnswer]:
         """List request services, the newest first."""
-        return [answer(services, services.find(name)) for name in services.names()]
+        return [answer(services, job) for job in services.all().values()]
 
     @router.get("/services/{name}")
-    def read_service(name: Name) -> ServiceAnswer:
+    def read_service(job: Served) -> ServiceAnswer:
         """Read a request service."""
-        return answer(services, services.find(name))
+        return answer(services, job)
 
     @router.get("/services/{name}/status")
-    def read_status(name: Name) -> ServiceStatus:
+    def read_status(job: Served) -> ServiceStatus:
         """Read the numbers of its server: success, accuracy, latency, queue, servers, refusals."""
-        return status(services, name)
+        return status(services, job)
 
     @router.get("/services/{name}/log", response_class=PlainTextResponse)
-    def read_service_log(name: Name) -> PlainTextResponse:
+    def read_service_log(job: Served) -> PlainTextResponse:
         """Read the end of its log: losses, refusals, changes."""
-        return PlainTextResponse(log_end(services.folder(services.find(name)).log))
+        return PlainTextResponse(log_end(services.folder(job).log))
 
 
 def _change(router: APIRouter, service: Service, services: Services) -> None:
     """Start, drain, start again, remove."""
 
-    def audited(request: Request, what: str, job: Job) -> ServiceAnswer:
-        service.store.audit(owner_of(request), what, f"service {job.options['name']}")
+    def audited(owner: str, what: str, job: Job) -> ServiceAnswer:
+        service.store.audit(owner, what, f"service {job.options['name']}")
         return answer(services, job)
 
-    def create_service(request: Request, given: Any) -> ServiceAnswer:
+    def create_service(owner: Owner, given: Any) -> ServiceAnswer:
         """Start a request server that runs until it is drained."""
         options = given.options.model_dump(exclude_unset=True)
         asked = given.model_dump(exclude={"options"}) | {"options": options}
-        return audited(request, "start", services.create(asked, owner_of(request)))
+        return audited(owner, "start", services.create(asked, owner))
 
     create_service.__annotations__["given"] = services.operation.model
     router.post("/services", status_code=202)(create_service)
 
     @router.post("/services/{name}/drain", status_code=202)
-    def drain_service(name: Name, request: Request) -> ServiceAnswer:
+    def drain_service(name: Name, owner: Owner) -> ServiceAnswer:
         """Let it finish what it has read, and end."""
-        return audited(request, "drain", services.drain(name))
+        return audited(owner, "drain", services.drain(name))
 
     @router.post("/services/{name}/start", status_code=202)
-    def start_service(name: Name, request: Request) -> ServiceAnswer:
+    def start_service(name: Name, owner: Owner) -> ServiceAnswer:
         """Start one that has ended again, with the same options."""
-        return audited(request, "start", services.start_again(name, owner_of(request)))
+        return audited(owner, "start", services.start_again(name, owner))
 
     @router.delete("/services/{name}", status_code=204)
-    def delete_service(name: Name, request: Request) -> None:
+    def delete_service(name: Name, owner: Owner) -> None:
         """Remove one that has ended, with its log of requests."""
         services.delete(name)
-        service.store.audit(owner_of(request), "delete", f"service {name}")
+        service.store.audit(owner, "delete", f"service {name}")
 
 
 def _administer(router: APIRouter, service: Service, services: Services) -> None:
     """Servers and variants come and go."""
 
     def change(
-        request: Request, name: str, what: str, method: str, path: str, body: bytes | None = None
+        owner: str, job: Job, what: str, method: str, path: str, body: bytes | None = None
     ) -> ServiceStatus:
-        services.find(name)
-        service.store.audit(owner_of(request), what, f"service {name}")
-        _accepted(services, name, method, f"/admin/{path}", body)
-        return status(services, name)
+        service.store.audit(owner, what, f"service {job.options['name']}")
+        services.server(job).accepted(method, f"/admin/{path}", body)
+        return status(services, job)
 
-    def variant_path(name: str, variant: str) -> str:
-        return f"models/{_family(services, name)}/variants/{quote(variant)}"
+    def variant_path(job: Job, variant: str) -> str:
+        return f"models/{_family(job)}/variants/{quote(variant)}"
 
     @router.post("/services/{name}/servers")
-    def add_server(name: Name, given: ServerBody, request: Request) -> ServiceStatus:
+    def add_server(job: Served, given: ServerBody, owner: Owner) -> ServiceStatus:
         """Add a server while it runs."""
         body = given.model_dump_json().encode()
-        return change(request, name, f"add server {given.name}", "POST", "servers", body)
+        return change(owner, job, f"add server {given.name}", "POST", "servers", body)
 
     @router.delete("/services/{name}/servers/{server}")
-    def remove_server(name: Name, server: Label, request: Request) -> ServiceStatus:
+    def remove_server(job: Served, server: Label, owner: Owner) -> ServiceStatus:
         """Remove a server; it finishes its batch."""
         path = f"servers/{quote(server)}"
-        return change(request, name, f"remove server {server}", "DELETE", path)
+        return change(owner, job, f"remove server {server}", "DELETE", path)
 
     @router.post("/services/{name}/variants")
-    def add_variant(name: Name, given: VariantBody, request: Request) -> ServiceStatus:
+    def add_variant(job: Served, given: VariantBody, owner: Owner) -> ServiceStatus:
         """Add a variant, a stored ONNX file, while it runs."""
         model = service.files.path(service.files.find(given.file)).read_bytes()
-        path = f"{variant_path(name, given.name)}?{urlencode({'accuracy': given.accuracy})}"
-        return change(request, name, f"add variant {given.name}", "PUT", path, model)
+        path = f"{variant_path(job, given.name)}?{urlencode({'accuracy': given.accuracy})}"
+        return change(owner, job, f"add variant {given.name}", "PUT", path, model)
 
     @router.delete("/services/{name}/variants/{variant}")
-    def remove_variant(name: Name, variant: Label, request: Request) -> ServiceStatus:
+    def remove_variant(job: Served, variant: Label, owner: Owner) -> ServiceStatus:
         """Remove a variant while it runs."""
-        what = f"remove variant {variant}"
-        return change(request, name, what, "DELETE", variant_path(name, variant))
+        path = variant_path(job, variant)
+        return change(owner, job, f"remove variant {variant}", "DELETE", path)
 
 
 def _use(router: APIRouter, service: Service, services: Services) -> None:
     """A request by hand, and the capacity."""
 
+    def example(job: Job) -> list[dict[str, Any]]:
+        path = f"/v2/models/{_family(job)}"
+        return example_inputs(services.server(job).accepted("GET", path, wait_s=READY_S))
+
     @router.post("/services/{name}/infer")
-    def infer(name: Name, given: InferBody) -> InferAnswer:
+    def infer(job: Served, given: InferBody) -> InferAnswer:
         """Send one request; a refusal is an answer, with its reason."""
-        inputs = given.inputs if given.inputs is not None else _example(services, name)
+        inputs = given.inputs if given.inputs is not None else example(job)
         needs = given.model_dump(exclude={"inputs"})
         body = json.dumps({"inputs": inputs, "parameters": needs}).encode()
-        path = f"/v2/models/{_family(services, name)}/infer"
-        wait_s = given.deadline_ms / 1e3 + 10
-        code, data = services.server(name)("POST", path, body, wait_s=wait_s)
-        return InferAnswer(**(data | {"status": code, "refused": _reason(data)}))
+        path, wait_s = f"/v2/models/{_family(job)}/infer", given.deadline_ms / 1e3 + 10
+        code, data = services.server(job).ask("POST", path, body, wait_s=wait_s)
+        return InferAnswer(**(data | {"status": code, "refused": refusal_of(data)}))
 
     @router.post("/services/{name}/talk")
-    def talk(name: Name, given: TalkBody) -> StreamingResponse:
+    def talk(job: Served, given: TalkBody) -> StreamingResponse:
         """Send a text to a language model; its answer comes in OpenAI's events."""
-        numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
+        numbers = _numbers(services, job)
         chats = bool(numbers.get("map", {}).get("chat"))
         body: dict[str, Any] = {"model": numbers["models"][0], "stream": True}
         body |= {"max_tokens": given.new_tokens, "temperature": given.temperature}
@@ -303,69 +316,53 @@ def _use(router: APIRouter, service: Service, services: Services) -> None:
         else:
             body["prompt"] = given.text
         path = "/v1/chat/completions" if chats else "/v1/completions"
-        pieces = services.stream(name, path, json.dumps(body).encode())
+        pieces = services.server(job).stream(path, json.dumps(body).encode())
         first = next(pieces)  # a refusal has a status of its own
         return StreamingResponse(chain([first], pieces), media_type="text/event-stream")
 
     @router.get("/services/{name}/example")
-    def read_example(name: Name) -> list[dict[str, Any]]:
+    def read_example(job: Served) -> list[dict[str, Any]]:
         """Read tensors that a request may have: of the model's shapes, all zero."""
-        return _example(services, name)
+        return example(job)
 
     @router.post("/services/{name}/capacity", status_code=202)
-    async def find_capacity(name: Name, given: CapacityBody, request: Request) -> JobDetails:
+    async def find_capacity(job: Served, given: CapacityBody, owner: Owner) -> JobDetails:
         """Start to find the load that these servers carry, by their measured latencies."""
-        owner, asked = owner_of(request), services.find(name).options["options"]
-        problem = await asyncio.to_thread(_problem, services, name, given)
+        problem = await asyncio.to_thread(_problem, services, job, given)
 
         async def pieces() -> AsyncIterator[bytes]:
             yield json.dumps(problem).encode()
 
-        file = await service.files.receive(f"{name}-capacity.json", pieces(), owner)
+        name = f"{job.options['name']}-capacity.json"
+        file = await service.files.receive(name, pieces(), owner)
         options = {"source": file.name, "target_success": given.target_success}
-        options["planner"] = asked.get("policy", "auto")
+        options["planner"] = job.options["options"].get("policy", "auto")
         operation = find(service.operations, CAPACITY)
         return await asyncio.to_thread(service.start, operation, options, owner)
 
 
-def status(services: Services, name: str) -> ServiceStatus:
+def status(services: Services, job: Job) -> ServiceStatus:
     """How a service is; without numbers where its server does not answer."""
     try:
-        numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
+        numbers = _numbers(services, job)
     except PlacewrightError:
         numbers = None
-    job = services.find(name)
     recent = recent_requests(services.folder(job).out / "log.jsonl")
     return ServiceStatus(state=services.state(job), numbers=numbers, recent=recent)
 
 
-def _family(services: Services, name: str) -> str:
+def _numbers(services: Services, job: Job) -> Any:
+    """What its server measures of itself."""
+    return services.server(job).accepted("GET", "/status.json", wait_s=READY_S)
+
+
+def _family(job: Job) -> str:
     """What clients call the model, as a part of a path."""
-    return quote(services.find(name).options["family"])
+    return quote(job.options["family"])
 
 
-def _example(services: Services, name: str) -> list[dict[str, Any]]:
-    """One row of zeros for every input of the model."""
-    path = f"/v2/models/{_family(services, name)}"
-    return example_inputs(_accepted(services, name, "GET", path, wait_s=READY_S))
-
-
-def _problem(services: Services, name: str, given: CapacityBody) -> dict[str, Any]:
+def _problem(services: Services, job: Job, given: CapacityBody) -> dict[str, Any]:
     """The service as a problem of ``requests plan``: what its server has measured."""
-    numbers = _accepted(services, name, "GET", "/status.json", wait_s=READY_S)
+    name, family = job.options["name"], job.options["family"]
     needs = {"deadline_s": given.deadline_ms / 1e3, "min_accuracy": given.min_accuracy}
-    return measured_problem(numbers, name, services.find(name).options["family"], **needs)
-
-
-def _accepted(services: Services, name: str, *request: Any, wait_s: float = LONGEST_S) -> Any:
-    """An answer of a service's server; `InputError` where that is a refusal."""
-    code, data = services.server(name)(*request, wait_s=wait_s)
-    if code != 200:
-        hint = "see what its server can do"
-        raise InputError(_reason(data), where=f"service {name}", hint=hint)
-    return data
-
-
-def _reason(data: Any) -> str:
-    error = data.get("error", "") if isinstance(data, dict) else ""
-    return error if isinstance(error, str) else json.dumps(error)[:500]
+    return measured_problem(_numbers(services, job), name, family, **needs)

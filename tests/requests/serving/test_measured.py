@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from placewright.requests.serving.auto import streams_like
 from placewright.requests.serving.commands import _expected, _learned
 from placewright.requests.serving.measured import (
     LULL_S,
+    ServerClient,
     measured_problem,
     read_status,
     requests_of_log,
@@ -48,6 +50,45 @@ def test_a_rate_of_ones_own() -> None:
     found = measured_problem(STATUS, "mine", "dogs", deadline_s=1, rate=1000.0)
     assert found["arrivals"][0]["rate"] == 1000.0
     assert found["duration"] == 5.0
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers what its path begins with: ``/200/...``; a stream, a refusal, or no JSON."""
+
+    def do_POST(self) -> None:
+        """Say who asked with what."""
+        code = int(self.path.split("/")[1])
+        self.send_response(code)
+        self.end_headers()
+        if code == 204:
+            return
+        told = self.rfile.read(int(self.headers["content-length"])).decode()
+        error = {"message": told} if "nested" in self.path else told
+        data = {"token": self.headers["authorization"], "error": error}
+        self.wfile.write(json.dumps(data).encode() + b"\n" + b" \n")
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+def test_a_client_of_a_server() -> None:
+    """Answers, refusals in the server's words, streams, answers that are none."""
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = ServerClient(f"http://127.0.0.1:{server.server_port}", "secret", "service x")
+        assert "secret" not in repr(client)
+        assert client.ask("POST", "/422", b"words")[0] == 422
+        assert client.accepted("POST", "/200", b"{}")["token"] == "Bearer secret"
+        assert len([*client.stream("/200", b"{}")]) == 2
+        for ask, path, error, words in (
+            (client.accepted, ("POST", "/422"), InputError, "no room"),
+            (client.stream, ("/503/nested",), InputError, "no room"),
+            (client.accepted, ("POST", "/204"), RunError, "does not answer"),
+        ):
+            with pytest.raises(error, match=words) as raised:
+                next(iter(ask(*path, b"no room")))
+            assert raised.value.where == "service x"
+        server.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ import os
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from http.client import HTTPConnection, HTTPException
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -110,70 +112,76 @@ def _no_server(url: str) -> InputError:
     return InputError("is no server of `requests serve`", where=url, hint="check the address")
 
 
-def ask_server(
-    url: str,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-    *,
-    token: str,
-    where: str = "",
-    wait_s: float = LONGEST_S,
-) -> tuple[int, Any]:
-    """Status and JSON of an answer of a server of this machine, which may be a refusal.
+@dataclass(frozen=True, slots=True)
+class ServerClient:
+    """A server of this machine, which answers to its token.
 
-    Parameters
-    ----------
-    where
-        What errors call the server.
-
-    Raises
-    ------
-    RunError
-        It does not answer.
+    `where`: what errors call it.
     """
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=wait_s)
-    try:
-        headers = {"authorization": f"Bearer {token}"}
+
+    url: str
+    token: str = field(repr=False)
+    where: str = ""
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, *, wait_s: float = LONGEST_S
+    ) -> tuple[int, Any]:
+        """Status and JSON of an answer, which may be a refusal.
+
+        Raises `RunError`: it does not answer.
+        """
+        with self._answered(method, path, body, wait_s) as answer:
+            return answer.status, json.loads(answer.read())
+
+    def accepted(
+        self, method: str, path: str, body: bytes | None = None, *, wait_s: float = LONGEST_S
+    ) -> Any:
+        """The JSON of an answer; `InputError` where that is a refusal, `RunError` without one."""
+        code, data = self.ask(method, path, body, wait_s=wait_s)
+        if code != 200:
+            hint = "see what its server can do"
+            raise InputError(refusal_of(data), where=self.where, hint=hint)
+        return data
+
+    def stream(self, path: str, body: bytes) -> Iterator[bytes]:
+        """An answer line by line, while it is made.
+
+        Whoever stops to read closes the connection.
+
+        Raises
+        ------
+        InputError
+            It is a refusal.
+        RunError
+            The server does not answer.
+        """
+        with self._answered("POST", path, body, LONGEST_TEXT_S) as answer:
+            if answer.status != 200:
+                reason = json.loads(answer.read())["error"]["message"]
+                raise InputError(str(reason)[:500], where=self.where, hint="ask otherwise")
+            yield from answer
+
+    @contextmanager
+    def _answered(
+        self, method: str, path: str, body: bytes | None, wait_s: float
+    ) -> Iterator[HTTPResponse]:
+        connection = HTTPConnection(urlsplit(self.url).netloc, timeout=wait_s)
+        headers = {"authorization": f"Bearer {self.token}"}
         headers |= {"content-type": "application/json"} if body and body[:1] == b"{" else {}
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    except (OSError, HTTPException, ValueError) as error:
-        by = str(error)[:200]
-        raise RunError("its server does not answer", where=where or url, by=by) from None
-    finally:
-        connection.close()
+        try:
+            connection.request(method, path, body, headers)
+            yield connection.getresponse()
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+            by = str(error)[:200]
+            raise RunError("its server does not answer", where=self.where, by=by) from None
+        finally:
+            connection.close()
 
 
-def stream_server(
-    url: str, path: str, body: bytes, *, token: str, where: str = ""
-) -> Iterator[bytes]:
-    """An answer of a server of this machine line by line, while it is made.
-
-    Whoever stops to read closes the connection.
-
-    Raises
-    ------
-    InputError
-        It is a refusal.
-    RunError
-        The server does not answer.
-    """
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=LONGEST_TEXT_S)
-    try:
-        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            reason = json.loads(answer.read())["error"]["message"]
-            raise InputError(str(reason)[:500], where=where or url, hint="ask otherwise")
-        yield from answer
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        by = str(error)[:200]
-        raise RunError("its server does not answer", where=where or url, by=by) from None
-    finally:
-        connection.close()
+def refusal_of(data: Any) -> str:
+    """Why a server has refused a request, by its answer; empty where it has not."""
+    error = data.get("error", "") if isinstance(data, dict) else ""
+    return error if isinstance(error, str) else json.dumps(error)[:500]
 
 
 def measured_problem(
