@@ -80,14 +80,16 @@ document.addEventListener("click", (event) => {
   if (choice) document.getElementById(choice.dataset.fill).value = choice.textContent;
   const button = event.target.closest("[data-post], [data-delete]");
   if (!button) return;
+  const { post, then } = button.dataset;
   pressed(button, async () => {
-    if (button.dataset.delete) {
+    if (post) {
+      const made = await ask("POST", post, "{}");
+      if (then) location.assign(then + (made.id ?? made.name));
+    } else {
       await ask("DELETE", button.dataset.delete);
-      location.reload();
-      return;
+      if (then) location.assign(then);
+      else location.reload();
     }
-    const job = await ask("POST", button.dataset.post, "{}");
-    if (!button.dataset.post.includes(job.id)) location.assign(`/jobs/${job.id}`);
   });
 });
 

@@ -95,13 +95,6 @@ async function load(count) {
   at("answer").textContent = `Sent ${count}.`;
 }
 
-const acts = {
-  drain: async () => { await ask("POST", `${here}/drain`, "{}"); location.reload(); },
-  start: async () => { await ask("POST", `${here}/start`, "{}"); location.reload(); },
-  delete: async () => { await ask("DELETE", here); location.assign("/services"); },
-  load: () => load(100),
-};
-
 const forms = {
   try: async () => { at("answer").textContent = told(await ask("POST", `${here}/infer`, request())); },
   "add-server": async () => {
@@ -222,10 +215,7 @@ if (live) {
       pressed(event.submitter ?? at(name).querySelector("[type=submit]"), action);
     });
   }
-  live.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-act]");
-    if (button) pressed(button, acts[button.dataset.act]);
-  });
+  at("load")?.addEventListener("click", () => pressed(at("load"), () => load(100)));
   if (at("digit")) { at("digit").addEventListener("change", paint); paint(); }
   watch();
 }

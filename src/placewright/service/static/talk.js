@@ -5,7 +5,7 @@ import { api, ask, complain, pressed } from "./service.js";
 const at = (id) => document.getElementById(id);
 const live = document.querySelector("[data-service]");
 const here = `${api}/services/${live.dataset.service}`;
-const stop = document.querySelector("[data-act=stop]");
+const stop = at("stop");
 let going = null;
 
 /** The text of each event, until the last one. */
@@ -43,12 +43,6 @@ async function talk() {
   }
 }
 
-const acts = {
-  drain: async () => { await ask("POST", `${here}/drain`, "{}"); location.reload(); },
-  start: async () => { await ask("POST", `${here}/start`, "{}"); location.reload(); },
-  delete: async () => { await ask("DELETE", here); location.assign("/services"); },
-};
-
 /** Look each two seconds whether its state has changed. */
 async function watch() {
   try {
@@ -64,8 +58,4 @@ at("talk")?.addEventListener("submit", (event) => {
   pressed(event.submitter, talk);
 });
 stop?.addEventListener("click", () => going?.abort());
-live.addEventListener("click", (event) => {
-  const act = acts[event.target.closest("[data-act]")?.dataset.act];
-  if (act) pressed(event.target.closest("[data-act]"), act);
-});
 watch();
