@@ -22,12 +22,13 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from placewright.cli.main import every_verb
+from placewright.cli.service_operations import operations_of
 from placewright.service.app import Service, api
 from placewright.service.clusters import add_clusters
 from placewright.service.files import FileStore
 from placewright.service.flows import add_flows
 from placewright.service.jobs import Jobs
-from placewright.service.operations import offered, operations_of
+from placewright.service.operations import offered
 from placewright.service.pages import add_pages
 from placewright.service.services import ServeOperation
 from placewright.service.serving import add_services
@@ -164,7 +165,7 @@ def test_the_service_starts_without_what_jobs_need(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from placewright.cli.main import every_verb\n"
-        "from placewright.service.operations import operations_of\n"
+        "from placewright.cli.service_operations import operations_of\n"
         "from placewright.service.server import ServiceOptions, _server\n"
         f"options = ServiceOptions(folder=Path({str(tmp_path)!r}))\n"
         "from placewright.web.listening import listen\n"

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from typer.main import get_command
 
 from placewright.cli.main import app, every_verb
+from placewright.cli.service_operations import operations_of
 from placewright.errors import InputError
 from placewright.planning.wings import registered
-from placewright.service.operations import EXCLUDED, offered, operations_of, used_file
+from placewright.service.operations import EXCLUDED, offered, used_file
 from tests.planning.test_toy_wing import WING
 
 OPERATIONS = offered(operations_of(every_verb()))

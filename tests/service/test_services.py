@@ -15,11 +15,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from placewright.cli.main import every_verb
+from placewright.cli.service_operations import operations_of
 from placewright.errors import InputError, UnknownNameError
 from placewright.service import process
 from placewright.service.files import FileStore
 from placewright.service.jobs import Jobs, TooManyJobsError
-from placewright.service.operations import offered, operations_of
+from placewright.service.operations import offered
 from placewright.service.process import JobFolder
 from placewright.service.services import ServeOperation, Services, ServiceState
 from placewright.service.store import SERVED, Job, JobState, Store, sqlite_url

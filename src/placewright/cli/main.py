@@ -156,7 +156,7 @@ def serve(
 
     [cyan]placewright serve my-folder --open[/cyan]
     """
-    from placewright.service.operations import operations_of
+    from placewright.cli.service_operations import operations_of
     from placewright.service.server import ServiceOptions, serve_forever
 
     options = ServiceOptions(
