@@ -25,6 +25,9 @@ ENDINGS = (
 )
 """Files that are data. Graphs of TensorFlow and Keras files are not: they may hold programs."""
 
+MOST_BYTES, ALL_BYTES = 256 << 20, 8 << 30
+"""Of one file, and of all together."""
+
 READ_BYTES = 16 << 20
 """Larger files are stored without a look at what they are."""
 
@@ -47,7 +50,9 @@ class FileStore:
         Of all files together.
     """
 
-    def __init__(self, folder: Path, store: Store, *, most_bytes: int, total_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, store: Store, most_bytes: int = MOST_BYTES, total_bytes: int = ALL_BYTES
+    ) -> None:
         self.uploads, self.jobs = folder / "files", folder / "jobs"
         self.store, self.most_bytes, self.total_bytes = store, most_bytes, total_bytes
         self._receiving: dict[str, int] = {}

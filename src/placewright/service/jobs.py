@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import copyfile, rmtree
@@ -53,6 +52,9 @@ QUEUE, SERVICES_QUEUE = "jobs", "services"
 SERVICES_AT_ONCE = 4
 """Request services that run at a time."""
 
+MOST_WAITING = 100
+"""Jobs of one caller that have not ended."""
+
 SERVICE_POLL_S = 0.5
 """Between two looks at each of them."""
 
@@ -82,17 +84,6 @@ class _Leaving(BaseException):
     """The service ends while a job is running: its workflow is left as it is, for the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobLimits:
-    """What may be asked for.
-
-    `at_once`: jobs that run at the same time. `waiting`: jobs of one caller that have not ended.
-    """
-
-    at_once: int = 1
-    waiting: int = 100
-
-
 class Jobs:
     """All jobs of a service.
 
@@ -102,6 +93,8 @@ class Jobs:
         URL of the database in which DBOS keeps its workflows.
     models
         Factories that requests may name.
+    at_once
+        Jobs that run at the same time.
     variables
         Environment variables of the jobs' processes.
     new_folder
@@ -116,12 +109,12 @@ class Jobs:
         *,
         workflows: str,
         models: Sequence[str] = (),
-        limits: JobLimits | None = None,
+        at_once: int = 1,
         variables: Mapping[str, str] | None = None,
         new_folder: Callable[[Path], JobFolder] = JobFolder,
     ) -> None:
         self.store, self.files, self.operations = store, files, operations
-        self.models, self.limits = tuple(models), limits or JobLimits()
+        self.models, self._at_once = tuple(models), at_once
         self._workflows, self._variables = workflows, dict(variables or {})
         self._new_folder = new_folder
         self._stopping = threading.Event()
@@ -147,8 +140,8 @@ class Jobs:
         """
         self._used_files(operation, options)
         services = operation.name == SERVED  # which `Services` counts
-        if not services and self.store.open_jobs(owner) >= self.limits.waiting:
-            by = f"{self.limits.waiting} have not ended"
+        if not services and self.store.open_jobs(owner) >= MOST_WAITING:
+            by = f"{MOST_WAITING} have not ended"
             raise TooManyJobsError(
                 "there are too many jobs", by=by, hint="wait for one, or cancel one"
             )
@@ -220,7 +213,7 @@ class Jobs:
             return execute(id)
 
         DBOS.launch()
-        for queue, at_once in ((QUEUE, self.limits.at_once), (SERVICES_QUEUE, SERVICES_AT_ONCE)):
+        for queue, at_once in ((QUEUE, self._at_once), (SERVICES_QUEUE, SERVICES_AT_ONCE)):
             DBOS.register_queue(queue, concurrency=at_once, polling_interval_sec=0.25)
 
         def enqueue(job: Job) -> object:

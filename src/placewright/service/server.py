@@ -65,10 +65,8 @@ class ServiceOptions:
         Folders of language models that request services may serve.
     engine
         Where jobs run: as processes of this machine, or on those of a Ray cluster.
-    jobs, waiting
-        That run at a time; of one caller that have not ended.
-    file_bytes, files_bytes
-        Of one stored file, and of all.
+    jobs
+        That run at a time.
     """
 
     folder: Path
@@ -83,9 +81,6 @@ class ServiceOptions:
     language_models: tuple[Path, ...] = ()
     engine: Engine = "local"
     jobs: Count = 1
-    waiting: Count = 100
-    file_bytes: Count = 256 << 20
-    files_bytes: Count = 8 << 30
 
     def __post_init__(self) -> None:
         for model in self.models:
@@ -161,7 +156,7 @@ def _server(
     from placewright.service.clusters import add_clusters
     from placewright.service.files import FileStore
     from placewright.service.flows import add_flows
-    from placewright.service.jobs import JobLimits, Jobs
+    from placewright.service.jobs import Jobs
     from placewright.service.pages import add_pages
     from placewright.service.process import JobFolder, ray_folders
     from placewright.service.services import ServeOperation
@@ -174,7 +169,7 @@ def _server(
     store = Store(options.database or sqlite_url(folder / "service.sqlite"))
     store.lock()
     store.migrate()
-    files = FileStore(folder, store, most_bytes=options.file_bytes, total_bytes=options.files_bytes)
+    files = FileStore(folder, store)
     listed = operations()
     jobs = Jobs(
         store,
@@ -182,7 +177,7 @@ def _server(
         offered(listed) | ServeOperation.among(listed, options.language_models),
         workflows=options.database or sqlite_url(folder / "workflows.sqlite"),
         models=options.models,
-        limits=JobLimits(options.jobs, options.waiting),
+        at_once=options.jobs,
         variables=_model_variables(options),
         new_folder=ray_folders() if options.engine == "ray" else JobFolder,
     )
