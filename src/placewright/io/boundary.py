@@ -314,7 +314,7 @@ def _nearest(path: Path) -> str:
     with suppress(OSError):  # a loop of links, or a folder that may not be listed
         if path.is_dir():
             return "give a file inside it"
-        names = sorted(p.name for p in folder.iterdir())
+        names = sorted(p.name for p in folder.iterdir() if p.name != path.name)
     near = get_close_matches(path.name, names, n=1)
     here = f"looked for in {os.path.abspath(folder)}"
     return f"did you mean {str(folder / near[0])!r}?" if near else here

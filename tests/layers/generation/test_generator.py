@@ -14,7 +14,7 @@ import torch
 from benchmarks.generation import ARCHITECTURES, small_model
 
 from placewright.cluster.cluster import Cluster, Device, Link
-from placewright.errors import InputError, UnknownNameError, UnsupportedError, WorkerError
+from placewright.errors import InputError, UnknownNameError, UnsupportedError
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.text import Draw
 from placewright.layers.generation.generator import Generator, generating
@@ -224,12 +224,11 @@ def test_three_stages_of_a_folder(tmp_path: Path) -> None:
         assert torch.equal(placed.generate(ids, max_new_tokens=40, do_sample=False), expected)
         weights = sum(each.nbytes for each in {*model.parameters()})
         assert weights <= sum(placed.held_bytes) < 1.05 * weights
-    (tmp_path / sorted(each.name for each in tmp_path.glob("*.safetensors"))[1]).unlink()
-    with (
-        pytest.raises(WorkerError, match="lacks a tensor"),
-        Generator(tmp_path, {"a": (0, 4)}, boards("a")),
-    ):
-        pass
+    gone = sorted(tmp_path.glob("*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(InputError, match="No such file") as caught:
+        Generator(tmp_path, {"a": (0, 4)}, boards("a"))
+    assert caught.value.where == str(gone)
 
 
 def test_devices_of_one_process() -> None:

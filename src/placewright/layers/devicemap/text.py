@@ -26,6 +26,7 @@ from placewright.io.arguments import checked
 from placewright.layers.devicemap.device_map import device_map
 from placewright.layers.devicemap.reading import language_model
 from placewright.layers.generation.generator import Generator, TokenClock
+from placewright.layers.generation.model_folder import from_folder, refusing
 from placewright.planning.wing import Ended, Sampling
 from placewright.report.text import plain_table, seconds, size
 from placewright.runtime.engines.engine import EngineName
@@ -148,7 +149,8 @@ def generate_text(
         prompt=ids.shape[1],
         measure=engine if measure else None,
     )
-    options = {"max_new_tokens": new_tokens, "do_sample": sample}
+    # A folder may ask for beams, which show no token before the last.
+    options = {"max_new_tokens": new_tokens, "do_sample": sample, "num_beams": 1}
     with planned.generator(folder, engine=engine, adapt=adapt) as placed:
         torch.manual_seed(seed)
         clock = TokenClock()
@@ -221,11 +223,11 @@ def _same(folder: Path, ids: torch.Tensor, options: Any, seed: int, found: torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.utils import logging
 
-    seq2seq = AutoConfig.from_pretrained(folder).is_encoder_decoder
+    seq2seq = from_folder(AutoConfig, folder).is_encoder_decoder
     loader: Any = AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM
     quiet: Any = logging
     quiet.disable_progress_bar()
-    model = loader.from_pretrained(folder).eval()
+    model = from_folder(loader, folder).eval()
     torch.manual_seed(seed)
     return torch.equal(model.generate(ids, **options), found)
 
@@ -243,8 +245,7 @@ class Tokenizer:
         if (folder / "tokenizer.json").is_file():
             from transformers import AutoTokenizer
 
-            loader: Any = AutoTokenizer
-            self._own = loader.from_pretrained(folder)
+            self._own = from_folder(AutoTokenizer, folder)
 
     @property
     def chats(self) -> bool:
@@ -257,7 +258,7 @@ class Tokenizer:
         Raises `InputError`: there is no tokenizer, and the text is none of numbers.
         """
         if self._own is not None:
-            with self._lock:  # tokenizers keep settings of a call in themselves
+            with self._lock, refusing(self._folder):  # they keep settings of a call in themselves
                 return list(self._own(text, add_special_tokens=special)["input_ids"])
         words = text.replace(",", " ").split()
         if words and all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
@@ -298,7 +299,7 @@ class Tokenizer:
         """Their text, without special tokens."""
         if self._own is None:
             return " ".join(map(str, tokens))
-        with self._lock:
+        with self._lock, refusing(self._folder):
             return str(self._own.decode(tokens, skip_special_tokens=True))
 
 

@@ -23,6 +23,7 @@ from placewright.errors import (
     WorkerError,
     WorkerLostError,
 )
+from placewright.io.tensor_files import StoredTensor
 from placewright.layers.generation.batcher import JOINING, Arrays, Batcher, Step
 from placewright.layers.generation.stage import (
     RandomWeights,
@@ -43,6 +44,8 @@ from placewright.runtime.scratch import Scratch
 from placewright.runtime.session import WorkerSession
 
 PROGRAM = "placewright.layers.generation.worker:StageWorker"
+
+_NOTHING: Mapping[str, StoredTensor] = {}
 
 Ranges = Mapping[str, tuple[int, int]]
 """Layers [start, end) by name of the device, from the first layer to the last one."""
@@ -201,7 +204,7 @@ class Generator:
         """Give the devices stages of random numbers, for which only the time counts."""
         with self._batcher.quiet():
             self._orders = [() if each is None else (each,) for each in stages]
-            self._deal([()] * len(self.group.specs))
+            self._deal([""] * len(self.group.specs))
 
     def generate(self, inputs: Tensor | None = None, **options: Any) -> Any:
         """As `generate` of transformers.
@@ -364,8 +367,8 @@ class Generator:
         if isinstance(source, RandomWeights):
             return  # given by `give`
         own = self.session.by_process(self._orders)
-        if source.files and self.session.engine.name in ("local", "testbed"):  # one disk
-            self._deal([source.files] * len(own))
+        if source.stored and self.session.engine.name in ("local", "testbed"):  # one disk
+            self._deal([""] * len(own), source.stored)
             return
         files = []
         for rank, orders in enumerate(own):
@@ -376,12 +379,16 @@ class Generator:
         paths = self.group.distribute_each(files)
         for each in files:
             each.unlink()
-        self._deal([(path,) for path in paths])
+        self._deal(paths)
 
-    def _deal(self, files: Sequence[Sequence[str]]) -> None:
-        """Let the workers load their stages from files, by process."""
+    def _deal(self, files: Sequence[str], stored: Mapping[str, StoredTensor] = _NOTHING) -> None:
+        """Let the workers load their stages: from a file each, or what is `stored` on their disk.
+
+        Neither: of random numbers.
+        """
         orders = self.session.by_process(self._orders)
-        held = self.session.order("load", list(zip(orders, map(tuple, files), strict=True)))
+        given = [(own, file, stored) for own, file in zip(orders, files, strict=True)]
+        held = self.session.order("load", given)
         self.held_bytes = self.session.by_device(held)
         self._batcher.placement += 1
         stages = sum(bool(each) for each in self._orders)

@@ -17,13 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from placewright.errors import InputError, UnsupportedError
+from placewright.io.tensor_files import StoredTensor, stored_tensors
+from placewright.layers.generation.model_folder import CONFIG, from_folder, refusing
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,12 @@ def skeleton(config: str, dtype: str, attention: str) -> Any:
             model = made.from_config(
                 found, dtype=getattr(torch, dtype), attn_implementation=attention or None
             )
-    except ValueError as error:
-        why = str(error).strip().splitlines()[0][:200]
+    except Exception as error:  # the configuration is a file's, and each class has its own
+        lines = str(error).strip().splitlines() or [""]
         raise UnsupportedError(
             "tokens come from language models of transformers",
             where=f"model type {kind!r:.60}",
-            by=why,
+            by=f"{type(error).__name__}: {lines[0][:200]}",
             hint="export the map, and run it by another program",
         ) from None
     layer_counts(model)
@@ -227,9 +229,10 @@ class Stage:
     def load(self, tensors: Mapping[str, Tensor], device: torch.device) -> None:
         """Put tensors, by name in the whole model, on a device; buffers are computed.
 
-        Raises `UnsupportedError`: one is missing.
+        Raises `UnsupportedError`: one is missing, or has another shape.
         """
         given: dict[str, Tensor] = {}
+        wanted = self.model.state_dict()
         for here, whole in self.names.items():
             source = whole if whole in tensors else self.tied.get(whole, whole)
             if source not in tensors:
@@ -237,6 +240,13 @@ class Stage:
                     "the checkpoint lacks a tensor",
                     where=whole,
                     hint="give the folder with all of its shards",
+                )
+            if tensors[source].shape != wanted[here].shape:
+                raise UnsupportedError(
+                    "a tensor of the checkpoint has another shape than the model",
+                    where=whole,
+                    by=f"{tuple(tensors[source].shape)}, not {tuple(wanted[here].shape)}",
+                    hint="give the config.json that belongs to the weights",
                 )
             given[here] = tensors[source].to(device)
         self.model.load_state_dict(given, assign=True)
@@ -366,7 +376,7 @@ class Loaded:
     Raises `UnsupportedError`: it is none of transformers.
     """
 
-    files: tuple[str, ...] = ()
+    stored: Mapping[str, StoredTensor] = MappingProxyType({})
 
     def __init__(self, model: Any) -> None:
         if not hasattr(model, "generate") or not hasattr(model, "get_decoder"):
@@ -397,44 +407,44 @@ class Loaded:
 class Checkpoint:
     """The folder of a model with its ``config.json`` and safetensors.
 
-    Raises `InputError`: one of them is not there.
+    Raises `InputError`: one of them is not there, or damaged; files of two saves are mixed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
-        files = sorted(self._folder.glob("*.safetensors"))
-        config = self._folder / "config.json"
-        if not config.is_file() or not files:
-            missing = "*.safetensors" if config.is_file() else "config.json"
+        if not (self._folder / CONFIG).is_file() or not any(self._folder.glob("*.safetensors")):
+            missing = "*.safetensors" if (self._folder / CONFIG).is_file() else CONFIG
             hint = "give the folder that save_pretrained has written"
             raise InputError(
                 "is no model of transformers", where=str(folder), by=missing, hint=hint
             )
         from transformers import AutoConfig
 
-        found = AutoConfig.from_pretrained(self._folder)
-        self.config = found.to_json_string(use_diff=False)
-        self.dtype = str(found.dtype or torch.float32).removeprefix("torch.")
+        found = from_folder(AutoConfig, self._folder)
+        with refusing(self._folder):
+            self.config = found.to_json_string(use_diff=False)
+            self.dtype = _dtype_name(found.dtype)
         self.attention = ""
-        self.files = tuple(str(each.resolve()) for each in files)
-        self.nbytes = sum(each.stat().st_size for each in files)
+        self.stored = stored_tensors(self._folder)
+        self.nbytes = float(sum(each.size for each in self.stored.values()))
 
     def generation_config(self, shell: Any) -> Any:
         """What its folder says of `generate`."""
         from transformers import GenerationConfig
 
         if (self._folder / "generation_config.json").is_file():
-            return GenerationConfig.from_pretrained(self._folder)
+            return from_folder(GenerationConfig, self._folder)
         return shell.generation_config
 
     def tensors(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Those that a stage needs."""
-        found: dict[str, Tensor] = {}
-        for name in self.files:
-            with safe_open(name, "pt") as file:
-                for key in set(names).intersection(file.keys()):
-                    found[key] = file.get_tensor(key)
-        return found
+        return {name: self.stored[name].read() for name in names if name in self.stored}
+
+
+def _dtype_name(dtype: Any) -> str:
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype is no type of numbers: {dtype!r:.60}")
+    return str(dtype or torch.float32).removeprefix("torch.")
 
 
 class RandomWeights:
@@ -448,7 +458,7 @@ class RandomWeights:
         Of the weights: ``float32``, ``bfloat16``, ``float16``.
     """
 
-    files: tuple[str, ...] = ()
+    stored: Mapping[str, StoredTensor] = MappingProxyType({})
 
     def __init__(self, config: str, dtype: str, nbytes: float = 0.0) -> None:
         self.config, self.dtype, self.attention, self.nbytes = config, dtype, "", nbytes

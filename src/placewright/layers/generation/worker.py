@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from placewright.graph.graph import TensorSpec
+from placewright.io.tensor_files import StoredTensor, stored_tensors
 from placewright.layers.generation.stage import Stage, StageOrder, needed_names
 from placewright.runtime.emulation import Stretch, precise_sleeps
 from placewright.runtime.messages import Exchange, join, nccl_group
@@ -83,7 +83,7 @@ class _Placed:
 class StageWorker(WorkerProgram):
     """Stages of a language model; `placewright.layers.generation.generator` orders."""
 
-    messages = (StageOrder,)
+    messages = (StageOrder, StoredTensor)
     imports_much = True
 
     def __init__(self, worker: Worker) -> None:
@@ -104,24 +104,34 @@ class StageWorker(WorkerProgram):
         self._taken: Counter[tuple[int, int]] = Counter()
 
     @order("loading its layers")
-    def load(self, orders: tuple[tuple[StageOrder, ...], ...], files: tuple[str, ...]) -> list[int]:
-        """Make stages of what the files hold of them, by device; the bytes that each has.
+    def load(
+        self,
+        orders: tuple[tuple[StageOrder, ...], ...],
+        file: str,
+        stored: Mapping[str, StoredTensor],
+    ) -> list[int]:
+        """Make stages of tensors in a file, or of those that are `stored`, by device.
 
-        No files: of random numbers, where only the time counts.
+        Without either of random numbers, where only the time counts. Returns the bytes of each.
         """
         self.placed.clear()
         gc.collect()  # a stage is in cycles with its hooks: there may be no room for two
+        # The file was written for this process; what is stored was opened by the one that orders,
+        # so that all workers read the same version.
+        given = stored_tensors(file) if file else stored
         held = [
-            sum(self._load(device, each, files) for each in asked)
+            sum(self._load(device, each, given) for each in asked)
             for device, asked in zip(self.devices, orders, strict=True)
         ]
         self.placed.sort(key=lambda each: each.order.start)
         return held
 
-    def _load(self, device: int, asked: StageOrder, files: tuple[str, ...]) -> int:
+    def _load(self, device: int, asked: StageOrder, given: Mapping[str, StoredTensor]) -> int:
         stage, place = Stage(asked), torch.device(self.spec.layout.devices[device].torch_device)
         wanted = set(needed_names(stage))
-        tensors = _read(wanted, files, place) if files else stage.random_tensors()
+        tensors = {name: given[name].read().to(place) for name in wanted & given.keys()}
+        if not given:
+            tensors = dict(stage.random_tensors())
         stage.load(tensors, place)
         self.placed.append(_Placed(stage, asked, device, place))
         held = {*stage.model.parameters(), *stage.model.buffers()}
@@ -314,16 +324,3 @@ def _activations(each: _Placed, ids: Tensor) -> TensorSpec:
     rows, count = ids.shape
     width = int(each.stage.decoder.config.hidden_size)
     return TensorSpec((rows, count, width), each.order.dtype, (count * width, width, 1))
-
-
-def _read(wanted: set[str], files: tuple[str, ...], place: torch.device) -> dict[str, Tensor]:
-    """Tensors of a model's files."""
-    found: dict[str, Tensor] = {}
-    for name in files:
-        with safe_open(name, "pt", device=str(place)) as file:
-            for key in wanted.intersection(file.keys()):
-                tensor = file.get_tensor(key)
-                # On a CPU it is a piece of the file, whose pages the kernel may drop and read again
-                # from disk: a copy stays, and counts as this device's memory.
-                found[key] = tensor.clone() if place.type == "cpu" else tensor
-    return found

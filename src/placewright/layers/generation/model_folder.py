@@ -1,0 +1,64 @@
+"""Folders of language models as `save_pretrained` writes them, opened by transformers' readers.
+
+A folder may come from anybody. Its files are data: code beside them (``auto_map``) is not imported
+and nobody is asked whether to, nothing is fetched, and what is no regular file is not opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from placewright.errors import InputError, PlacewrightError
+from placewright.io.boundary import check_regular, unreadable
+
+CONFIG = "config.json"
+
+
+def from_folder(loader: Any, folder: Path) -> Any:
+    """What ``loader.from_pretrained(folder)`` makes of the files, without executing any.
+
+    Raises `InputError`: transformers cannot read them, or one is no regular file.
+    """
+    check_files(folder)
+    with refusing(folder):
+        # Without a word on `trust_remote_code` transformers asks on the terminal, and imports what
+        # is in the folder where the answer is yes.
+        return loader.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+
+
+def check_files(folder: Path) -> None:
+    """Raise where a reader of the folder would wait for ever.
+
+    Raises `InputError`: a named pipe, a socket or a device is in it, or it cannot be listed.
+    """
+    try:
+        for entry in sorted(folder.iterdir()):
+            if not entry.is_dir():
+                check_regular(entry.stat(), entry)
+    except OSError as error:
+        raise unreadable(error.filename or folder, error) from None
+
+
+@contextmanager
+def refusing(folder: Path) -> Iterator[None]:
+    """Turn what transformers raises in the block into an `InputError`.
+
+    A panic of its tokenizers, which are written in Rust, is not even an `Exception`.
+    """
+    try:
+        yield
+    except PlacewrightError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        raise InputError(
+            "transformers cannot read the model's files",
+            where=str(folder),
+            by=f"{type(error).__name__}: {lines[0][:200]}",
+            hint="fetch or save the model again, as data alone: code in its folder is not executed",
+        ) from None
